@@ -334,8 +334,6 @@ class Backend(RandomMethods):
 
         Examples
         --------
-        >>> from backends import gen_backend
-        >>> be = gen_backend("cpu")
         >>> a, b = be.array([1.0, 2.0]), be.array([3.0, 4.0])
         >>> be.update([(a, b), (b, a)])
         >>> a.get(), b.get()

@@ -206,11 +206,6 @@ _PLACEMENT = frozenset(("persist_values", "parallel", "distributed"))
 
 
 def check_placement(given: dict[str, bool]) -> None:
-    """Refuse keywords that are not neon's, which have no effect on one device.
-
-    Raises
-    ------
-    TypeError
-    """
+    """Raise TypeError for keywords that are not neon's, which have no effect on one device."""
     if given and not given.keys() <= _PLACEMENT:
         raise TypeError(f"there is no argument {min(given.keys() - _PLACEMENT)!r}")

@@ -39,10 +39,7 @@ UNUSED = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
     """The source of each kernel of a program, in order, for arrays in C order.
 
-    Raises
-    ------
-    BackendError
-        If there is no such target or architecture.
+    It raises BackendError if there is no such target or architecture.
     """
     if target not in TARGETS:
         raise BackendError(f"source: there is no target {target!r}; there are {names(TARGETS)}")
@@ -61,10 +58,7 @@ def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
 def launched(program: Program, target: str, arch: str) -> list[Launch]:
     """The launches of a program's kernels, in order, for arrays in C order.
 
-    Raises
-    ------
-    BackendError
-        If the target has no launches, or there is no such architecture.
+    It raises BackendError if the target has no launches, or there is no such architecture.
     """
     if target != "cuda":
         raise BackendError(f"launches: the target is 'cuda', not {target!r}: nothing else is launched in blocks")

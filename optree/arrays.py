@@ -42,6 +42,14 @@ def is_portable(op: Any) -> bool:
     return getattr(function, "is_portable", False)
 
 
+def stored(value: Any, out: Any) -> Any:
+    """A value, in `out` if that is an array."""
+    if out is None or value is out:
+        return value
+    out[...] = value
+    return out
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is an array of NumPy's, or of a library that implements its protocols."""
     return hasattr(value, "__array_function__")

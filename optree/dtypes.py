@@ -22,13 +22,7 @@ FLOAT16, FLOAT32 = np.dtype("float16"), np.dtype("float32")
 
 @cache
 def bfloat16() -> np.dtype:
-    """The dtype of ml_dtypes, which is imported at the first call.
-
-    Raises
-    ------
-    DTypeError
-        If ml_dtypes is not installed.
-    """
+    """The dtype of ml_dtypes, which is imported at the first call; DTypeError if ml_dtypes is not installed."""
     try:
         return np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError:

@@ -16,7 +16,7 @@ from typing import Any
 #: list, which operators read without a call. It is advanced without a call in between, and so without a thread switch.
 clock: list[int] = [0]
 
-#: The place and time that a node was built: the code object, the bytecode offset in it, and the time of `clock`.
+#: Where and when a node was built: the code object, the bytecode offset in it, and the time of `clock`.
 Origin = tuple[CodeType, int, int]
 
 #: The characters of a value that an error shows, at most.

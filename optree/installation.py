@@ -42,12 +42,7 @@ def warn_of_others(folder: Path = Path(__file__).parent) -> None:
 
 
 def refuse_overwritten(module: ModuleType) -> None:
-    """Raise if the module `optree` is not op-tree's: the other package was installed later, or removed since.
-
-    Raises
-    ------
-    ImportError
-    """
+    """Raise if the module `optree` is not op-tree's: the other package was installed later, or removed since."""
     if hasattr(module, "OpTreeNode"):
         return
     folder = Path(__file__).parent

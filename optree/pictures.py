@@ -109,8 +109,6 @@ def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Pictur
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.ones((2, 3), name="x")
     >>> draw(x + 1).svg().count("add")
     1

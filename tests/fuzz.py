@@ -40,8 +40,9 @@ from optree.errors import BatchingError, DTypeError, NotFiniteError
 from optree.registry import f
 from optree.run.function import running_on
 from optree.settings import override
+from optree.testing.comparison import compare, scale_of
+from optree.testing.conformance import check_gradient, weighted_sum
 from optree.testing.examples import Runner, inputs_for
-from optree.testing.promises import check_gradient, compare, scale_of, weighted_sum
 from optree.testing.random_trees import random_tree
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input

@@ -160,10 +160,7 @@ def requested_compiler() -> str:
 def find_compiler() -> Compiler | None:
     """The compiler that CC names, or else the first of cc, gcc and clang that is installed; None without any.
 
-    Raises
-    ------
-    CompilerError
-        If CC names one that is not installed.
+    It raises CompilerError if CC names one that is not installed.
     """
     chosen = requested_compiler()
     if not chosen:
@@ -414,10 +411,7 @@ def _stop(process: Any) -> bytes:
 def load(binary: bytes) -> ctypes.CDLL:
     """A shared object, loaded from bytes: through memory where the system can, else through a temporary file.
 
-    Raises
-    ------
-    OSError
-        If the system does not load it.
+    It raises OSError if the system does not load it.
     """
     if hasattr(os, "memfd_create"):
         with suppress(OSError), open(os.memfd_create("optree"), "wb", buffering=0) as file:

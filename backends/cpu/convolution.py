@@ -21,7 +21,7 @@ from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
 from backends.execution.specialize import FusedKernel
-from optree.arrays import overlap
+from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import FLOAT32, is_narrow, rounded
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
@@ -55,9 +55,9 @@ class Axis(NamedTuple):
     Attributes
     ----------
     size, sums : int
-        The places of the packed operand, and of the other, which has a place for each sum.
+        The positions of the packed operand, and of the other, which has one for each sum.
     step : int
-        Between the places that neighbours begin at.
+        Between the positions that neighbours begin at.
     taps : tuple of (int, int)
         The number of each of the window's elements that is read, and its offset.
     """
@@ -132,7 +132,7 @@ def _extent(count: int, step: int, span: int) -> int:
 
 
 def _volume(axes: Sequence[Axis], block: Sequence[int]) -> int:
-    """The places of a packed block, axis 3 as a whole or in phases of its step."""
+    """The positions of a packed block, axis 3 as a whole or in phases of its step."""
     spans = [_span(axis) for axis in axes]
     *outer, last = (_extent(n, a.step, s) for n, a, s in zip(block, axes, spans, strict=True))
     phases = min(axes[3].step, spans[3]) * (block[3] + (spans[3] - 1) // axes[3].step)
@@ -189,7 +189,7 @@ class Problem:
     axes : list of Axis
     channels : Channels
     packed, other : Image
-        The operand that is packed, and the one with a place for each sum.
+        The operand that is packed, and the one with a position for each sum.
     block : list of int
     parts, splits : int
     """
@@ -365,7 +365,7 @@ class _Plan:
 
 
 class _Images(_Plan):
-    """A convolution, or its derivative by images: one problem, or one for each place within a stride."""
+    """A convolution, or its derivative by images: one problem, or one for each position within a stride."""
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
@@ -610,19 +610,13 @@ class Convolution:
         first, second = (np.asarray(x, wide) for x in arrays[:2])
         functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
         if functions is None:
-            value = rounded(op.value(first, second, *arrays[2:]), dtype, copy=False)
-            if out is None:
-                return value
-            out[...] = value
-            return out
+            return stored(rounded(op.value(first, second, *arrays[2:]), dtype, copy=False), out)  # type: ignore[no-any-return]
         fits = out is not None and out.dtype == wide and not any(overlap(out, x) for x in (first, second))
         target = out if out is not None and fits else empty_array(shape, wide)
         self.plan(functions, first, second, target).run(first, second, target)
         if out is None:
             return rounded(target, dtype, copy=False)
-        if target is not out:
-            out[...] = target
-        return out
+        return stored(target, out)  # type: ignore[no-any-return]
 
     def with_epilogue(
         self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool

@@ -1,7 +1,7 @@
 """Convolutions with epilogues on the CPU: each block of a convolution's value is read again while it is in the cache.
 
 The rule: a kernel without reductions continues with the blocks of a convolution whose elements are those of its
-domain, unless it computes with their places, as draws do. So it does with derivatives by images, of stride 1.
+domain, unless it computes with their indices, as draws do. So it does with derivatives by images, of stride 1.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class ConvolutionKernel(ExecutableKernel):
 
     def _planned(self, conv: Any, arrays: Sequence[np.ndarray], input_shapes: Sequence[Any]) -> _Plan | None:
         """The plan of both; None where there is none."""
-        kernel, place = self.kernel, conv.image_axes()
-        along = [None if axis is None else self.axes[self.value][axis] for axis in place]
+        kernel, axes = self.kernel, conv.image_axes()
+        along = [None if axis is None else self.axes[self.value][axis] for axis in axes]
         values = (*kernel.reads, *kernel.writes)
         strides = [
             [n * x.itemsize for n in strides_along(x, self.axes[i], self.rank)]

@@ -22,6 +22,7 @@ import numpy as np
 from backends.cpu.thread_pool import share
 from backends.execution.memory import HOST, order_and_leading_dimension
 from optree import settings
+from optree.arrays import stored
 from optree.errors import BackendError
 from optree.locks import cached_property
 from optree.settings import thread_count
@@ -48,10 +49,7 @@ _FUNCTIONS: dict[np.dtype, tuple[str, Any]] = {
 def matrix_product() -> Callable[..., Any]:
     """The function of matrix products: MKL's where it is installed, or np.matmul, by OPTREE_BLAS.
 
-    Raises
-    ------
-    BackendError
-        If MKL is asked for and not installed.
+    It raises BackendError if MKL is asked for and not installed.
     """
     chosen = settings.value("blas")
     path = None if chosen == "numpy" else _installed()
@@ -97,10 +95,7 @@ class Product:
         fits = out is not None and _fits(out, shape, x.dtype) and not any(np.may_share_memory(out, z) for z in (x, y))
         target = out if out is not None and fits else np.empty(shape, x.dtype)
         self._multiply(_blas_operand(x), _blas_operand(y), target)
-        if out is None or target is out:
-            return target
-        out[...] = target
-        return out
+        return stored(target, out)
 
     @staticmethod
     def supports(x: Any, y: Any) -> bool:

@@ -84,13 +84,7 @@ class WhileItCompiles:
         return _OptionalKernel(program, kernel, sizes, self)
 
     def compiled(self, nest: LoopNest) -> CompiledNest:
-        """Compile a nest.
-
-        Raises
-        ------
-        CompilerError
-            If it does not compile, or the compiler has failed before.
-        """
+        """Compile a nest; CompilerError if it does not compile, or the compiler has failed before."""
         if self.failure is not None:
             raise CompilerError(str(self.failure))
         return CompiledNest(nest)

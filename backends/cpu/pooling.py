@@ -13,7 +13,7 @@ from backends.cpu.codegen.pooling import source
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, empty_array
 from backends.execution.pooling import ROLES
-from optree.arrays import overlap
+from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
 
@@ -45,18 +45,11 @@ class Pool:
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         function = self._function(arrays[0].dtype, [x.shape for x in arrays], shape)
         if function is None:
-            value: np.ndarray = op.value(*arrays)
-            if out is None:
-                return value
-            out[...] = value
-            return out
+            return stored(op.value(*arrays), out)  # type: ignore[no-any-return]
         fits = out is not None and not any(overlap(out, x) for x in arrays) and out.flags.c_contiguous
         target = out if out is not None and fits else empty_array(shape, dtype)
         self._run(function, arrays, target)
-        if out is None or target is out:
-            return target
-        out[...] = target
-        return out
+        return stored(target, out)  # type: ignore[no-any-return]
 
     def _function(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
         """The C function; None where NumPy computes it."""

@@ -29,7 +29,7 @@ class FewRows:
     """A drop-in for np.matmul, by compiled C for a matrix of few rows times one that the cache holds.
 
     BLAS packs the second operand in each call, which takes half of its time for 16 rows and a third for 32. Here it is
-    read as it lies.
+    read with its strides.
 
     Parameters
     ----------

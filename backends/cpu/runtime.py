@@ -21,13 +21,7 @@ from optree.settings import thread_count
 
 
 class CompiledNest:
-    """A loop nest, compiled as C.
-
-    Raises
-    ------
-    CompilerError
-        If there is no compiler, or it fails.
-    """
+    """A loop nest, compiled as C; CompilerError if there is no compiler, or it fails."""
 
     def __init__(self, nest: LoopNest) -> None:
         self._function = compile_source(c.source(nest), c.NAME)

@@ -122,8 +122,8 @@ def slots_of(program: Program, steps: Sequence[CallStep | KernelStep], sizes: An
 
 def _is_free(others: list[tuple[int, int]], lifetime: tuple[int, int]) -> bool:
     """Whether none of some lifetimes, in order, shares a step with another one."""
-    place = bisect_left(others, lifetime)
-    before, after = others[place - 1 : place] if place else [], others[place : place + 1]
+    index = bisect_left(others, lifetime)
+    before, after = others[index - 1 : index] if index else [], others[index : index + 1]
     return all(last < lifetime[0] for _, last in before) and all(first > lifetime[1] for first, _ in after)
 
 

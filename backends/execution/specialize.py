@@ -264,13 +264,7 @@ class FusedKernel(ExecutableKernel):
         return variant in self._runners
 
     def compiled(self, variant: Variant) -> Runner:
-        """A variant, compiled now.
-
-        Raises
-        ------
-        CompilerError
-            If it does not compile.
-        """
+        """A variant, compiled now; CompilerError if it does not compile."""
         try:
             return self._compile(self.nest(*variant))
         except CompilerError as error:

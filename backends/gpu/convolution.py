@@ -18,7 +18,7 @@ from backends.gpu.convolution_epilogues import ConvolutionKernel, CuDNNKernel, a
 from backends.gpu.cudnn import problem_of
 from backends.gpu.direct import HUGE, type_of
 from backends.gpu.launch_config import Launch
-from optree.arrays import overlap
+from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import FLOAT32
 from optree.ops.convolution import MOST, Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
@@ -71,7 +71,7 @@ class Convolution:
 
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
         self.device, self.op = device, op
-        self.role, self.places = _ROLES[type(op)]
+        self.role, self.roles = _ROLES[type(op)]
         self._launches = Cache("launches of convolutions", 64)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
@@ -79,18 +79,15 @@ class Convolution:
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         if not self.fits([x.shape for x in arrays], shape):
-            return self._by_library(arrays, dtype, out)
+            return stored(self._by_library(arrays, dtype), out)
         operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
         is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
         target = out if is_apart else cupy.empty(shape, dtype)
         if not self.by_cudnn(operands, target):
             if self.device.kernels is None:
-                return self._by_library(arrays, dtype, out)
+                return stored(self._by_library(arrays, dtype), out)
             self.launch(operands, target, source(self.role, type_of(dtype)))
-        if out is None or is_apart:
-            return target
-        out[...] = target
-        return out
+        return stored(target, out)
 
     def sources(self, *arrays: Any) -> list[str]:
         """The sources that a call with these operands needs; none if one is unknown, or by cuDNN."""
@@ -144,21 +141,17 @@ class Convolution:
 
     def _arrays(self, operands: Sequence[Any], target: Any) -> tuple[Any, Any, Any]:
         """The images, filters and windows, as (N, C, spatial) and (O, I, spatial)."""
-        x, w, y = (target if i < 0 else operands[i] for i in self.places)
+        x, w, y = (target if i < 0 else operands[i] for i in self.roles)
         return self.op.as_image(x), self.op.as_filters(w), self.op.as_image(y)
 
     def _slidings(self, images: Any, filters: Any) -> Sequence[Sliding]:
         return self.op.slidings(images.shape[2:], filters.shape[2:])
 
-    def _by_library(self, arrays: Sequence[Any], dtype: np.dtype, out: Any) -> Any:
+    def _by_library(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
         """The op's own value, in slices that CuPy multiplies."""
         wide = FLOAT32 if dtype.itemsize == 2 else dtype
         first, second = (x.astype(wide, copy=False) for x in arrays[:2])
-        value = self.op.value(first, second, *arrays[2:]).astype(dtype, copy=False)
-        if out is None:
-            return value
-        out[...] = value
-        return out
+        return self.op.value(first, second, *arrays[2:]).astype(dtype, copy=False)
 
     @staticmethod
     def fits(shapes: Sequence[Any], shape: Any) -> bool:
@@ -186,7 +179,7 @@ class Convolution:
         if launches is None:
             launches = self._launches[key] = self._prepared(*self._arrays(operands, target))
         loaded = kernels.load(source, kernel_names(self.role))
-        x, w, y = (None if i < 0 else operands[i] for i in self.places)
+        x, w, y = (None if i < 0 else operands[i] for i in self.roles)
         first, second = {FORWARD: (w, x), BY_INPUT: (w, y), BY_WEIGHTS: (y, x)}[self.role]
         # Memory that is freed after the launches is used again in stream order.
         wide = np.dtype("float64") if dtype == np.float64 else FLOAT32

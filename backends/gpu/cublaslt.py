@@ -135,13 +135,7 @@ _FUNCTIONS: dict[str, Sequence[Any]] = {
 
 
 def installed() -> Any:
-    """The library, loaded.
-
-    Raises
-    ------
-    BackendError
-        If it is not found.
-    """
+    """The library, loaded; BackendError if it is not found."""
     try:
         # The same library as CuPy's, which uses this finder, too.
         return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path)
@@ -170,13 +164,7 @@ class CuBLASLt:
         finalize(self, self._functions["Destroy"], self.handle).atexit = False  # the driver may be unloaded before
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises
-        ------
-        BackendError, DeviceMemoryError
-            If it does not succeed.
-        """
+        """Call a function; BackendError, DeviceMemoryError if it does not succeed."""
         status = self._functions[name](*arguments)
         if status:
             raise self._refused(name, status)

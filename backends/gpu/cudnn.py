@@ -90,13 +90,7 @@ class Problem(NamedTuple):
 
 
 def installed() -> Any:
-    """The front end, loaded with its library.
-
-    Raises
-    ------
-    BackendError
-        If one of them is missing.
-    """
+    """The front end, loaded with its library; BackendError if one of them is missing."""
     try:
         frontend = import_module("cudnn")
         frontend.backend_version()

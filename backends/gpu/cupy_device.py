@@ -207,13 +207,7 @@ class Uploads:
 
 
 def find_cupy() -> tuple[Any, int]:
-    """CuPy and its number of devices, at least one.
-
-    Raises
-    ------
-    BackendError
-        If CuPy, a driver or a device is missing.
-    """
+    """CuPy and its number of devices, at least one; BackendError if CuPy, a driver or a device is missing."""
     try:
         cupy = import_module("cupy")
     except Exception as error:  # CuPy raises any error of the libraries that it loads

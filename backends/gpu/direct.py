@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backends.gpu.codegen.pooling import THREADS
+from backends.gpu.codegen.device_functions import THREADS
 from backends.gpu.launch_config import MAX_GRID, Launch
-from optree.arrays import is_portable, overlap
+from optree.arrays import is_portable, overlap, stored
 from optree.dtypes import is_bfloat16
 
 #: Numbers of elements from here on do not fit the kernels' indices.
@@ -40,24 +40,25 @@ class DirectKernels:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        if not self._fits(arrays, shape):
-            return self._by_value(arrays, dtype, out)
+        if not self.takes(arrays, shape):
+            return stored(self.by_value(arrays, dtype), out)
+        read = [x for i, x in enumerate(arrays) if i not in op.shape_only]
         fits = out is not None and out.dtype == dtype and out.flags.c_contiguous
-        is_apart = fits and not any(overlap(out, x) for x in arrays)
-        target = out if is_apart else cupy.empty(shape, dtype)
+        target = out if fits and not any(overlap(out, x) for x in read) else cupy.empty(shape, dtype)
         if target.size:
             self.run(arrays, target)
-        if out is None or target is out:
-            return target
-        out[...] = target
-        return out
+        return stored(target, out)
+
+    def takes(self, arrays: Sequence[Any], shape: Sequence[int]) -> bool:
+        """Whether kernels compute a value of a shape from these operands."""
+        return self.device.kernels is not None and max(prod(shape), *(x.size for x in arrays)) < HUGE
 
     def sources(self, *arrays: Any) -> list[str]:
         """The sources that a call with these operands needs; none if one is unknown, or if it launches no kernel."""
         if any(x is None for x in arrays):
             return []
         shape: Any = self.op.output_shape(*(x.shape for x in arrays))
-        return [self.source(arrays)] if self._fits(arrays, shape) and prod(shape) > 0 else []
+        return [self.source(arrays)] if self.takes(arrays, shape) and prod(shape) > 0 else []
 
     def source(self, arrays: Sequence[Any]) -> str:
         """The source of the kernels for operands of these shapes and dtypes."""
@@ -66,10 +67,6 @@ class DirectKernels:
     def run(self, arrays: Sequence[Any], target: Any) -> None:
         """Launch the kernels that fill in an array."""
         raise NotImplementedError
-
-    def _fits(self, arrays: Sequence[Any], shape: Sequence[int]) -> bool:
-        """Whether kernels compute a value of this shape."""
-        return self.device.kernels is not None and max(prod(shape), *(x.size for x in arrays)) < HUGE
 
     def launch(self, source: str, launches: Mapping[str, tuple[int, Sequence[Any]]]) -> None:
         """Launch the kernels of a source, in order: of each its threads, and its arguments."""
@@ -80,15 +77,10 @@ class DirectKernels:
             grid = min(MAX_GRID, -(-threads // THREADS)), 1
             kernels.bound(kernel, Launch(name, grid, THREADS), words)()
 
-    def _by_value(self, arrays: Sequence[Any], dtype: np.dtype, out: Any) -> Any:
+    def by_value(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
         """The op's own value: in the device's library, or where it is NumPy's alone, on the host."""
         op, device = self.op, self.device
         if is_portable(op):
-            value = op.value(*arrays).astype(dtype, copy=False)
-        else:
-            device.host_calls += 1
-            value = device.owned(op.value(*map(device.to_host, arrays)), dtype)
-        if out is None:
-            return value
-        out[...] = value
-        return out
+            return op.value(*arrays).astype(dtype, copy=False)
+        device.host_calls += 1
+        return device.owned(op.value(*map(device.to_host, arrays)), dtype)

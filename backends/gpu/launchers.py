@@ -36,10 +36,7 @@ class Launcher(Protocol):
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         """The kernels of a compiled module by their names; it stays loaded as long as one of them is referenced.
 
-        Raises
-        ------
-        ImageError
-            If the driver refuses it.
+        It raises ImageError if the driver refuses it.
         """
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:

@@ -62,10 +62,7 @@ class KernelHost(Locked):
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names.
 
-        Raises
-        ------
-        CompilerError
-            If NVRTC refuses the source, or the driver the kernels.
+        It raises CompilerError if NVRTC refuses the source, or the driver the kernels.
         """
         with self.counts.once(source):
             kernels: Sequence[Any] | None = self._loaded.get(source)

@@ -91,19 +91,14 @@ class DeconvLayer(ConvLayer):
 
 
 def check_sizes(what: str, **operands: tuple[Any, int]) -> None:
-    """Refuse tensors of another number of elements than given.
-
-    Raises
-    ------
-    SizeError
-    """
+    """Raise SizeError for tensors of another number of elements than given."""
     for name, (x, size) in operands.items():
         if x.size != size:
             raise SizeError(f"{what}: {name} of shape {x.shape} has {x.size} elements, not {size}")
 
 
 class Convolutions(Allocation):
-    """Convolutions on a backend in neon's mode."""
+    """Convolutions on a backend in neon's mode; SizeError if a tensor has another size than the layer's."""
 
     @cached_property
     def replay(self) -> Replay:
@@ -205,11 +200,6 @@ class Convolutions(Allocation):
 
         The value is multiplied by `alpha`, then come the bias, a rectifier (`relu`) or its derivative at X (`brelu`),
         and `beta` times X, which is by default the old output. `bsum` gets the sums of what is stored over each map.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than the layer's.
         """
         check_sizes("fprop_conv", I=(I, layer.sizeI), F=(F, layer.sizeF), O=(O, layer.sizeO))
         key = layer.geometry, bool(relu), bool(brelu)
@@ -232,13 +222,7 @@ class Convolutions(Allocation):
         layer_op: Any = None,
         repeat: int = 1,
     ) -> None:
-        """Write the derivative of `fprop_conv` by the images, times errors `E`, into `grad_I`; the rest is as there.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than the layer's.
-        """
+        """Write the derivative of `fprop_conv` by the images, times errors `E`, into `grad_I`; the rest is as there."""
         check_sizes("bprop_conv", F=(F, layer.sizeF), E=(E, layer.sizeO), grad_I=(grad_I, layer.sizeI))
         key = layer.geometry, bool(relu), bool(brelu)
         self.replay("bprop_conv", _bprop, key, grad_I, F, E, X, bias, bsum, alpha, beta, slope)
@@ -261,11 +245,6 @@ class Convolutions(Allocation):
         ----------
         grad_bias : Tensor, optional
             Gets the sums of E over each map.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than the layer's.
         """
         check_sizes("update_conv", I=(I, layer.sizeI), E=(E, layer.sizeO), U=(U, layer.sizeF))
         self.replay("update_conv", _update, layer.geometry, U, I, E, grad_bias, alpha, beta)

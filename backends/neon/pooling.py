@@ -71,7 +71,10 @@ class PoolLayer:
 
 
 class Pools(Functions):
-    """Pools, normalisation across maps, and regions on a backend in neon's mode."""
+    """Pools, normalisation across maps, and regions on a backend in neon's mode.
+
+    A tensor of another size than the layer's, or than given, is a SizeError.
+    """
 
     def pool_layer(
         self,
@@ -130,10 +133,8 @@ class Pools(Functions):
 
         Raises
         ------
-        SizeError
-            If a tensor has another size than the layer's, or `argmax` is missing.
-        ParameterError
-            If the dtype of `argmax` does not hold the number of a window's elements.
+        SizeError, ParameterError
+            If `argmax` is missing, or of a dtype that does not hold the number of a window's elements.
         """
         check_sizes("fprop_pool", I=(I, layer.sizeI), O=(O, layer.sizeO))
         argmax = self._checked_argmax("fprop_pool", layer, argmax)
@@ -205,13 +206,7 @@ class Pools(Functions):
         bpower: float = 1,
         repeat: int = 1,
     ) -> None:
-        """Write ``I * denom ** -bpower`` into `O`; `denom` gets 1 + ascale * the mean of squares of neighbouring maps.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than the layer's.
-        """
+        """Write ``I * denom ** -bpower`` into `O`; `denom` gets 1 + ascale * the mean square of neighbouring maps."""
         check_sizes("fprop_lrn", I=(I, layer.sizeI), O=(O, layer.sizeI), denom=(denom, layer.sizeI))
         key = layer.geometry, ascale, bpower
         self.replay("fprop_lrn", _fprop_lrn, key, O, denom, I, *_blend(alpha, beta))
@@ -230,13 +225,7 @@ class Pools(Functions):
         bpower: float = 1,
         repeat: int = 1,
     ) -> None:
-        """Write the derivative of `fprop_lrn` by the images, times errors `E`, into `delta`.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than the layer's.
-        """
+        """Write the derivative of `fprop_lrn` by the images, times errors `E`, into `delta`."""
         tensors = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
         check_sizes("bprop_lrn", **{name: (x, layer.sizeI) for name, x in tensors.items()})
         key = layer.geometry, ascale, bpower
@@ -258,13 +247,7 @@ class Pools(Functions):
         pooled_width: int,
         spatial_scale: float,
     ) -> None:
-        """Write the maxima of bins of boxes (image, xmin, ymin, xmax, ymax) into `O`, and where they are into `argmax`.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than given.
-        """
+        """Write the maxima of bins of boxes (image, xmin, ymin, xmax, ymax) into `O`, their indices into `argmax`."""
         shapes = self._region_shapes(
             "roipooling_fprop", I, rois, O, argmax, roi_count, C, H, W, pooled_height, pooled_width
         )
@@ -284,13 +267,7 @@ class Pools(Functions):
         pooled_width: int,
         spatial_scale: float,
     ) -> None:
-        """Write the errors `I` of `roipooling_fprop` into `O`, each added where its maximum was.
-
-        Raises
-        ------
-        SizeError
-            If a tensor has another size than given.
-        """
+        """Write the errors `I` of `roipooling_fprop` into `O`, each added where its maximum was."""
         shapes = self._region_shapes(
             "roipooling_bprop", O, rois, I, argmax, roi_count, C, H, W, pooled_height, pooled_width
         )

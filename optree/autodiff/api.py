@@ -77,8 +77,6 @@ def grad(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x, y = be.array([1.0, 2.0, 3.0], name="x"), be.ones(3, name="y")
     >>> grad(be.sum(x * x), x).asnumpyarray()
     array([2., 4., 6.], dtype=float32)
@@ -127,8 +125,6 @@ def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w = be.array([1.0, 2.0, 3.0])
     >>> value, gradient = be.evaluate(value_and_grad(be.sum(w * w, keepdims=False), w))
     >>> value.item(), gradient.get()
@@ -154,8 +150,6 @@ def deriv(dependent: Variable, independent: Variable, error: Any = None) -> Any:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x, error = be.array([1.0, 2.0]), be.array([1.0, 10.0])
     >>> deriv(x * x, x, error).asnumpyarray()
     array([ 2., 40.], dtype=float32)
@@ -185,8 +179,6 @@ class Autodiff:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([[1.0, 2.0]], name="x")
     >>> ad = Autodiff(x * x, be, next_error=be.ones((1, 2)))
     >>> ad.get_grad_asnumpyarray([x])

@@ -46,8 +46,6 @@ def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconn
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x, v = be.array([1.0, 2.0], name="x"), be.array([1.0, 10.0], name="v")
     >>> Lop(x * x, x, v).asnumpyarray()
     array([ 2., 40.], dtype=float32)
@@ -84,8 +82,6 @@ def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w, x = be.array([[1.0, 2.0], [3.0, 4.0]]), be.array([1.0, 1.0])
     >>> Rop(be.tanh(be.dot(w, x) * 0.0), x, be.array([1.0, 0.0])).asnumpyarray()
     array([0., 0.], dtype=float32)
@@ -136,8 +132,6 @@ def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), discon
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([1.0, 2.0], name="x")
     >>> jacobian(x * be.sum(x, keepdims=False), x).asnumpyarray()
     array([[4., 1.],
@@ -179,8 +173,6 @@ def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([1.0, 2.0], name="x")
     >>> hessian(be.sum(x * x * x), x).asnumpyarray()
     array([[ 6.,  0.],
@@ -210,8 +202,6 @@ def hessian_vector_product(cost: Variable, wrt: Any, p: Any) -> Any:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x, p = be.array([1.0, 2.0], name="x"), be.array([1.0, 10.0], name="p")
     >>> hessian_vector_product(be.sum(x * x * x), x, p).asnumpyarray()
     array([  6., 120.], dtype=float32)

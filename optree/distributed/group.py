@@ -27,7 +27,7 @@ from optree.ops.collectives import (
 )
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 #: The bytes of gradients that few ranks sum by one operation, at most, unless one alone has more. With the number of
 #: ranks latency grows, and so do buckets, up to the most and to a part of all bytes (benchmarks/scaling.py).
@@ -168,7 +168,7 @@ class Group:
         bucket : int, optional
             The bytes of a vector, at most; by default `bucket_of` the number of ranks.
         """
-        given, kind = self._weighted([as_variable(as_operand(x, "averaged")) for x in trees], count)
+        given, kind = self._weighted([variable_of(x, "averaged") for x in trees], count)
         if self.size == 1:
             return given
         found: list[Any] = [None] * len(given)
@@ -197,7 +197,7 @@ class Group:
 
     def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
-        given, kind = self._weighted([as_variable(as_operand(x, "averaged_shards")) for x in trees], count)
+        given, kind = self._weighted([variable_of(x, "averaged_shards") for x in trees], count)
         found: list[Any] = [None] * len(given)
         for numbers in _buckets(given, self._bucket(given, bucket)):
             rows = [self._rows(given[i]) for i in numbers]
@@ -214,7 +214,7 @@ class Group:
 
     def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int | None = None) -> list[Any]:
         """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
-        given: list[Any] = [as_variable(as_operand(x, "unsharded")) for x in shards]
+        given: list[Any] = [variable_of(x, "unsharded") for x in shards]
         found: list[Any] = [None] * len(given)
         for numbers in _buckets(given, self._bucket(given, bucket)):
             vector = self._vector([given[i] for i in numbers]) if len(numbers) > 1 else given[numbers[0]]
@@ -253,12 +253,12 @@ class Group:
         if isinstance(count, Variable):
             mine = f.cast(f.reshape(count, ()) if count.ndim else count, wide)
         else:
-            mine = as_variable(as_operand(np.float64(count), "count"))
+            mine = variable_of(np.float64(count), "count")
         return mine / self.all_reduce(mine)
 
     def count(self, x: Any) -> Any:
         """The number of examples of a batch, the sizes of its first axis, as a tree."""
-        x = as_variable(as_operand(x, "count"))
+        x = variable_of(x, "count")
         if not x.ndim:
             raise OperandError(f"count: examples are along the first axis, which {describe(x)} has not")
         first = f.slice(x, (slice(None), *(slice(0, 1) for _ in range(x.ndim - 1)))) if x.ndim > 1 else x

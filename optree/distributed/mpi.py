@@ -24,6 +24,7 @@ import numpy as np
 mpi4py.rc(initialize=False, finalize=True)  # where this is imported and nothing is started, MPI is not either
 from mpi4py import MPI  # noqa: E402
 
+from optree.arrays import stored  # noqa: E402
 from optree.distributed.engine import Engine, as_bytes, narrowed, wide  # noqa: E402
 from optree.distributed.errors import DistributedError  # noqa: E402
 from optree.distributed.launch import Launch  # noqa: E402
@@ -175,7 +176,7 @@ class MPIEngine(Engine):
             self._reduce_parts(given, op, made)
         if kind == "mean":
             np.divide(made, made.dtype.type(self.size), out=made)
-        return _taken(narrowed(made, x), out)
+        return stored(narrowed(made, x), out)
 
     def _reduce_parts(self, given: Any, op: Any, made: Any) -> None:
         """Reduce into an array; each rank makes a part."""
@@ -201,7 +202,7 @@ class MPIEngine(Engine):
         given = wide(parts)
         made = out if _is_of(out, given) else np.empty(given.shape[1:], given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
-        return _taken(narrowed(made, parts), out)
+        return stored(narrowed(made, parts), out)
 
     def broadcast(self, x: Any, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {_spec(x)}")
@@ -352,14 +353,6 @@ def _listed(ranks: Sequence[int]) -> str:
 def _is_of(out: Any, given: Any) -> bool:
     """Whether an array is of the dtype that is reduced."""
     return out is not None and out.dtype == given.dtype
-
-
-def _taken(made: Any, out: Any) -> Any:
-    """A value, in an array if one is given."""
-    if out is None or made is out:
-        return made
-    out[...] = made
-    return out
 
 
 def _spec(x: Any) -> str:

@@ -27,7 +27,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, sum_to
 from optree.tree.types import Shape, TensorType, broadcast, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 #: The most queries and keys of a tile on the host, where tiles of several small heads are as large together. In causal
 #: order it has half as many queries: the last of its keys are but for the last of these.
@@ -244,7 +244,7 @@ class Attention(AttentionOperator):
     def make_node(self, *inputs: Any) -> Apply:
         if len(inputs) not in (3, 4):
             raise OperandError(f"attention takes query, key, value and, if any, a mask, not {len(inputs)} operands")
-        query, key, value, *mask = (as_variable(as_operand(x, "attention")) for x in inputs)
+        query, key, value, *mask = (variable_of(x, "attention") for x in inputs)
         lead = _checked(query, key, value, mask)
         dtype = promote(query.dtype, key.dtype, value.dtype)
         if not is_floating(dtype):
@@ -321,7 +321,7 @@ class AttentionGradient(AttentionOperator):
     count, buffers = 6, 2
 
     def make_node(self, *inputs: Any) -> Apply:
-        query, key, value, delta, *others = (as_variable(as_operand(x, str(self))) for x in inputs)
+        query, key, value, delta, *others = (variable_of(x, str(self)) for x in inputs)
         types = [TensorType(query.dtype, (*delta.shape[:-2], *x.shape[-2:])) for x in (query, key, value)]
         return Apply(self, [query, key, value, delta, *others], [each() for each in types])
 

@@ -97,24 +97,24 @@ def in_loop(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
 
 
 def with_images(
-    op: Any, inputs: Sequence[Any], batched: Sequence[bool], places: Sequence[int | None], place: int | None
+    op: Any, inputs: Sequence[Any], batched: Sequence[bool], axes: Sequence[int | None], axis: int | None
 ) -> Any:
     """An op on images, applied to the images of all examples together.
 
     Parameters
     ----------
-    places : sequence of int or None
+    axes : sequence of int or None
         The axis that counts images in each operand's examples; None of an operand for all images.
-    place : int or None
+    axis : int or None
         That of the value's examples. Where it is None, or an operand for all images differs between examples,
         one example follows another.
     """
-    if place is None or any(at is None and is_batched for at, is_batched in zip(places, batched, strict=True)):
+    if axis is None or any(at is None and is_batched for at, is_batched in zip(axes, batched, strict=True)):
         return in_loop(op, inputs, batched)
     batch = first_batch(inputs, batched)
     given: list[Any] = []
     numbers: Any = None  # of the shape (examples, images)
-    for x, at, is_batched in zip(inputs, places, batched, strict=True):
+    for x, at, is_batched in zip(inputs, axes, batched, strict=True):
         if at is None:
             given.append(x)
             continue
@@ -122,7 +122,7 @@ def with_images(
         others = tuple(i for i in range(moved.ndim) if i not in (at, at + 1))
         numbers = f.flat_indices(f.sum(moved, axis=others, keepdims=False))
         given.append(_with_axes(moved, (at, at + 1), f.reshape(numbers, (-1,)), at))
-    return f.moveaxis(_with_axes(op(*given), (place,), numbers, place), place, 0)
+    return f.moveaxis(_with_axes(op(*given), (axis,), numbers, axis), axis, 0)
 
 
 def _with_axes(x: Variable, axes: tuple[int, ...], rows: Variable, at: int) -> Variable:

@@ -30,14 +30,7 @@ from optree.tree.types import Shape, TensorType, may_equal
 
 
 class ColumnsOperator(ImageOperator):
-    """An op between images and columns of shape (N, C * elements of a window, windows).
-
-    Attributes
-    ----------
-    window, stride, dilation : int or tuple of int
-    padding : str, int, or sequence
-        As of `conv`.
-    """
+    """An op between images and columns of shape (N, C * elements of a window, windows), as `unfold` has them."""
 
     can_fail = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "dilation", "layout")
@@ -69,13 +62,7 @@ class ColumnsOperator(ImageOperator):
         }
 
     def columns_shape(self, images: Shape) -> Shape:
-        """The shape of the columns of images.
-
-        Raises
-        ------
-        ShapeError
-            If a window is larger than its padded axis.
-        """
+        """The shape of the columns of images; ShapeError if a window is larger than its padded axis."""
         n, c, *sizes = (images[i] for i in self.order)
         counts = window_counts(tuple(sizes), self.window, self.stride, self.dilation, self.padding)
         columns = None if None in counts else prod(counts)  # type: ignore[arg-type]
@@ -86,12 +73,7 @@ class ColumnsOperator(ImageOperator):
         return slidings(sizes, self.window, self.stride, self.dilation, self.padding)
 
     def check_columns(self, given: Shape, images: Shape) -> None:
-        """Refuse columns that are not those of images.
-
-        Raises
-        ------
-        ShapeError
-        """
+        """Raise ShapeError for columns that are not those of images."""
         wanted = self.columns_shape(images)
         if not may_equal(given, wanted):
             raise ShapeError(f"images of {images} have columns of {wanted}, not {given}")
@@ -128,17 +110,13 @@ class Unfold(ColumnsOperator, MorphOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.unfold(be.array([[[1.0, 2.0, 3.0]]]), 2).asnumpyarray()
     array([[[1., 2.],
             [2., 3.]]], dtype=float32)
     """
 
     name = "unfold"
-    operands = ("x",)
     aliases = ("im2col",)
-    __props__ = ColumnsOperator.__props__
     examples = (
         (((2, 2, 4),), {}),
         (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
@@ -207,14 +185,11 @@ class Fold(ColumnsOperator, MorphOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.fold(be.array([[[1.0, 2.0], [2.0, 3.0]]]), (3,), 2).asnumpyarray()
     array([[[1., 4., 3.]]], dtype=float32)
     """
 
     name = "fold"
-    operands = ("x",)
     aliases = ("col2im",)
     __props__ = ("size", *(ColumnsOperator.__props__ or ()))
     size: Any = (2, 2)

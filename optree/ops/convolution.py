@@ -35,20 +35,10 @@ MOST = 3
 class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
 
+    Its parameters are those of `conv`.
+
     Attributes
     ----------
-    stride, dilation : int or tuple of int
-        The steps from window to window, and between the elements of a window.
-    padding : str, int, or sequence
-        ``"same"``, ``"valid"``, or zeros around the image: a number, or for each axis one or a pair (before, after).
-    groups : int
-        The parts that channels are divided into; each part of the output sees one of the input.
-    layout : str, optional
-        The axes of images: N is the batch, C are the channels, the other letters are spatial. ``"NCHW"``, ``"NHWC"``,
-        or ``"CHWN"`` as neon's; by default N, C, and the spatial axes.
-    weights_layout : str, optional
-        The axes of weights: O are the output's channels, I those of the input in a group. By default O, I, and the
-        spatial axes.
     roles : tuple of int
         The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     """
@@ -117,25 +107,14 @@ class ConvolutionOperator(ImageOperator):
         return slidings(image, window, self.stride, self.dilation, self.padding)  # type: ignore[arg-type]
 
     def convolved_shape(self, x: Shape, weights: Shape) -> Shape:
-        """The shape of the convolution of images with weights.
-
-        Raises
-        ------
-        ShapeError
-            If they do not fit.
-        """
+        """The shape of the convolution of images with weights; ShapeError if they do not fit."""
         (n, c, *image), (o, i, *window) = self.image(x), self.filters(weights)
         self.check_channels(c, o, i)
         sizes = window_counts(tuple(image), tuple(window), self.stride, self.dilation, self.padding)
         return arranged((n, o, *sizes), self.layout, "NC" + spatial_of(self.layout))
 
     def check_channels(self, c: int | None, o: int | None, i: int | None) -> None:
-        """Refuse images of c channels for weights of o outputs and i inputs in each group.
-
-        Raises
-        ------
-        ShapeError
-        """
+        """Raise ShapeError for images of c channels for weights of o outputs and i inputs in each group."""
         if o is not None and o % self.groups:
             raise ShapeError(f"the {o} outputs of the weights are no multiple of {self.groups} groups")
         if None not in (c, i) and c != i * self.groups:  # type: ignore[operator]
@@ -247,14 +226,14 @@ class Conv(ConvolutionOperator):
     groups : int
         The parts that channels are divided into; each part of the output sees one of the input.
     layout : str, optional
-        The axes of images: ``"NCHW"``, ``"NHWC"``, ``"CHWN"``, or any other order; by default N, C, and the others.
+        The axes of images, N the batch, C the channels and others spatial: ``"NCHW"``, ``"NHWC"``, ``"CHWN"``, or any
+        other order; by default N, C, and the others.
     weights_layout : str, optional
-        The axes of weights, such as ``"OIHW"``, the default, or ``"HWIO"``. neon's are ``"IHWO"``.
+        The axes of weights, O the output's channels and I those of the input in a group: ``"OIHW"``, the default, or
+        ``"HWIO"``. neon's are ``"IHWO"``.
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> image = be.array([[[1.0, 2.0, 4.0, 8.0]]])
     >>> be.conv(image, be.array([[[1.0, -1.0]]])).asnumpyarray()
     array([[[-1., -2., -4.]]], dtype=float32)
@@ -404,8 +383,6 @@ class ConvTranspose(ConvolutionOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.conv_transpose(be.array([[[1.0, 2.0]]]), be.array([[[1.0, 10.0]]]), stride=2).asnumpyarray()
     array([[[ 1., 10.,  2., 20.]]], dtype=float32)
     """

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from optree.arrays import as_array, is_any, is_array, portable
+from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
@@ -56,7 +56,7 @@ def batched_template(
     ndim = max(ranks, default=0)
     numbers = numbers_of(x)
     rows = f.expand_dims(numbers, tuple(range(1, ndim + 1))) if ndim else numbers
-    first = indices.place_of_arrays(template)
+    first = indices.axis_of_arrays(template)
     order = (0, *range(1 + ndim, 1 + ndim + first), *range(1, 1 + ndim))
     others = sum(not isinstance(entry, int | str) for entry in template) - first
     order += tuple(range(len(order), len(order) + others))
@@ -194,8 +194,6 @@ class Gather(TemplateOperator, Indexing):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([[1, 2], [3, 4], [5, 6]])
     >>> be.gather(x, ([0, 2, 2], 1)).asnumpyarray()
     array([2., 6., 6.], dtype=float32)
@@ -241,7 +239,7 @@ class Gather(TemplateOperator, Indexing):
 
     def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
         found = self(x, *aligned(arrays, batched))
-        return f.moveaxis(found, indices.place_of_arrays(self.index), 0)
+        return f.moveaxis(found, indices.axis_of_arrays(self.index), 0)
 
 
 class Take(Indexing):
@@ -458,10 +456,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
             dtype = dtype or out.dtype
         home = getattr(indices, "backend", None)
         tree = cls.make(n=n, axis=axis, dtype=dtype or (cls.dtype if home is None else home.datatype))(indices)
-        if out is None:
-            return tree
-        out[...] = tree
-        return out
+        return stored(tree, out)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         (x,) = types

@@ -21,7 +21,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import FLOAT32, finfo, is_narrow, rounded
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
-from optree.ops.lapack import (
+from optree.ops.factorisation import (
     Factorisation,
     LapackOperator,
     MatrixOperator,
@@ -109,10 +109,6 @@ class Inverse(MatrixOperator):
     name = "inv"
     numpy_names = (np.linalg.inv,)
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        check_matrices(shapes[0], square=True)
-        return shapes[0]
-
     def compute(self, x: Any) -> Any:
         return np.linalg.inv(x) if x.size else x.copy()
 
@@ -133,8 +129,7 @@ class Determinant(MatrixOperator):
     work = 2 / 3
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        check_matrices(shapes[0], square=True)
-        return shapes[0][:-2]
+        return super().output_shape(*shapes)[:-2]
 
     def compute(self, x: Any) -> Any:
         return np.linalg.det(x)
@@ -153,10 +148,6 @@ class Cofactors(MatrixOperator):
 
     name = "cofactors"
     work = 22.0
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        check_matrices(shapes[0], square=True)
-        return shapes[0]
 
     def compute(self, x: Any) -> Any:
         if not x.size or x.shape[-1] == 1:
@@ -228,7 +219,7 @@ class PseudoInverse(MatrixOperator):
         return cls.make(rtol=_tolerance("pinv: rtol", rcond if rtol is None else rtol))(x)
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        *stack, m, n = shapes[0]
+        *stack, m, n = super().output_shape(*shapes)
         return (*stack, n, m)
 
     def compute(self, x: Any) -> Any:

@@ -25,7 +25,7 @@ from optree.tree.node import OpTreeNode, operands_of, signature_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
-from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype
+from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
 
 #: Steps of a loop from which its constants are worth a copy.
 MANY = 8
@@ -160,8 +160,6 @@ class Scan(Op):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> total, sums = be.scan(lambda total, x: (total + x, total + x), be.array(0.0), be.array([1.0, 2.0, 3.0]))
     >>> total.item(), sums.asnumpyarray()
     (6.0, array([1., 3., 6.], dtype=float32))
@@ -191,7 +189,7 @@ class Scan(Op):
         if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
             raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
         begun = [_typed(x, "a state") for x in _flat(initial)]
-        given = [as_variable(as_operand(x, "scan: a sequence")) for x in _flat(sequences)]
+        given = [variable_of(x, "scan: a sequence") for x in _flat(sequences)]
         axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
         cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
         _check_lengths(given, axes, length)
@@ -202,9 +200,9 @@ class Scan(Op):
         result = step(_like(initial, states), shown)
         if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
             raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-        new = [as_variable(as_operand(x, "scan: a new state")) for x in _flat(result[0])]
+        new = [variable_of(x, "scan: a new state") for x in _flat(result[0])]
         _check_states(begun, new)
-        made = [as_variable(as_operand(x, "scan: an output")) for x in _flat(result[1])]
+        made = [variable_of(x, "scan: an output") for x in _flat(result[1])]
         joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
         loop = _Loop(
             list(zip(states, begun, strict=True)),
@@ -223,7 +221,7 @@ class Scan(Op):
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
     def make_node(self, *inputs: Any) -> Apply:
-        operands = [as_variable(as_operand(x, "scan")) for x in inputs]
+        operands = [variable_of(x, "scan") for x in inputs]
         shapes = self.infer_shape(None, [x.shape for x in operands])
         dtypes = [x.dtype for x in self.body.results]
         states = [x.dtype for x in self.body.states]

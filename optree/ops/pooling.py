@@ -31,28 +31,13 @@ from optree.ops.windows import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, normalise_axes, promote
-from optree.tree.variable import as_operand, as_variable
+from optree.tree.variable import variable_of
 
 INT32 = np.dtype("int32")
 
 
 class PoolOperator(ImageOperator):
-    """An op on windows along some axes, or the derivative of one.
-
-    Attributes
-    ----------
-    window : int or tuple of int
-    stride : int or tuple of int, optional
-        By default the window's size: windows then do not overlap.
-    padding : str, int, or sequence
-        ``"same"``, ``"valid"``, or room around the axes: a number, or for each axis one or a pair (before, after).
-    layout : str, optional
-        The axes of images, as of `conv`; windows slide along the spatial ones.
-    axes : int or tuple of int, optional
-        The axes along which windows slide, whatever they are, instead of a layout.
-    ceil : bool
-        Whether a last window may reach beyond the padding.
-    """
+    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`."""
 
     can_fail = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
@@ -103,19 +88,16 @@ class PoolOperator(ImageOperator):
         layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
         return order_of(layout, spatial_of(layout))
 
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return self.pooled_shape(shapes[0])
+
     def slidings(self, shape: Sequence[int]) -> list[Sliding]:
         """The windows along each pooled axis of an operand of this shape."""
         each = zip(self.axes, self.window, self.stride, paddings(self.padding, len(self.axes)), strict=True)
         return [sliding(shape[axis], window, stride, 1, padding, self.ceil) for axis, window, stride, padding in each]
 
     def pooled_shape(self, shape: Shape) -> Shape:
-        """The shape of one number for each window.
-
-        Raises
-        ------
-        ShapeError
-            If a window is larger than its padded axis.
-        """
+        """The shape of one number for each window; ShapeError if a window is larger than its padded axis."""
         sizes = list(shape)
         pooled = tuple(shape[axis] for axis in self.axes)
         counts = window_counts(pooled, self.window, self.stride, (1,) * len(pooled), self.padding, self.ceil)
@@ -124,12 +106,7 @@ class PoolOperator(ImageOperator):
         return tuple(sizes)
 
     def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
-        """Refuse operands that have not a number for each window.
-
-        Raises
-        ------
-        ShapeError
-        """
+        """Raise ShapeError for operands that have not a number for each window."""
         wanted = self.pooled_shape(images)
         for shape in given:
             if not may_equal(shape, wanted):
@@ -167,7 +144,7 @@ class MaxPool(PoolOperator, MorphOperator):
     x : images
     window : int or tuple of int
     stride : int or tuple of int, optional
-        By default the window's size.
+        By default the window's size: windows then do not overlap.
     padding : str, int, or sequence
         ``"same"``, ``"valid"``, or room around the image, of which no maximum is taken: a number, or for each axis
         one or a pair (before, after).
@@ -182,8 +159,6 @@ class MaxPool(PoolOperator, MorphOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.max_pool(be.array([[[1.0, 3.0, 2.0, 5.0, 4.0]]]), 2).asnumpyarray()
     array([[[3., 5.]]], dtype=float32)
     >>> be.max_pool(be.ones((8, 32, 32, 3)), 3, stride=2, padding=1, layout="NHWC").shape
@@ -191,12 +166,7 @@ class MaxPool(PoolOperator, MorphOperator):
     """
 
     name = "max_pool"
-    operands = ("x",)
-    __props__ = PoolOperator.__props__
     examples = _POOLS
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.pooled_shape(shapes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -226,11 +196,7 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
 
     name = "argmax_pool"
     operands = ("x",)
-    __props__ = PoolOperator.__props__
     examples = _POOLS
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.pooled_shape(shapes[0])
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT32
@@ -315,14 +281,7 @@ class TakePool(PoolOperator, FirstDtypeOperator):
 
 
 class MeanOperator(MeanDtypeOperator, PoolOperator):
-    """The mean of windows, or its derivative, computed in float32 at the least.
-
-    Attributes
-    ----------
-    count_padding : bool
-        Whether a window's sum is divided by all of its elements, of which those outside the image are 0; or else by
-        those inside.
-    """
+    """The mean of windows, or its derivative, computed in float32 at the least, with the parameters of `avg_pool`."""
 
     __props__ = (*(PoolOperator.__props__ or ()), "count_padding")
     count_padding: bool = False
@@ -354,8 +313,6 @@ class AvgPool(MeanOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([[[1.0, 3.0, 5.0, 7.0]]])
     >>> be.avg_pool(x, 3, stride=2, padding=1).asnumpyarray()
     array([[[2., 5.]]], dtype=float32)
@@ -369,9 +326,6 @@ class AvgPool(MeanOperator):
         *_POOLS,
         (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}),
     )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.pooled_shape(shapes[0])
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -447,14 +401,12 @@ def lp_pool(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.lp_pool(be.array([[[3.0, -4.0, 0.0, 2.0]]]), 2).asnumpyarray()
     array([[[5., 2.]]], dtype=float32)
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or p <= 0:
         raise OperandError(f"lp_pool: p is a number above 0, not {p!r}")
-    x = as_floats(as_variable(as_operand(x, "lp_pool")))
+    x = as_floats(variable_of(x, "lp_pool"))
     pool = AvgPool.make(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
@@ -481,13 +433,11 @@ def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.lrn(be.array([[[3.0], [4.0]]]), size=1, alpha=1.0, beta=0.5, k=0.0).asnumpyarray()
     array([[[1.],
             [1.]]], dtype=float32)
     """
-    x = as_floats(as_variable(as_operand(x, "lrn")))
+    x = as_floats(variable_of(x, "lrn"))
     (size,) = per_axis(size, 1, "lrn: size")
     if x.ndim < 2:
         raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")

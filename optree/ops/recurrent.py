@@ -16,7 +16,7 @@ from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, as_variable, variable_of
 
 
 class Recurrent(NamedTuple):
@@ -235,7 +235,7 @@ class _Given:
             self._check("the mask", self.mask, self.x.shape[:2])
 
     def _operand(self, value: Any, name: str) -> Variable:
-        found = as_variable(as_operand(value, f"{self.what}: {name}"))
+        found = variable_of(value, f"{self.what}: {name}")
         if not isinstance(found.type, TensorType):
             raise OperandError(f"{self.what}: {name} is a tensor, not {describe(found)}")
         return found

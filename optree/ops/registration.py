@@ -27,10 +27,7 @@ EXACT = (int, bool, str, type(None))
 def check_and_register(cls: Any, base: Any) -> None:
     """Check an op's definition, and register it if it has a name; `base` is `Op`.
 
-    Raises
-    ------
-    DefinitionError
-        If the definition is incomplete or wrong, or its name is taken.
+    It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
     if "kernel" in cls.__dict__:
         _check_kernel(cls)

@@ -109,10 +109,7 @@ def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
 def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
     """The flat index of each element that a NumPy index selects in an array of this shape.
 
-    Raises
-    ------
-    AxisError
-        If a value in the index is out of range; `what` names the op.
+    It raises AxisError if a value in the index is out of range; `what` names the op.
     """
     whole = _taken_whole(index)  # computed without indexing, which is faster
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
@@ -198,8 +195,6 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> labels = be.array([0, 2, 2], "int64")
     >>> be.scatter_add(be.zeros(3), labels, be.ones(3)).asnumpyarray()
     array([1., 0., 2.], dtype=float32)
@@ -221,8 +216,6 @@ class Scatter(TemplateOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> be.scatter(be.zeros(4), slice(2, None), 7).asnumpyarray()
     array([0., 0., 7., 7.], dtype=float32)
     >>> be.scatter(be.zeros((2, 3)), ([0, 1], [2, 0]), be.array([5, 6])).asnumpyarray()

@@ -15,7 +15,7 @@ from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype
+from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
 
 #: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
@@ -117,15 +117,13 @@ def batch_norm(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x, mean, variance = be.array([[1.0, 10.0], [3.0, 30.0]]), be.zeros(2), be.ones(2)
     >>> value, new_mean, new_variance = be.batch_norm(x, mean=mean, variance=variance)
     >>> be.update({mean: new_mean, variance: new_variance})
     >>> mean.get(), variance.get()
     (array([0.2, 2. ], dtype=float32), array([ 1.1, 20.9], dtype=float32))
     """
-    x = as_variable(as_operand(x, "batch_norm"))
+    x = variable_of(x, "batch_norm")
     channels = (normalise_axis(axis, x.ndim, "batch_norm"),)
     others = tuple(i for i in range(x.ndim) if i not in channels)
     given = {"gain": gain, "bias": bias, "mean": mean, "variance": variance}
@@ -162,7 +160,7 @@ def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsil
     ShapeError
         If gain or bias have other sizes than these axes.
     """
-    x = as_variable(as_operand(x, "layer_norm"))
+    x = variable_of(x, "layer_norm")
     axes = normalise_axes(axis, x.ndim, "layer_norm")
     gain, bias = _along(gain, x, axes, "layer_norm", "gain"), _along(bias, x, axes, "layer_norm", "bias")
     return _scaled(f.standardize(x, axes, epsilon), gain, bias)
@@ -177,7 +175,7 @@ def rms_norm(x: Any, gain: Any = None, axis: Any = -1, epsilon: float = EPSILON)
     ShapeError
         If the gain has other sizes than these axes.
     """
-    x = as_variable(as_operand(x, "rms_norm"))
+    x = variable_of(x, "rms_norm")
     axes = normalise_axes(axis, x.ndim, "rms_norm")
     wide = widened(x)
     square = f.mean(f.square(wide), axis=axes, keepdims=True)
@@ -196,7 +194,7 @@ def instance_norm(x: Any, gain: Any = None, bias: Any = None, axis: int = 1, eps
     ShapeError
         If there are no other axes, or gain or bias have not one element for each channel.
     """
-    x = as_variable(as_operand(x, "instance_norm"))
+    x = variable_of(x, "instance_norm")
     channels = _channels(x, axis, "instance_norm")
     others = tuple(i for i in range(1, x.ndim) if i not in channels)
     if not others:
@@ -219,7 +217,7 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     ShapeError
         If the channels do not divide into that number of groups, or gain or bias have not one element for each channel.
     """
-    x = as_variable(as_operand(x, "group_norm"))
+    x = variable_of(x, "group_norm")
     (channel,) = channels = _channels(x, axis, "group_norm")
     size = x.shape[channel]
     groups = integer_of(groups, "group_norm: groups", 1)
@@ -246,7 +244,7 @@ def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -
     """An operand with the sizes of some axes of another, broadcast along these; ShapeError if it has other sizes."""
     if value is None:
         return None
-    value = as_variable(as_operand(value, f"{what}: {name}"))
+    value = variable_of(value, f"{what}: {name}")
     wanted = tuple(x.shape[i] for i in axes)
     if not may_equal(value.shape, wanted):
         raise ShapeError(

@@ -17,7 +17,7 @@ from optree.ops.traits import NonDifferentiableOperator
 from optree.ops.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, promote
-from optree.tree.variable import as_operand, as_variable, is_neon
+from optree.tree.variable import is_neon, variable_of
 
 INT64 = np.dtype("int64")
 
@@ -29,21 +29,7 @@ BOX = ("image", "x0", "y0", "x1", "y1")
 
 
 class ResizeOperator(ImageOperator):
-    """Images resized along their spatial axes, or the derivative of that.
-
-    Attributes
-    ----------
-    size : int or tuple of int, optional
-        The spatial sizes of the value.
-    scale : float or tuple of float, optional
-        The factors of the sizes, instead.
-    method : str
-        ``"nearest"`` or ``"bilinear"``: linear along each axis.
-    align_corners : bool
-        Whether the centres of the first and last elements stay where they are, or the outer edges.
-    layout : str, optional
-        The axes of images, as of `conv`.
-    """
+    """Images resized along their spatial axes, or the derivative of that. Its parameters are those of `resize`."""
 
     can_fail = False
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "method", "align_corners", "layout")
@@ -68,8 +54,8 @@ class ResizeOperator(ImageOperator):
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        place = self.layout.index("N")
-        return with_images(self, inputs, batched, [place] * len(inputs), place)
+        axis = self.layout.index("N")
+        return with_images(self, inputs, batched, [axis] * len(inputs), axis)
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -137,8 +123,6 @@ class Resize(ResizeOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.array([[[1.0, 3.0]]])
     >>> be.resize(x, 4).asnumpyarray()
     array([[[1. , 1.5, 2.5, 3. ]]], dtype=float32)
@@ -236,17 +220,7 @@ def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
 
 
 class RegionOperator(ImageOperator):
-    """An op on boxes of images.
-
-    Attributes
-    ----------
-    size : int or pair of int
-        The rows and columns that each box is divided into.
-    scale : float
-        The factor from the boxes' coordinates to those of the images.
-    layout : str, optional
-        The axes of images, as of `conv`, of two spatial ones.
-    """
+    """An op on boxes of images. Its parameters are those of `roi_pool`."""
 
     checks_indices = True
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
@@ -268,13 +242,7 @@ class RegionOperator(ImageOperator):
         )
 
     def regions_shape(self, images: Shape, boxes: Shape) -> Shape:
-        """The shape of the regions: that of images, a box for each of the batch.
-
-        Raises
-        ------
-        ShapeError
-            If the boxes are none.
-        """
+        """The shape of the regions: that of images, a box for each of the batch; ShapeError if the boxes are none."""
         if len(boxes) != 2 or boxes[1] not in (None, len(BOX)):
             raise ShapeError(f"boxes have the shape (count, {len(BOX)}), columns {', '.join(BOX)}, not {boxes}")
         channels = images[self.layout.index("C")]
@@ -282,13 +250,7 @@ class RegionOperator(ImageOperator):
 
 
 def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
-    """The number of the image of each box.
-
-    Raises
-    ------
-    OperandError
-        If there is no such image.
-    """
+    """The number of the image of each box; OperandError if there is no such image."""
     numbers = boxes[:, 0]
     if not np.all((numbers >= 0) & (numbers < count)):
         wrong = int(np.argmin((numbers >= 0) & (numbers < count)))
@@ -361,18 +323,17 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
     size : int or pair of int
         The rows and columns of bins.
     scale : float
+        The factor from the boxes' coordinates to those of the images.
     layout : str, optional
         The axes of images, as of `conv`; the value's batch are the boxes.
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.reshape(be.arange(16), (1, 1, 4, 4))
     >>> be.roi_pool(x, be.array([[0, 0, 0, 3, 1]]), (1, 2)).asnumpyarray().tolist()
     [[[[5.0, 7.0]]]]
     """
-    x, boxes = (as_variable(as_operand(a, "roi_pool")) for a in (x, boxes))
+    x, boxes = (variable_of(a, "roi_pool") for a in (x, boxes))
     indices = f.argmax_roi(x, boxes, size, scale, layout)
     is_some = f.ge(indices, 0)
     values = f.take(f.reshape(x, (-1,)), f.maximum(indices, 0), axis=0)
@@ -382,12 +343,7 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
 class AlignOperator(RegionOperator):
     """A region interpolated at points between the elements of images, or the derivative of that.
 
-    Attributes
-    ----------
-    samples : int
-        The points of a bin along each axis, of which the mean is taken.
-    aligned : bool
-        Whether coordinates are of the elements' edges, so that half of one is taken off.
+    Its parameters are those of `roi_align`.
     """
 
     __props__ = (*(RegionOperator.__props__ or ()), "samples", "aligned")
@@ -439,15 +395,13 @@ class RoiAlign(AlignOperator):
     layout : str, optional
         The axes of images, as of `conv`; the value's batch are the boxes.
     samples : int
-        The points of a bin along each axis.
+        The points of a bin along each axis, of which the mean is taken.
     aligned : bool
         Whether coordinates are of the elements' edges, so that half of one is taken off; or else of their centres, and
         a box is at least one element wide.
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.reshape(be.arange(16), (1, 1, 4, 4))
     >>> be.roi_align(x, be.array([[0, 0, 0, 4, 2]]), (1, 2)).asnumpyarray().tolist()
     [[[[2.5, 4.5]]]]
@@ -543,8 +497,6 @@ class Nms(NonDifferentiableOperator):
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> boxes = be.array([[0, 0, 9, 9, 0.5], [1, 1, 9, 9, 0.75], [20, 0, 29, 9, 0.25]])
     >>> be.nms(boxes, 0.5).asnumpyarray()
     array([ 1,  2, -1])

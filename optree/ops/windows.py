@@ -76,10 +76,7 @@ def elements(slidings: Sequence[Sliding]) -> Iterator[tuple[tuple[int, ...], tup
 def per_axis(value: Any, count: int, what: str, least: int = 1) -> tuple[int, ...]:
     """A number for each of some axes, from one or as many.
 
-    Raises
-    ------
-    OperandError
-        If it is neither, or one is less than it may be.
+    It raises OperandError if it is neither, or one is less than it may be.
     """
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count or not all(_is_integer(x) and x >= least for x in values):
@@ -92,13 +89,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def padding_of(value: Any, count: int, what: str) -> Padding:
-    """A padding in its normal form: ``"same"``, or a pair for each axis.
-
-    Raises
-    ------
-    OperandError
-        If it is none.
-    """
+    """A padding in its normal form: ``"same"``, or a pair for each axis; OperandError if it is none."""
     if value == "valid":
         return ((0, 0),) * count
     if isinstance(value, str):

@@ -55,10 +55,7 @@ def evaluate(program: Program, values: Sequence[Any], observe: Observer | None =
 def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:
     """Refuse a rewrite that changes a program's outputs for these values, which are not modified.
 
-    Raises
-    ------
-    ContractError
-        Naming the rule.
+    It raises ContractError, naming the rule.
     """
     before = _outputs(program, values)
     for name, rewritten, _ in each_pass(program, True, without):

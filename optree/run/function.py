@@ -159,8 +159,6 @@ def function(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = TensorType("float32", (None,))("x")
     >>> total = be.zeros((), name="total")
     >>> add = function([x], be.sum(x * x), updates={total: total + be.sum(x, keepdims=False)})

@@ -20,7 +20,7 @@ from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import Spec, TensorType
-from optree.tree.variable import Input, Variable, as_operand, as_variable
+from optree.tree.variable import Input, Variable, variable_of
 
 #: Maximum functions that one Python function is compiled as.
 FUNCTIONS = 256
@@ -77,8 +77,6 @@ def jit(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> @jit
     ... def scaled(x, axis=-1):
     ...     return x / be.max(x, axis=axis)
@@ -221,7 +219,7 @@ class Jitted:
 
     def _output(self, x: Any) -> Variable:
         try:
-            return as_variable(as_operand(x, self._name))
+            return variable_of(x, self._name)
         except OperandError as error:
             raise OperandError(
                 f"{self._name}: it returns {describe(x)}, and jit takes trees, arrays and numbers, lists, tuples and "

@@ -46,13 +46,7 @@ def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) ->
 
 
 def pairs_of(given: Any, what: str, role: str) -> list[tuple[Any, Any]]:
-    """The pairs of a dict or list.
-
-    Raises
-    ------
-    OperandError
-        If an item is no pair.
-    """
+    """The pairs of a dict or list; OperandError if an item is no pair."""
     is_pairs = isinstance(given, Mapping | list | tuple) and not isinstance(given, Variable)
     pairs = list(given.items() if isinstance(given, Mapping) else given) if is_pairs else [given]
     if any(not isinstance(pair, tuple | list) or isinstance(pair, Variable) or len(pair) != 2 for pair in pairs):

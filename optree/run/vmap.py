@@ -12,7 +12,7 @@ from optree.registry import f
 from optree.run.jit import is_argument, mapped
 from optree.tree.lazy import LazyValue
 from optree.tree.types import Spec, TensorType, normalise_axis
-from optree.tree.variable import Input, Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Input, Variable, is_neon, variable_of
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Vmapped:
@@ -53,9 +53,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> V
 
     Examples
     --------
-    >>> from backends import gen_backend
     >>> from optree.autodiff.api import grad
-    >>> be = gen_backend("cpu")
     >>> x, w = be.array([[1.0, 2.0], [3.0, 4.0]]), be.array([1.0, -1.0])
     >>> vmap(lambda row: be.sum(row * w, keepdims=False))(x).asnumpyarray()
     array([-1., -1.], dtype=float32)
@@ -117,7 +115,7 @@ class Vmapped:
                 return
             if not (axis is None or (hasattr(axis, "__index__") and not isinstance(axis, bool))):
                 raise OperandError(f"{self._name}: in_axes has {axis!r} for {name}, and an axis is an integer or None")
-            operand = as_variable(as_operand(x.tree if isinstance(x, LazyValue) else x, self._name))
+            operand = variable_of(x.tree if isinstance(x, LazyValue) else x, self._name)
             if is_neon(operand.backend):
                 raise BatchingError(
                     f"{self._name}: {describe(operand)} is of a backend in neon's mode, which has no vmap"
@@ -168,7 +166,7 @@ class Vmapped:
             if x is None:
                 return
             try:
-                roots.append(as_variable(as_operand(x, self._name)))
+                roots.append(variable_of(x, self._name))
             except OperandError as error:
                 raise OperandError(
                     f"{self._name}: it returns {describe(x)}, and vmap takes trees, arrays and numbers, lists, tuples "
@@ -193,17 +191,14 @@ class Vmapped:
                 raise BatchingError(f"{self._name}: out_axes is None for a value that is different for each example")
             return x
         x = x if is_batched else spread(x, batch)
-        place = normalise_axis(axis, x.ndim, f"{self._name}: out_axes")
-        return f.moveaxis(x, 0, place) if place else x
+        to = normalise_axis(axis, x.ndim, f"{self._name}: out_axes")
+        return f.moveaxis(x, 0, to) if to else x
 
 
 def _paired(leaf: Callable[[Any, Any], None], value: Any, axes: Any, what: str) -> None:
     """Call a function on all that is in nested lists, tuples and dicts, and the axis of each.
 
-    Raises
-    ------
-    OperandError
-        If the axes are nested otherwise than the value.
+    It raises OperandError if the axes are nested otherwise than the value.
     """
     if isinstance(value, Variable) or not isinstance(value, list | tuple | dict):
         leaf(value, axes)

@@ -1,39 +1,60 @@
-"""The clauses of the Op contract, one function each, checked at a user's inputs.
+"""Conformance of ops: the clauses of the Op contract at any inputs, and the promises of ops with examples.
 
-The op may be in any style: `make_node`, `itypes` and `otypes`, traits, or a
-`ComputationOp`; with several outputs, and on the user's own types. `promises` checks
-registered ops more closely, on examples that it knows how to vary.
+A clause is a method of `Subject`: the op may be in any style (`make_node`, `itypes` and `otypes`, traits, or a
+`ComputationOp`), with several outputs, and on the user's own types. A promise is a function of an `Example`, whose
+dtypes, layouts and values it varies; the tests check each on every registered op.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from optree.autodiff.api import grad
 from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
 from optree.compat.nervana_graph import ComputationOp
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower
+from optree.compile.program import flatten
+from optree.compile.schedule import may_fail
 from optree.dtypes import finfo, is_floating
-from optree.errors import ContractError, NotFiniteError, OperandError, describe
+from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteError, OperandError, OptreeError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
+from optree.registry import f
 from optree.run import debug
 from optree.run.function import function, last_backend, running_on
-from optree.testing.promises import STEP, central_difference, is_tolerated, where_off
+from optree.run.vmap import vmap
+from optree.testing.comparison import (
+    STEP,
+    central_difference,
+    compare,
+    expect,
+    is_tolerated,
+    scale_of,
+    where_off,
+)
+from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.gradient_types import is_disconnected, is_null
-from optree.tree.node import find_op
+from optree.tree.node import OpTreeNode, find_op, post_order
 from optree.tree.tensor import Tensor
-from optree.tree.types import TensorType
-from optree.tree.variable import Constant, Variable, check_same_backend
+from optree.tree.types import DTYPES, TensorType
+from optree.tree.variable import Constant, Input, Variable, as_variable, check_same_backend, constant
+
+#: One dtype of each relevant kind and size, the widest first.
+MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
+
+
+# The contract, at any inputs
 
 
 class Subject:
@@ -104,185 +125,173 @@ class Subject:
             for x, a, b in zip(self.apply.outputs, got, wanted, strict=True)
         )
 
+    # The clauses
 
-# The clauses
+    def check_identity(self) -> None:
+        """Ops with equal parameters are equal, have equal hashes and texts, and are merged on equal inputs."""
+        op = self.op
+        self.expect(op == op and hash(op) == hash(op), "it is not equal to itself, or its hash changes")
+        twin = _twin(op)
+        if op.__props__ is None and op != twin:
+            return
+        self.expect(
+            twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or has another hash"
+        )
+        self.expect(str(twin) == str(op), "an op with equal __props__ prints differently")
+        variables = all(isinstance(x, Variable) for x in self.inputs)
+        if variables and not op.destroy_map:
+            one, other = self.apply.node, twin.make_node(*self.apply.inputs).node
+            merged = lower([one, other], last="program").outputs
+            self.expect(len(set(merged)) == 1, "equal ops on equal inputs run twice")
 
+    def check_make_node(self) -> None:
+        """`make_node` on an application's inputs gives an equivalent one."""
+        first = self.apply
+        self.expect(first.outputs, "make_node gives an Apply without outputs")
+        again = first.op.make_node(*first.inputs)
+        for what, mine, others in (("inputs", first.inputs, again.inputs), ("outputs", first.outputs, again.outputs)):
+            kinds = [[x.type for x in variables] for variables in (mine, others)]
+            self.expect(kinds[0] == kinds[1], f"make_node on its own inputs gives {what} {kinds[1]}, not {kinds[0]}")
+        self.expect(
+            all(x is y or isinstance(x, Constant) for x, y in zip(first.inputs, again.inputs, strict=True)),
+            "make_node on its own inputs replaces them",
+        )
+        index = self.op.default_output
+        self.expect(
+            index is None or -len(first.outputs) <= index < len(first.outputs),
+            f"default_output is {index}, of {len(first.outputs)} outputs",
+        )
 
-def check_identity(subject: Subject) -> None:
-    """Ops with equal parameters are equal, have equal hashes and texts, and are merged on equal inputs."""
-    op = subject.op
-    subject.expect(op == op and hash(op) == hash(op), "it is not equal to itself, or its hash changes")
-    twin = _twin(op)
-    if op.__props__ is None and op != twin:
-        return
-    subject.expect(
-        twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or has another hash"
-    )
-    subject.expect(str(twin) == str(op), "an op with equal __props__ prints differently")
-    variables = all(isinstance(x, Variable) for x in subject.inputs)
-    if variables and not op.destroy_map:
-        one, other = subject.apply.node, twin.make_node(*subject.apply.inputs).node
-        merged = lower([one, other], last="program").outputs
-        subject.expect(len(set(merged)) == 1, "equal ops on equal inputs run twice")
+    def check_maps(self) -> None:
+        """`destroy_map` and `view_map` map existing outputs, or None, to existing inputs."""
+        for name in ("destroy_map", "view_map"):
+            for output, inputs in getattr(self.op, name).items():
+                right = output is None or output in range(len(self.apply.outputs))
+                self.expect(right, f"{name} names output {output}, of {len(self.apply.outputs)}")
+                wrong = [i for i in inputs if i not in range(len(self.apply.inputs))]
+                self.expect(not wrong, f"{name} names inputs {wrong}, of {len(self.apply.inputs)}")
 
+    def check_perform(self) -> None:
+        """The checks of debug mode: cells, types, memory, `infer_shape`, equal outputs for equal inputs."""
+        with suppress(NotFiniteError):  # correct, at these inputs
+            self.run(self.apply.outputs, evaluate=debug.evaluate)
 
-def check_make_node(subject: Subject) -> None:
-    """`make_node` on an application's inputs gives an equivalent one."""
-    first = subject.apply
-    subject.expect(first.outputs, "make_node gives an Apply without outputs")
-    again = first.op.make_node(*first.inputs)
-    for what, mine, others in (("inputs", first.inputs, again.inputs), ("outputs", first.outputs, again.outputs)):
-        kinds = [[x.type for x in variables] for variables in (mine, others)]
-        subject.expect(kinds[0] == kinds[1], f"make_node on its own inputs gives {what} {kinds[1]}, not {kinds[0]}")
-    subject.expect(
-        all(x is y or isinstance(x, Constant) for x, y in zip(first.inputs, again.inputs, strict=True)),
-        "make_node on its own inputs replaces them",
-    )
-    index = subject.op.default_output
-    subject.expect(
-        index is None or -len(first.outputs) <= index < len(first.outputs),
-        f"default_output is {index}, of {len(first.outputs)} outputs",
-    )
+    def check_answers(self) -> None:
+        """`connection_pattern`, `do_constant_folding` and `flops` return values of the right form."""
+        op, apply = self.op, self.apply
+        pattern = op.connection_pattern(apply)
+        shape = (len(apply.inputs), len(apply.outputs))
+        right = np.shape(pattern) == shape and all(isinstance(x, bool | np.bool_) for row in pattern for x in row)
+        self.expect(right, f"connection_pattern is a list of {shape[0]} lists of {shape[1]} bools, not {pattern!r}")
+        folds = op.do_constant_folding(apply)
+        self.expect(isinstance(folds, bool), f"do_constant_folding gives a bool, not {folds!r}")
+        shapes = [np.shape(self.values.get(x, ())) for x in apply.inputs]
+        flops = op.flops(shapes, [np.shape(x) for x in self.run(apply.outputs)])
+        self.expect(isinstance(flops, int | float | np.number) and flops >= 0, f"flops gives a count, not {flops!r}")
 
+    def check_function(self) -> None:
+        """A function of it returns the values of `perform` in repeated calls, and does not modify its arguments."""
+        wanted = self.run(self.apply.outputs)
+        for mode in ("default", "reference"):
+            run = function(list(self.values), self.apply.outputs, mode=mode, on_unused_input="ignore")
+            given = deepcopy(list(self.values.values()))
+            for _ in range(2):
+                got = [x.get() if isinstance(x, Tensor) else x for x in run(*given)]
+                gives = f"it gives {got!r:.60}, and perform {wanted!r:.60}"
+                self.expect(self.same(got, wanted), f"in a function of mode {mode!r} {gives}")
+            intact = all(x.type.values_eq(a, b) for (x, a), b in zip(self.values.items(), given, strict=True))
+            self.expect(intact, f"a function of mode {mode!r} changed its arguments")
 
-def check_maps(subject: Subject) -> None:
-    """`destroy_map` and `view_map` map existing outputs, or None, to existing inputs."""
-    for name in ("destroy_map", "view_map"):
-        for output, inputs in getattr(subject.op, name).items():
-            right = output is None or output in range(len(subject.apply.outputs))
-            subject.expect(right, f"{name} names output {output}, of {len(subject.apply.outputs)}")
-            wrong = [i for i in inputs if i not in range(len(subject.apply.inputs))]
-            subject.expect(not wrong, f"{name} names inputs {wrong}, of {len(subject.apply.inputs)}")
+    def check_kernel(self) -> None:
+        """The compiled kernel returns the values of `perform`."""
+        home = last_backend()
+        compiled = None if home is None else home.compiling()
+        if compiled is None or not isinstance(self.op, ElementwiseOperator | ReductionOperator):
+            return
+        wanted = self.run(self.apply.outputs)
+        with running_on(compiled):
+            run = function(list(self.values), self.apply.outputs, on_unused_input="ignore")
+            got = [x.get() if isinstance(x, Tensor) else x for x in run(*deepcopy(list(self.values.values())))]
+        self.expect(self.same(got, wanted), f"its kernel gives {got!r:.60}, and perform {wanted!r:.60}")
 
+    def check_pickling(self) -> None:
+        """It pickles, where its parameters do, to an op with the same values."""
+        try:
+            pickled = pickle.dumps(self.op)
+        except (pickle.PicklingError, AttributeError, TypeError):  # a local class or a lambda, say
+            return
+        again = pickle.loads(pickled)
+        self.expect(type(again) is type(self.op), f"it is {describe(again)} when it has been pickled")
+        if self.op.__props__ is not None:
+            self.expect(again == self.op, "it is not equal to itself when it has been pickled")
+        outputs = again.make_node(*self.apply.inputs).outputs
+        same = self.same(self.run(outputs), self.run(self.apply.outputs))
+        self.expect(same, "it gives other values when it has been pickled")
 
-def check_perform(subject: Subject) -> None:
-    """The checks of debug mode: cells, types, memory, `infer_shape`, equal outputs for equal inputs."""
-    with suppress(NotFiniteError):  # correct, at these inputs
-        subject.run(subject.apply.outputs, evaluate=debug.evaluate)
+    def check_connection(self) -> None:
+        """No output changes with an input that is not connected to it in `connection_pattern`."""
+        pattern, outputs = self.op.connection_pattern(self.apply), self.run(self.apply.outputs)
+        for (index, x), (i, y) in product(enumerate(self.apply.inputs), enumerate(self.apply.outputs)):
+            if pattern[index][i] or not _moves(self, x) or _unit(y, outputs[i]) is None:
+                continue
+            changes = _difference(self, x, {y: _like(y, outputs[i], i)}, STEP)
+            says = f"connection_pattern says that output {i} does not depend on input {index}"
+            self.expect(not changes.any(), f"{says}, and it does")
 
+    def check_gradient(self) -> None:
+        """Its gradient equals central differences, for each element of each input."""
+        op = self.op
+        if isinstance(op, NonDifferentiableOperator) or not (op.defines("grad") or op.defines("generate_adjoints")):
+            return
+        pattern, outputs = op.connection_pattern(self.apply), self.run(self.apply.outputs)
+        real = [i for i, y in enumerate(self.apply.outputs) if _unit(y, outputs[i]) is not None]
+        for index, x in enumerate(self.apply.inputs):
+            connected = [i for i in real if pattern[index][i]]
+            if not connected or not _moves(self, x):
+                continue
+            seeds = {self.apply.outputs[i]: _like(self.apply.outputs[i], outputs[i], i) for i in connected}
+            (tree,) = adjoints_of(seeds, [x], np.dtype("float64"))
+            if is_null(tree):  # declared as undefined
+                continue
+            gradient = np.zeros(np.shape(self.values[x])) if is_disconnected(tree) else self.run([tree])[0]
+            step, allowed = _precision([x, *seeds], [self.values[x], *(outputs[i] for i in connected)])
+            wanted = _difference(self, x, seeds, step)
+            self.expect(np.shape(gradient) == wanted.shape, f"the gradient by {x.label} has shape {np.shape(gradient)}")
+            wrong = where_off(np.asarray(gradient), wanted, allowed, allowed)
+            self.expect(wrong is None, f"the gradient by {x.label} is wrong {wrong}")
 
-def check_answers(subject: Subject) -> None:
-    """`connection_pattern`, `do_constant_folding` and `flops` return values of the right form."""
-    op, apply = subject.op, subject.apply
-    pattern = op.connection_pattern(apply)
-    shape = (len(apply.inputs), len(apply.outputs))
-    right = np.shape(pattern) == shape and all(isinstance(x, bool | np.bool_) for row in pattern for x in row)
-    subject.expect(right, f"connection_pattern is a list of {shape[0]} lists of {shape[1]} bools, not {pattern!r}")
-    folds = op.do_constant_folding(apply)
-    subject.expect(isinstance(folds, bool), f"do_constant_folding gives a bool, not {folds!r}")
-    shapes = [np.shape(subject.values.get(x, ())) for x in apply.inputs]
-    flops = op.flops(shapes, [np.shape(x) for x in subject.run(apply.outputs)])
-    subject.expect(isinstance(flops, int | float | np.number) and flops >= 0, f"flops gives a count, not {flops!r}")
-
-
-def check_function(subject: Subject) -> None:
-    """A function of it returns the values of `perform` in repeated calls, and does not modify its arguments."""
-    wanted = subject.run(subject.apply.outputs)
-    for mode in ("default", "reference"):
-        run = function(list(subject.values), subject.apply.outputs, mode=mode, on_unused_input="ignore")
-        given = deepcopy(list(subject.values.values()))
-        for _ in range(2):
-            got = [x.get() if isinstance(x, Tensor) else x for x in run(*given)]
-            gives = f"it gives {got!r:.60}, and perform {wanted!r:.60}"
-            subject.expect(subject.same(got, wanted), f"in a function of mode {mode!r} {gives}")
-        intact = all(x.type.values_eq(a, b) for (x, a), b in zip(subject.values.items(), given, strict=True))
-        subject.expect(intact, f"a function of mode {mode!r} changed its arguments")
-
-
-def check_kernel(subject: Subject) -> None:
-    """The compiled kernel returns the values of `perform`."""
-    home = last_backend()
-    compiled = None if home is None else home.compiling()
-    if compiled is None or not isinstance(subject.op, ElementwiseOperator | ReductionOperator):
-        return
-    wanted = subject.run(subject.apply.outputs)
-    with running_on(compiled):
-        run = function(list(subject.values), subject.apply.outputs, on_unused_input="ignore")
-        got = [x.get() if isinstance(x, Tensor) else x for x in run(*deepcopy(list(subject.values.values())))]
-    subject.expect(subject.same(got, wanted), f"its kernel gives {got!r:.60}, and perform {wanted!r:.60}")
-
-
-def check_pickling(subject: Subject) -> None:
-    """It pickles, where its parameters do, to an op with the same values."""
-    try:
-        pickled = pickle.dumps(subject.op)
-    except (pickle.PicklingError, AttributeError, TypeError):  # a local class or a lambda, say
-        return
-    again = pickle.loads(pickled)
-    subject.expect(type(again) is type(subject.op), f"it is {describe(again)} when it has been pickled")
-    if subject.op.__props__ is not None:
-        subject.expect(again == subject.op, "it is not equal to itself when it has been pickled")
-    outputs = again.make_node(*subject.apply.inputs).outputs
-    same = subject.same(subject.run(outputs), subject.run(subject.apply.outputs))
-    subject.expect(same, "it gives other values when it has been pickled")
-
-
-def check_connection(subject: Subject) -> None:
-    """No output changes with an input that is not connected to it in `connection_pattern`."""
-    pattern, outputs = subject.op.connection_pattern(subject.apply), subject.run(subject.apply.outputs)
-    for (index, x), (i, y) in product(enumerate(subject.apply.inputs), enumerate(subject.apply.outputs)):
-        if pattern[index][i] or not _moves(subject, x) or _unit(y, outputs[i]) is None:
-            continue
-        changes = _difference(subject, x, {y: _like(y, outputs[i], i)}, STEP)
-        says = f"connection_pattern says that output {i} does not depend on input {index}"
-        subject.expect(not changes.any(), f"{says}, and it does")
-
-
-def check_gradient(subject: Subject) -> None:
-    """Its gradient equals central differences, for each element of each input."""
-    op = subject.op
-    if isinstance(op, NonDifferentiableOperator) or not (op.defines("grad") or op.defines("generate_adjoints")):
-        return
-    pattern, outputs = op.connection_pattern(subject.apply), subject.run(subject.apply.outputs)
-    real = [i for i, y in enumerate(subject.apply.outputs) if _unit(y, outputs[i]) is not None]
-    for index, x in enumerate(subject.apply.inputs):
-        connected = [i for i in real if pattern[index][i]]
-        if not connected or not _moves(subject, x):
-            continue
-        seeds = {subject.apply.outputs[i]: _like(subject.apply.outputs[i], outputs[i], i) for i in connected}
-        (tree,) = adjoints_of(seeds, [x], np.dtype("float64"))
-        if is_null(tree):  # declared as undefined
-            continue
-        gradient = np.zeros(np.shape(subject.values[x])) if is_disconnected(tree) else subject.run([tree])[0]
-        step, allowed = _precision([x, *seeds], [subject.values[x], *(outputs[i] for i in connected)])
-        wanted = _difference(subject, x, seeds, step)
-        subject.expect(np.shape(gradient) == wanted.shape, f"the gradient by {x.label} has shape {np.shape(gradient)}")
-        wrong = where_off(np.asarray(gradient), wanted, allowed, allowed)
-        subject.expect(wrong is None, f"the gradient by {x.label} is wrong {wrong}")
-
-
-def check_directional(subject: Subject) -> None:
-    """Its `R_op` equals central differences along each input."""
-    if not subject.op.defines("R_op"):
-        return
-    outputs = subject.run(subject.apply.outputs)
-    for x, (y, value) in product(subject.apply.inputs, zip(subject.apply.outputs, outputs, strict=True)):
-        if not _moves(subject, x) or _unit(y, value) is None:
-            continue
-        direction = _like(x, subject.values[x], 1)
-        (found,) = subject.run([Rop(y, x, direction)])
-        step, allowed = _precision([x, y], [subject.values[x], value])
-        ends = []
-        for steps in (1, -1, 2, -2):
-            moved = subject.values[x] + steps * step * direction.value
-            ends.append(np.asarray(subject.run([y], {x: _as_value(x, moved)})[0], float))
-        wanted = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * step)
-        wrong = where_off(np.asarray(found), wanted, allowed, allowed)
-        subject.expect(wrong is None, f"R_op of {y.label} along {x.label} is wrong {wrong}")
+    def check_directional(self) -> None:
+        """Its `R_op` equals central differences along each input."""
+        if not self.op.defines("R_op"):
+            return
+        outputs = self.run(self.apply.outputs)
+        for x, (y, value) in product(self.apply.inputs, zip(self.apply.outputs, outputs, strict=True)):
+            if not _moves(self, x) or _unit(y, value) is None:
+                continue
+            direction = _like(x, self.values[x], 1)
+            (found,) = self.run([Rop(y, x, direction)])
+            step, allowed = _precision([x, y], [self.values[x], value])
+            ends = []
+            for steps in (1, -1, 2, -2):
+                moved = self.values[x] + steps * step * direction.value
+                ends.append(np.asarray(self.run([y], {x: _as_value(x, moved)})[0], float))
+            wanted = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * step)
+            wrong = where_off(np.asarray(found), wanted, allowed, allowed)
+            self.expect(wrong is None, f"R_op of {y.label} along {x.label} is wrong {wrong}")
 
 
 CLAUSES = (
-    check_make_node,
-    check_identity,
-    check_maps,
-    check_perform,
-    check_answers,
-    check_function,
-    check_kernel,
-    check_pickling,
-    check_connection,
-    check_gradient,
-    check_directional,
+    Subject.check_make_node,
+    Subject.check_identity,
+    Subject.check_maps,
+    Subject.check_perform,
+    Subject.check_answers,
+    Subject.check_function,
+    Subject.check_kernel,
+    Subject.check_pickling,
+    Subject.check_connection,
+    Subject.check_gradient,
+    Subject.check_directional,
 )
 
 
@@ -299,7 +308,349 @@ def check_on(op: Any, inputs: Sequence[Any]) -> None:
                 raise
 
 
+# The promises
+
+
+def check_identity(example: Example, backend: Any = None) -> None:
+    """Ops with equal parameters are equal and have equal hashes, and equal ops on the same operands run once."""
+    op = example.op
+    if op is None:
+        return
+    op.check_parameters()
+    twin = type(op)(**op.props)
+    expect(
+        twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"
+    )
+    expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints differently")
+    expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
+    for name, value in op.props.items():
+        expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
+    operands = inputs_for(example.draw())
+    one, two = example.tree(operands), twin(*operands)
+    expect(one.key() == two.key(), example, "equal trees have different keys")
+    expect(one.label in str(one) and one.pp().startswith(one.label), example, f"{one} does not name the op")
+    merged = flatten([one, two]).outputs
+    # Equal numbers are separate values: the plan serves other trees, in which they differ.
+    distinct = op.destroy_map or not all(isinstance(x, Variable) for x in operands)
+    expect(distinct or merged[0] == merged[1], example, "equal ops on the same operands run twice")
+    if op.name is None:  # cannot be found by name
+        return
+    rebuilt = OpTreeNode.from_stack(one.traverse())
+    nested = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(one))
+    for other in (rebuilt, nested):
+        expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
+
+
+def check_contract(example: Example, backend: Any = None) -> None:
+    """The checks of debug mode, above all on memory.
+
+    The value aliases operands only as view_map says, destroys them only as destroy_map
+    says, and is new memory in each call.
+    """
+    for dtype, order in product(MIXED, "CF"):
+        values = [np.asarray(x, order=order) if isinstance(x, np.ndarray) else x for x in example.draw(dtype)]  # type: ignore[call-overload]
+        inputs = inputs_for(values)
+        try:
+            Runner([example.tree(inputs)], inputs, debug.evaluate)(values)
+        except (DTypeError, NotFiniteError):
+            continue
+
+
+def check_facts(example: Example, backend: Any = None) -> None:
+    """The op behaves as its facts tell compilers: axis_order, broadcasts, coefficients, can_fail and the others."""
+    if example.op is None:
+        return
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if tree.op.name != example.op.name:  # composed of other ops
+        return
+    op, arrays = tree.op, [np.asarray(x) for x in values]
+    (value,) = Runner([tree], inputs)(values)
+    if op.axis_order is not None:
+        expect(np.array_equal(value, arrays[0].transpose(op.axis_order)), example, "it moves axes beyond axis_order")
+    if op.keeps_order:
+        expect(np.array_equal(value, arrays[0].reshape(value.shape)), example, "keeps_order, and it does not")
+    if op.rearranges:
+        once = np.unique(value).size == value.size and np.isin(value, arrays[0]).all()
+        expect(once, example, "rearranges, and an element is not the operand's, or is there twice")
+    if op.broadcasts is not None:
+        operand, like = op.broadcasts
+        shape = arrays[like].shape
+        counted = op.counted_axes(range(len(shape)))
+        sizes = [size if axis in counted else 1 for axis, size in enumerate(shape)]
+        given = np.arange(prod(sizes)).reshape(sizes) if operand is None else arrays[operand]
+        given = given.reshape(() if given.size == 1 else given.shape)
+        expect(np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong")
+    if op.broadcasts_operands:
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        expect(value.shape == shape, example, f"broadcasts_operands, and {value.shape} is not {shape}")
+    if op.coefficients is not None:
+        added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
+        expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
+    if op.update is not None:
+        written = arrays[0].copy()
+        in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
+        expect(in_place, example, "update does not write the value over the first operand")
+    if op.fill is not None:
+        for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
+            op.fill(filled, *arrays)
+            expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
+    for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
+        expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
+    _check_that_it_runs(example)
+
+
+def _check_that_it_runs(example: Example) -> None:
+    """An op whose can_fail is False does not raise on special values."""
+    for dtype in MIXED:
+        special = (
+            [np.nan, np.inf, -np.inf, 0.0, -1.0] if np.dtype(dtype).kind == "f" else [0, 1, -1, -(2**31), 2**31 - 1]
+        )
+        values = example.draw(dtype)
+        for i, x in enumerate(example.operands):
+            if isinstance(x, tuple):
+                pool = np.array(special).astype(dtype)
+                values[i] = pool[np.arange(values[i].size) % pool.size].reshape(values[i].shape)
+        inputs = inputs_for(values)
+        try:
+            tree = example.tree(inputs)
+        except DTypeError:
+            continue
+        instruction = flatten([tree]).instructions[-1]
+        if may_fail(instruction.op, instruction.node):
+            continue
+        try:
+            Runner([tree], inputs)(values)
+        except Exception as error:
+            expect(False, example, f"may_fail is False, and on {values} it raises {error!r}")
+
+
+def check_type(example: Example, backend: Any = None) -> None:
+    """The value has the node's shape and dtype, for every dtype that the op accepts."""
+    floats = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+    scalars = all(example.operands[i] == () for i in floats)
+    mixed = product(DTYPES, repeat=len(floats)) if scalars and len(floats) < 3 else None
+    taken = 0
+    for dtypes in mixed or [(dtype,) * len(floats) for dtype in DTYPES]:
+        values = example.draw()
+        for i, dtype in zip(floats, dtypes, strict=True):
+            values[i] = example.draw(dtype)[i]
+        inputs = inputs_for(values)
+        try:
+            tree = example.tree(inputs)
+        except DTypeError:
+            continue
+        Runner([tree], inputs)(values)  # the reference checks each value's type
+        taken += 1
+    expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
+
+
+def check_backend(example: Example, backend: Any) -> None:
+    """A backend's values equal the reference's, in every dtype, from and into every layout."""
+    for dtype in MIXED:
+        values = example.draw(dtype)
+        inputs = inputs_for(values)
+        try:
+            (wanted,) = Runner([example.tree(inputs)], inputs)(values)
+        except DTypeError:
+            continue
+        for layout in LAYOUTS:
+            operands = [layout(backend, x) if isinstance(x, np.ndarray) else x for x in values]
+            tree = example.tree(operands)
+            target = layout(backend, np.zeros(tree.shape, tree.dtype))
+            target[...] = tree
+            for got in (target.get(), tree.asnumpyarray()):
+                note = f"{layout.__name__.strip('_')} {np.dtype(dtype)} operands on {backend.name}"
+                compare(got, wanted, example, note, ulps=8, scale=scale_of(example, values))
+
+
+def check_gradient(example: Example, backend: Any = None) -> None:
+    """The gradient equals central differences in float64, for each element of each operand."""
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if is_floating(tree.dtype):
+        _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient")
+
+
+def check_second_gradient(example: Example, backend: Any = None) -> None:
+    """The gradient of the gradient equals the central differences of the gradient."""
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    if not is_floating(tree.dtype) or not example.differentiable:
+        return
+    first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
+    total = None
+    for i, gradient in enumerate(first):
+        part = weighted_sum(gradient, seed=i + 1)
+        total = part if total is None else total + part
+    if total is not None:
+        _compare_gradients(example, total, inputs, values, "the second gradient")
+
+
+def check_shared_operand(example: Example, backend: Any = None) -> None:
+    """An operand that is used twice receives both deltas."""
+    shapes = {x for x in example.operands if isinstance(x, tuple)}
+    if sum(isinstance(x, tuple) for x in example.operands) < 2 or len(shapes) > 1 or not example.differentiable:
+        return
+    values = example.draw()
+    inputs = inputs_for(values)
+    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
+    tree = example.tree(shared)
+    if is_floating(tree.dtype):
+        _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient of a shared operand")
+
+
+def check_adjoints(example: Example, backend: Any = None) -> None:
+    """Each adjoint has its operand's dtype, and no intermediate value is wider."""
+    for dtype in (np.dtype("float32"), np.dtype("float16")) if example.takes_floats else ():
+        inputs = inputs_for(example.draw(dtype))
+        tree = example.tree(inputs)
+        operands = [x for x in inputs if _is_floating(x)]
+        if not is_floating(tree.dtype) or tree.dtype.itemsize > dtype.itemsize:
+            continue
+        for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
+            wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may overflow float16
+            expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
+        if not example.differentiable or example.op is None:
+            continue
+        # From the op itself, because `generate_add_delta` casts.
+        variables = [as_variable(x) for x in inputs]
+        gradients = tree.op.grad(variables, [Input(tree.type, "delta")])
+        for x, gradient in zip(variables, gradients, strict=True):
+            same = gradient is None or gradient.dtype == x.dtype or not any(x is y for y in operands)
+            expect(same, example, f"its gradient for {x.label} {x.dtype} is {getattr(gradient, 'dtype', gradient)}")
+
+
+def check_leaks(example: Example, backend: Any = None) -> None:
+    """An inf or nan in one element causes no nan in the gradients of others.
+
+    For an elementwise op, the others are those that are not combined with it; for a
+    linear op, all gradients stay unchanged.
+    """
+    values = example.draw()
+    inputs = inputs_for(values)
+    tree = example.tree(inputs)
+    operands = [x for x in inputs if _is_floating(x)]
+    if not is_floating(tree.dtype) or not example.differentiable or not operands:
+        return
+    run = Runner(_gradients(weighted_sum(tree), operands), inputs)
+    before = run(values)
+    elementwise = isinstance(example.op, ElementwiseOperator)
+    rolled = [np.roll(x, 1) * (0.9 - 0.1 * i) if _is_floating(inputs[i]) else x for i, x in enumerate(values)]
+    negated = [-x if _is_floating(i) else x for x, i in zip(values, inputs, strict=True)]
+    linear = all(np.array_equal(a, b) for other in (rolled, negated) for a, b in zip(before, run(other), strict=True))
+    for index, x in enumerate(inputs):
+        if not _is_floating(x) or not x.size or not (linear or elementwise):
+            continue
+        for poison in (np.inf, -np.inf, np.nan):
+            poisoned = list(values)
+            poisoned[index] = values[index].copy()
+            poisoned[index].flat[0] = poison
+            met = [_meets(y, x, tree.shape) if elementwise else np.zeros(y.shape, bool) for y in operands]
+            for operand, was, now, mask in zip(operands, before, run(poisoned), met, strict=True):
+                same = np.array_equal(was[~mask], now[~mask], equal_nan=True)
+                expect(
+                    same,
+                    example,
+                    f"{poison} in {x.label} reaches the gradient of other elements of {operand.label}: {now}",
+                )
+
+
+def check_weak_numbers(example: Example, backend: Any = None) -> None:
+    """A Python number is promoted to the other operands' dtype."""
+    floating = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+    if not isinstance(example.op, ElementwiseOperator) or len(floating) < 2 or not example.takes_floats:
+        return
+    for dtype in (np.float32, np.float16):
+        whole = inputs_for(example.draw(dtype))
+        wanted = example.tree(whole).dtype
+        for index in floating:
+            for number in (1, 1.0):
+                operands = [number if i == index else x for i, x in enumerate(whole)]
+                tree = example.tree(operands)
+                expect(
+                    tree.dtype == wanted,
+                    example,
+                    f"with {number!r} among {np.dtype(dtype)} operands it is {tree.dtype}",
+                )
+
+
 # Helpers
+
+
+def _contiguous(backend: Any, array: np.ndarray) -> Any:
+    return backend.array(array, array.dtype)
+
+
+def _transposed(backend: Any, array: np.ndarray) -> Any:
+    return backend.array(array.T, array.dtype).T
+
+
+def _reversed(backend: Any, array: np.ndarray) -> Any:
+    """A view with steps of -2."""
+    if array.ndim == 0:
+        return _contiguous(backend, array)
+    room = backend.zeros(tuple(2 * n for n in array.shape), array.dtype)
+    return room[(slice(None, None, -2),) * array.ndim].set(array)
+
+
+LAYOUTS = (_contiguous, _transposed, _reversed)
+
+
+def _is_floating(x: Any) -> bool:
+    return isinstance(x, Variable) and is_floating(x.dtype)
+
+
+def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
+    """A scalar cost: the sum of the value's elements with random weights."""
+    weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
+    dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
+    return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
+
+
+def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
+    """The derivatives by operands, zero by one that the cost does not contain."""
+    return grad(cost, list(operands), disconnected_inputs="ignore")
+
+
+def _compare_gradients(
+    example: Example, cost: Variable, inputs: Sequence[Any], values: Sequence[Any], what: str
+) -> None:
+    """Raise unless the derivatives of a cost by its floating inputs equal its central differences."""
+    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    gradients = Runner(_gradients(cost, [inputs[i] for i in floating]), inputs)(values)
+    run = Runner([cost], inputs)
+    # An intermediate value in a narrower dtype changes in steps: differences are less accurate.
+    unit = max((finfo(node.dtype).eps for node in _nodes([cost]) if is_floating(node.dtype)), default=0.0)
+    step = max(STEP, 4 * unit**0.5)
+    allowed = max(1e-7, 8 * unit / step)
+    for i, gradient in zip(floating, gradients, strict=True):
+        x = inputs[i]
+        expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
+        wanted = central_difference(lambda moved: float(run(moved)[0]), values, i, step)
+        wrong = where_off(gradient, wanted, allowed, allowed)
+        expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
+
+
+def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
+    """The mask of an operand's elements that an elementwise op combines with the first of another."""
+    first = np.zeros(other.shape, bool)
+    first.flat[0] = True
+    indices = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape)
+    mask = np.zeros(operand.size, bool)
+    mask[indices[np.broadcast_to(first, shape)]] = True
+    return mask.reshape(operand.shape)
+
+
+def _nodes(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
+    """The distinct nodes of trees, but for those of several values."""
+    for entry in post_order(trees, lambda x: x.inputs if isinstance(x, OpTreeNode) else ()):
+        if isinstance(entry, OpTreeNode) and isinstance(entry.type, TensorType):
+            yield entry
 
 
 def _twin(op: Op) -> Any:
@@ -349,3 +700,89 @@ def _difference(subject: Subject, x: Any, seeds: dict[Any, Constant], step: floa
         return float(sum(np.sum(w.value * np.asarray(y, float)) for y, w in zip(found, seeds.values(), strict=True)))
 
     return central_difference(cost, [np.asarray(subject.values[x])], 0, step)
+
+
+#: The examples in a batch.
+BATCH = 3
+
+
+def check_batches(example: Example, backend: Any = None, is_open: bool = False) -> None:
+    """The value of a batch is the stack of those of its examples, whichever operands differ: the batching rule.
+
+    An op without a rule promises nothing. With `is_open`, the operands' sizes are unknown.
+    """
+    drawn = example.draw()
+    for pattern in _patterns(drawn):
+        values = [_shuffled(x) if each else x for x, each in zip(drawn, pattern, strict=True)]
+        single = _inputs([x[0] if each else x for x, each in zip(values, pattern, strict=True)], is_open)
+        try:
+            alone = Runner(_listed(example.tree(single)), single)
+        except OptreeError:  # operands whose values, or sizes, are to be known
+            continue
+        inputs, axes = _inputs(values, is_open), tuple(0 if each else None for each in pattern)
+        try:
+            batch = Runner(_listed(vmap(example.build, axes)(*inputs)), inputs)
+        except BatchingError:
+            expect(example.op is None or not has_rule(example.op), example, f"its batching rule fails for {pattern}")
+            return
+        with np.errstate(all="ignore"):
+            wanted = [
+                alone([x[i] if each else x for x, each in zip(values, pattern, strict=True)]) for i in range(BATCH)
+            ]
+            found = batch(values)
+        for got, *rows in zip(found, *wanted, strict=True):
+            stack = np.stack([np.asarray(x) for x in rows])
+            finite = np.abs(stack[np.isfinite(stack)]) if is_floating(stack.dtype) else np.zeros(0)
+            scale = 1e3 * max(1.0, float(finite.max(initial=0.0)))
+            compare(got, stack, example, f"a batch with {pattern} batched", scale=scale)
+
+
+def has_rule(op: Any) -> bool:
+    """Whether an op has a batching rule."""
+    return bool(op.leads_with_batch) or op.defines("batch")
+
+
+def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:
+    """The masks of operands that differ between the examples of a batch: each alone, and all."""
+    arrays = [isinstance(x, np.ndarray) for x in values]
+    for i, is_array in enumerate(arrays):
+        if is_array and sum(arrays) > 1:
+            yield [j == i for j in range(len(values))]
+    if any(arrays):
+        yield arrays
+
+
+def _shuffled(x: np.ndarray) -> np.ndarray:
+    """A batch of an operand: its elements in other orders, so that all are where the op takes them."""
+    if not is_floating(x.dtype) and x.ndim > 1 and len(x) > 1:  # boxes, say, whose columns have each a meaning
+        return np.stack([np.roll(x, i, axis=0) for i in range(BATCH)])
+    flat = x.reshape(-1)
+    return np.stack([np.roll(flat, i * (flat.size // 2 + 1)).reshape(x.shape) for i in range(BATCH)])
+
+
+def _inputs(values: Sequence[Any], is_open: bool) -> list[Any]:
+    inputs = inputs_for(values)
+    return [Input(x.type.any_size) if is_open and isinstance(x, Input) else x for x in inputs]
+
+
+def _listed(trees: Any) -> list[Any]:
+    return list(trees) if isinstance(trees, list | tuple) and not isinstance(trees, Variable) else [trees]
+
+
+PROMISES: dict[str, Callable[[Example, Any], None]] = {
+    check.__name__.removeprefix("check_"): check
+    for check in (
+        check_identity,
+        check_contract,
+        check_facts,
+        check_type,
+        check_backend,
+        check_gradient,
+        check_second_gradient,
+        check_shared_operand,
+        check_adjoints,
+        check_leaks,
+        check_weak_numbers,
+        check_batches,
+    )
+}

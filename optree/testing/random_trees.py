@@ -51,8 +51,6 @@ def random_tree(
     Examples
     --------
     >>> import random
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> tree = random_tree(random.Random(1).choice, [be.ones((2, 3))], size=3)
     """
     names = list(usable_ops() if ops is None else ops)

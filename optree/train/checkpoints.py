@@ -93,8 +93,6 @@ def save(
     Examples
     --------
     >>> import tempfile
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w = be.array([1.0, 2.0], name="w")
     >>> folder = tempfile.mkdtemp()
     >>> save(folder, {"weights": [w], "epoch": 3}, step=10).name
@@ -201,10 +199,10 @@ def _unsharded(value: Any) -> Any:
     return value
 
 
-def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
+def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays go into the dict, by where they are."""
     if isinstance(value, Tensor | np.ndarray):
-        name = ".".join(place)
+        name = ".".join(keys)
         array = value.raw() if isinstance(value, Tensor) else value
         if not isinstance(array, np.ndarray):  # on a device
             array = value.get()  # type: ignore[union-attr]
@@ -212,30 +210,24 @@ def _written(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) 
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {ARRAY: name}
-    value = _plain(value, place)
+    value = _plain(value, keys)
     if isinstance(value, Mapping):
-        return {key: _written(each, (*place, _key(key, place)), arrays) for key, each in value.items()}
+        return {key: _written(each, (*keys, _key(key, keys)), arrays) for key, each in value.items()}
     if isinstance(value, list | tuple):
         names = _names(value)
-        found = [_written(each, (*place, name), arrays) for name, each in zip(names, value, strict=True)]
+        found = [_written(each, (*keys, name), arrays) for name, each in zip(names, value, strict=True)]
         return {TUPLE: found} if isinstance(value, tuple) else found
     if isinstance(value, float) and not math.isfinite(value):
         return {FLOAT: repr(value)}
     return value
 
 
-def _plain(value: Any, place: tuple[str, ...]) -> Any:
-    """The JSON form of a value: a dict, list, tuple, number, string or None.
-
-    Raises
-    ------
-    OperandError
-        If there is nothing.
-    """
+def _plain(value: Any, keys: tuple[str, ...]) -> Any:
+    """The JSON form of a value: a dict, list, tuple, number, string or None; OperandError if there is nothing."""
     if isinstance(value, Optimizer):
         if value.shards:
             raise OperandError(
-                f"save: {'.'.join(place)} is {value}, of whose state each rank has a part; "
+                f"save: {'.'.join(keys)} is {value}, of whose state each rank has a part; "
                 "save(..., over=group) on all ranks writes the whole"
             )
         return value.state
@@ -248,14 +240,14 @@ def _plain(value: Any, place: tuple[str, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str | Mapping | list | tuple):
         return value
     raise OperandError(
-        f"save: {'.'.join(place)} is {brief(value)}, of which a checkpoint holds nothing: it is no tensor, array, "
+        f"save: {'.'.join(keys)} is {brief(value)}, of which a checkpoint holds nothing: it is no tensor, array, "
         "number, string, list or dict, and has no get_state and set_state"
     )
 
 
-def _key(key: Any, place: tuple[str, ...]) -> str:
+def _key(key: Any, keys: tuple[str, ...]) -> str:
     if not isinstance(key, str) or key.startswith("$"):
-        raise OperandError(f"save: {'.'.join(place) or 'the state'} has the key {key!r}; keys are strings without a $")
+        raise OperandError(f"save: {'.'.join(keys) or 'the state'} has the key {key!r}; keys are strings without a $")
     return key
 
 
@@ -338,10 +330,7 @@ def _latest(path: Path) -> Path:
 def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The metadata of a safetensors file, and its arrays, mapped into memory.
 
-    Raises
-    ------
-    CheckpointError
-        If it is none, or a truncated one.
+    It raises CheckpointError if it is none, or a truncated one.
     """
     try:
         with safe_open(path, "np") as file:  # which checks that the header is sound, and fits the file
@@ -366,10 +355,7 @@ def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 def _checked(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
     """The JSON of a checkpoint, if nothing of it is altered.
 
-    Raises
-    ------
-    CheckpointError
-        If something is, or the file is no checkpoint.
+    It raises CheckpointError if something is, or the file is no checkpoint.
     """
     if KEY not in metadata or SUMS not in metadata:
         raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
@@ -388,34 +374,31 @@ def _restored(
     arrays: dict[str, np.ndarray],
     given: Any,
     state: Any,
-    place: tuple[str, ...],
+    keys: tuple[str, ...],
     writes: list[Any],
     setters: list[Any],
 ) -> Any:
-    """The state with saved numbers; what is to be changed in place is appended, to be done when all is known to fit.
+    """The state with saved numbers; what is to be changed in keys is appended, to be done when all is known to fit.
 
-    Raises
-    ------
-    CheckpointError
-        If the saved value is not of the form of the state's.
+    It raises CheckpointError if the saved value is not of the form of the state's.
     """
-    name = ".".join(place) or "the state"
+    name = ".".join(keys) or "the state"
     if isinstance(state, Tensor | np.ndarray | Shard):
         writes.append(_write_of(path, arrays, given, state, name))
         return state
     if isinstance(state, Optimizer):
-        _restored(path, arrays, given, {**state.state, **state.shards}, place, writes, setters)
+        _restored(path, arrays, given, {**state.state, **state.shards}, keys, writes, setters)
         return state
     setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
     if setter is not None:
-        setters.append((setter, _plain(state, place), _decoded(arrays, given)))
+        setters.append((setter, _plain(state, keys), _decoded(arrays, given)))
         return state
     if isinstance(state, Mapping):
         if not isinstance(given, Mapping) or given.keys() != state.keys():
             there = set(given) if isinstance(given, Mapping) else set()
             missing, more = sorted(state.keys() - there) or "anything", sorted(there - state.keys()) or "nothing"
             raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}")
-        return {k: _restored(path, arrays, given[k], state[k], (*place, k), writes, setters) for k in state}
+        return {k: _restored(path, arrays, given[k], state[k], (*keys, k), writes, setters) for k in state}
     if isinstance(state, list | tuple):
         items = given.get(TUPLE) if isinstance(given, Mapping) else given
         if isinstance(given, Mapping) != isinstance(state, tuple) or not isinstance(items, list):
@@ -424,7 +407,7 @@ def _restored(
             raise CheckpointError(f"{path}: {name} is of {len(items)} there, and of {len(state)} here")
         if len(items) == len(state):
             pairs = zip(_names(state), items, state, strict=True)
-            found = [_restored(path, arrays, x, y, (*place, n), writes, setters) for n, x, y in pairs]
+            found = [_restored(path, arrays, x, y, (*keys, n), writes, setters) for n, x, y in pairs]
             return tuple(found) if isinstance(state, tuple) else found
     return _decoded(arrays, given)
 

@@ -18,7 +18,7 @@ from optree.dtypes import is_narrow
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.registry import f
 from optree.tree.types import may_equal, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable
+from optree.tree.variable import Variable, variable_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -56,8 +56,6 @@ def cross_entropy(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> scores, labels = be.array([[2.0, 0.0], [0.0, 0.0]]), be.array(np.array([0, 1]))
     >>> round(cross_entropy(scores, labels).item(), 4)
     0.41
@@ -85,7 +83,7 @@ def cross_entropy(
 def _of_integers(
     scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
-    """The cross entropy with a label for each place, of scores with the classes along their last axis."""
+    """The cross entropy with a label for each position, of scores with the classes along their last axis."""
     classes = _classes(scores, -1)
     factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
     labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis
@@ -154,8 +152,6 @@ def ctc(
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> scores = be.zeros((3, 1, 2))  # three steps of a blank or a 1: of 8 alignments, 6 give one 1
     >>> loss = ctc(scores, np.array([[1]]), np.array([3]), np.array([1]))
     >>> round(float(np.exp(-loss.item())) * 8, 4)
@@ -233,7 +229,7 @@ def _columns(x: Variable) -> Variable:
 def _integers(given: Any, what: str) -> Variable:
     """An operand of integers, as int64."""
     is_list = isinstance(given, list | tuple) and not isinstance(given, Variable)  # a tree is a tuple
-    found = as_variable(as_operand(np.asarray(given) if is_list else given, what))
+    found = variable_of(np.asarray(given) if is_list else given, what)
     if found.dtype.kind not in "iu":
         raise DTypeError(f"{what} are integers, not {describe(found)}")
     return found if found.dtype == np.int64 else f.cast(found, np.dtype(np.int64))
@@ -332,7 +328,7 @@ def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str =
 
 def _operand(given: Any, what: str) -> Variable:
     """An operand; a narrow one in float32, in which the whole loss is then computed, and its gradient rounded once."""
-    found = as_variable(as_operand(given, what))
+    found = variable_of(given, what)
     return f.cast(found, np.dtype(np.float32)) if is_narrow(found.dtype) else found
 
 

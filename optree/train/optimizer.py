@@ -18,7 +18,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, as_operand, as_variable, check_same_backend
+from optree.tree.variable import Variable, check_same_backend, variable_of
 
 #: The addend of a norm that clipping divides by.
 TINY = 1e-6
@@ -319,7 +319,7 @@ class Optimizer:
         over = self._group if over is None else over
         if over is not None:
             self._check_is_group("over", over)
-        loss = as_variable(as_operand(loss, f"{self}: the loss"))
+        loss = variable_of(loss, f"{self}: the loss")
         trees = self._gradients(loss, gradients)
         found: dict[Tensor, Any] = {}
         given = [unit.gradient([trees[i] for i in unit.numbers]) for unit in self._units]
@@ -647,16 +647,10 @@ class Unit:
 
 
 def in_dtype(value: Any, dtype: np.dtype) -> Any:
-    """A number unchanged; a tree, or a NumPy number, in a dtype.
-
-    Raises
-    ------
-    OperandError
-        If it has more than one element.
-    """
+    """A number unchanged; a tree, or a NumPy number, in a dtype; OperandError if it has more than one element."""
     if type(value) in (bool, int, float):
         return value
-    tree = as_variable(as_operand(value, "a number of an optimizer"))
+    tree = variable_of(value, "a number of an optimizer")
     if tree.ndim and tree.size != 1:
         raise OperandError(f"a number of an optimizer has one element, and {describe(tree)} has more")
     tree = f.reshape(tree, ()) if tree.ndim else tree

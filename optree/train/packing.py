@@ -90,8 +90,6 @@ def packed(weights: Sequence[Tensor], largest: int = LARGEST) -> Packed:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w, b = packed([be.ones((3, 2), name="w"), be.zeros(2, name="b")])
     >>> w.get().sum(), b.name
     (np.float32(6.0), 'b')

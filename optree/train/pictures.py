@@ -24,9 +24,7 @@ def roofline(profile: StepProfile) -> Picture:
     Examples
     --------
     >>> import optree
-    >>> from backends import gen_backend
     >>> from optree.train.profiles import profile
-    >>> be = gen_backend("cpu")
     >>> w = be.ones((64, 64), name="w")
     >>> roofline(profile(optree.function([], be.dot(w, w)))).svg().count("dot") > 0
     True

@@ -110,8 +110,6 @@ def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
     Examples
     --------
     >>> import optree
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> w = be.ones((64, 64), name="w")
     >>> found = profile(optree.function([], be.sum(be.dot(w, w)), updates={w: w * 0.5}))
     >>> sorted({part.kind for part in found.parts} | {"call"})[0], found.memory.peak > 0

@@ -1,7 +1,8 @@
 """Schedules: numbers as functions of the step, on the host or in a tree.
 
 A schedule is a function of the number of steps taken so far. Of a Python integer it gives a float, of a tree, such as
-an optimizer's counter, a tree: so a rate that changes with each step needs no word from the host.
+an optimizer's counter, a tree: so a rate that changes with each step needs no word from the host. A number of steps
+below 1 is a ParameterError.
 
 >>> rate = warmup(cosine(0.1, 1000), 100)
 >>> rate(0), rate(50), rate(100), round(rate(600), 3), rate(1100)
@@ -28,49 +29,25 @@ def constant(rate: Any) -> Schedule:
 
 
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
-    """A number that is multiplied by a factor after each `every` steps.
-
-    Raises
-    ------
-    ParameterError
-        If `every` is less than 1.
-    """
+    """A number that is multiplied by a factor after each `every` steps."""
     _check_steps("step", every)
     return lambda now: rate * _power(factor, now // every)
 
 
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
-    """A number that falls by a factor in each `every` steps, a little at each step.
-
-    Raises
-    ------
-    ParameterError
-        If `every` is less than 1.
-    """
+    """A number that falls by a factor in each `every` steps, a little at each step."""
     _check_steps("exponential", every)
     return lambda now: rate * _power(factor, now / every)
 
 
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """A straight line from `rate` to `end` over `steps`, and `end` after that.
-
-    Raises
-    ------
-    ParameterError
-        If `steps` is less than 1.
-    """
+    """A straight line from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("linear", steps)
     return lambda now: rate + (end - rate) * _share(now, steps)
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """Half a cosine from `rate` to `end` over `steps`, and `end` after that.
-
-    Raises
-    ------
-    ParameterError
-        If `steps` is less than 1.
-    """
+    """Half a cosine from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("cosine", steps)
     return lambda now: end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
 
@@ -79,11 +56,6 @@ def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
     """A schedule, or a number, approached from `start` times its first value over `steps`.
 
     The schedule counts its steps from 0 with the first one, so its first `steps` values are scaled.
-
-    Raises
-    ------
-    ParameterError
-        If `steps` is less than 1.
     """
     _check_steps("warmup", steps)
     then = schedule if callable(schedule) else constant(schedule)

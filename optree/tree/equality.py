@@ -29,8 +29,6 @@ def equal(x: Any, y: Any) -> bool:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> a, b, c = be.ones(2), be.ones(2), be.ones(2)
     >>> equal(a * b * c, c * (b * a)), equal(a - b, b - a), equal(a + b, a + b + 0)
     (True, False, False)

@@ -77,10 +77,7 @@ def plain_key(index: Any) -> Any:
 def as_template(index: Any, shape: Shape, what: str) -> Template:
     """The template, one entry for each axis, of a template or of a NumPy-style index without arrays.
 
-    Raises
-    ------
-    AxisError, OperandError
-        As `parse` does.
+    It raises AxisError, OperandError, as `parse` does.
     """
     given = index if isinstance(index, tuple) else (index,)
     entries = _fill(list(given), [_width(entry) for entry in given], shape, what)
@@ -92,10 +89,7 @@ def as_template(index: Any, shape: Shape, what: str) -> Template:
 def as_array(entry: Any, what: str) -> Any:
     """A list or tuple of indices converted to an array; all else unchanged.
 
-    Raises
-    ------
-    OperandError
-        If its rows are not equally long, the index is a single bool, or it is masked.
+    It raises OperandError if its rows are not equally long, the index is a single bool, or it is masked.
     """
     check_unmasked(entry, what)
     if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
@@ -182,10 +176,7 @@ def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]
 def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
     """Refuse an integer, or an array of them, that is out of range for an axis of this size.
 
-    Raises
-    ------
-    AxisError
-        Naming the first that is.
+    It raises AxisError, naming the first that is.
     """
     if size is None:
         return
@@ -237,15 +228,10 @@ def to_numpy(template: Template, arrays: Any = ()) -> tuple[Any, ...]:
 
 
 def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = ()) -> Shape:
-    """The shape of an operand of this shape indexed by the template.
+    """The shape of an operand of this shape indexed by the template; ShapeError if the index arrays do not broadcast.
 
     As in NumPy, adjacent index arrays put their broadcast axes in their own position, others in
     front; integers count as index arrays.
-
-    Raises
-    ------
-    ShapeError
-        If the index arrays do not broadcast.
     """
     sizes: list[int | None] = []
     axis = 0
@@ -256,11 +242,11 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
         if isinstance(entry, tuple):
             sizes.append(_slice_size(entry, shape[axis]))
         axis += 1
-    start = place_of_arrays(template)
+    start = axis_of_arrays(template)
     return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
 
 
-def place_of_arrays(template: Template) -> int:
+def axis_of_arrays(template: Template) -> int:
     """The axis of the value at which the index arrays' broadcast axes begin."""
     advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
     if not advanced or not are_adjacent(template):

@@ -11,7 +11,7 @@ from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_or
 from optree.registry import OPS
 from optree.tree import applications, printing
 from optree.tree.numpy_protocol import write_out
-from optree.tree.traversal import Finished, post_order
+from optree.tree.traversal import FINISHED, post_order
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 from optree.tree.variable import Variable, as_operand, spec_of
 
@@ -128,8 +128,6 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
         Examples
         --------
-        >>> from backends import gen_backend
-        >>> be = gen_backend("cpu")
         >>> x = be.ones((2, 3), name="x")
         >>> OpTreeNode.build("sum", x, axis=1)
         ({'shape': (2, 1), 'op': 'sum', 'axis': 1, 'keepdims': True}, x, None)
@@ -193,16 +191,17 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         pending: list[Any] = [self]
         while pending:
             entry = pending.pop()
-            if isinstance(entry, Finished):
-                stack.append(entry.node[0])
-                if parents[id(entry.node)] > 1:
-                    stack.append(marks.setdefault(id(entry.node), Shared()))
+            if entry is FINISHED:
+                node = pending.pop()
+                stack.append(node[0])
+                if parents[id(node)] > 1:
+                    stack.append(marks.setdefault(id(node), Shared()))
             elif not isinstance(entry, OpTreeNode):
                 stack.append(entry)
             elif id(entry) in marks:
                 stack.append(marks[id(entry)])
             else:
-                pending.append(Finished(entry))
+                pending += (entry, FINISHED)
                 pending.extend(child for child in (entry[2], entry[1]) if child is not None)
         return stack
 
@@ -299,12 +298,7 @@ def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
 
 
 def find_op(name: Any) -> Any:
-    """The op class of a name.
-
-    Raises
-    ------
-    UnknownOpError
-    """
+    """The op class of a name; UnknownOpError if there is none."""
     try:
         return OPS[name]
     except (KeyError, TypeError):

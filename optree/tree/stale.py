@@ -67,10 +67,7 @@ def signature_of_assigned(value: OpTreeNode, target: Tensor, origin: Origin) -> 
 def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
     """The signature of trees that run together; of a single one, for the first time.
 
-    Raises
-    ------
-    StaleTreeError
-        As `signature_of_assigned` does.
+    It raises StaleTreeError, as `signature_of_assigned` does.
     """
     nodes = [root for root in roots if root.__class__ is OpTreeNode]
     new = [node for node in nodes if node.ran is None and not node.ran_beside]

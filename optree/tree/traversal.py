@@ -48,15 +48,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_resume)
 
 
-class Finished:
-    """A node on a traversal's stack whose operands have been visited."""
-
-    def __init__(self, node: Any) -> None:
-        self.node = node
-
-
 #: On a traversal's stack, the mark of a node below it whose operands have been visited.
-_FINISHED = object()
+FINISHED = object()
 
 
 def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
@@ -66,13 +59,13 @@ def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) 
     pending: list[Any] = list(reversed(list(roots)))
     while pending:
         entry = pending.pop()
-        if entry is _FINISHED:
+        if entry is FINISHED:
             order.append(pending.pop())
         elif id(entry) not in done:
             done.add(id(entry))
             inputs = list(inputs_of(entry))
             if inputs:
-                pending += (entry, _FINISHED, *reversed(inputs))
+                pending += (entry, FINISHED, *reversed(inputs))
             else:
                 order.append(entry)
     return order

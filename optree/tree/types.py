@@ -46,10 +46,7 @@ HUGE = 2**1024 - 2**970
 def as_dtype(dtype: Any) -> np.dtype:
     """A NumPy dtype, one of `DTYPES` or bfloat16, in the machine's byte order.
 
-    Raises
-    ------
-    DTypeError
-        If it is no dtype, or one that is not supported.
+    It raises DTypeError if it is no dtype, or one that is not supported.
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return bfloat16()
@@ -68,10 +65,7 @@ def as_dtype(dtype: Any) -> np.dtype:
 def check_fits(values: Any, dtype: np.dtype, what: object) -> None:
     """Refuse numbers that overflow a dtype; a float's fraction is dropped in an integer dtype.
 
-    Raises
-    ------
-    NumberOverflowError
-        Naming the first that does.
+    It raises NumberOverflowError, naming the first that does.
     """
     if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
         return
@@ -459,10 +453,7 @@ def promote(*dtypes: Any) -> np.dtype:
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that shapes broadcast to; an unknown size is assumed equal to the known one.
 
-    Raises
-    ------
-    ShapeError
-        If two sizes differ and neither is 1.
+    It raises ShapeError if two sizes differ and neither is 1.
     """
     ndim = max(map(len, shapes), default=0)
     padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
@@ -499,13 +490,7 @@ def may_equal(shape: Shape, wanted: Shape) -> bool:
 
 
 def normalise_axis(axis: Any, ndim: int, what: str) -> int:
-    """An axis counted from the front.
-
-    Raises
-    ------
-    AxisError
-        If there is no such axis; `what` names the op and its operand.
-    """
+    """An axis counted from the front; AxisError if there is no such axis; `what` names the op and its operand."""
     try:
         index = axis.__index__()
     except (AttributeError, TypeError):  # non-integer tensors have the method too
@@ -518,10 +503,7 @@ def normalise_axis(axis: Any, ndim: int, what: str) -> int:
 def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
     """Axes counted from the front, in order; None means all of them.
 
-    Raises
-    ------
-    AxisError
-        If there is no such axis, or one is named twice.
+    It raises AxisError if there is no such axis, or one is named twice.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -540,13 +522,7 @@ def one_or_many(arguments: tuple[Any, ...]) -> Any:
 
 
 def check_name(name: Any) -> str | None:
-    """The name that a leaf is given.
-
-    Raises
-    ------
-    OperandError
-        If it is neither a string nor None.
-    """
+    """The name that a leaf is given; OperandError if it is neither a string nor None."""
     if name is not None and not isinstance(name, str):
         raise OperandError(f"a name is a string or None, not {brief(name)}; a shape is one tuple, as in (2, 3)")
     return name

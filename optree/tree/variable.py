@@ -768,13 +768,7 @@ def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
 
 
 def check_same_backend(what: object, operands: Any) -> Any:
-    """The operands' common backend; None where no operand has one.
-
-    Raises
-    ------
-    BackendError
-        If they have several.
-    """
+    """The operands' common backend; None where no operand has one; BackendError if they have several."""
     found = None
     for operand in operands:
         backend = getattr(operand, "backend", None)

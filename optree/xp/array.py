@@ -41,13 +41,7 @@ def viewed(x: Array, value: Any) -> Array:
 
 
 def of(given: Any, what: str) -> Array:
-    """An argument that is an array.
-
-    Raises
-    ------
-    OperandError
-        If it is none; `what` names the function.
-    """
+    """An argument that is an array; OperandError if it is none; `what` names the function."""
     if not isinstance(given, Array):
         raise OperandError(f"{what}: an array is wanted, not {brief(given)}; xp.asarray makes one")
     return given

@@ -12,10 +12,7 @@ from optree.tree.variable import is_neon
 def backend_of(device: Any = None) -> Any:
     """The backend that a device is, or has the name of; the current one for None.
 
-    Raises
-    ------
-    BackendError
-        If there is none, or it has neon's shapes.
+    It raises BackendError if there is none, or it has neon's shapes.
     """
     current = last_backend()
     found = current if device is None or (current is not None and device == current.name) else device

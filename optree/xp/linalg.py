@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optree.errors import OperandError
-from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f
 from optree.tree.types import as_dtype
 from optree.xp.array import Array, built, of, operand
 from optree.xp.manipulation import matrix_transpose as matrix_transpose
 
-
-class EighResult(NamedTuple):
-    """Eigenvalues in ascending order, and eigenvectors as columns."""
-
-    eigenvalues: Array
-    eigenvectors: Array
-
-
-class QRResult(NamedTuple):
-    """Orthonormal columns, and upper triangles."""
-
-    Q: Array
-    R: Array
-
-
-class SlogdetResult(NamedTuple):
-    """The signs of determinants, and the logarithms of their absolute values."""
-
-    sign: Array
-    logabsdet: Array
-
-
-class SVDResult(NamedTuple):
-    """Singular vectors as columns and as rows, and between them the singular values in descending order."""
-
-    U: Array
-    S: Array
-    Vh: Array
+if TYPE_CHECKING:
+    from optree.ops.factorisation import EighResult, QRResult, SVDResult
+    from optree.ops.linalg import SlogdetResult
 
 
 def _ours(name: str, *operands: Any, **options: Any) -> Any:
@@ -71,7 +45,7 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
 
 def eigh(x: Array, /) -> EighResult:
     """The eigenvalues and eigenvectors of symmetric matrices."""
-    return EighResult(*_ours("eigh", x))
+    return _ours("eigh", x)
 
 
 def eigvalsh(x: Array, /) -> Array:
@@ -129,12 +103,12 @@ def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
     """The QR decompositions of matrices."""
     if mode not in ("reduced", "complete"):
         raise OperandError(f"qr: mode is 'reduced' or 'complete', not {mode!r}")
-    return QRResult(*_ours("qr", x, mode=mode))
+    return _ours("qr", x, mode=mode)
 
 
 def slogdet(x: Array, /) -> SlogdetResult:
     """The signs of determinants, and the logarithms of their absolute values."""
-    return SlogdetResult(*_ours("slogdet", x))
+    return _ours("slogdet", x)
 
 
 def solve(x1: Array, x2: Array, /) -> Array:
@@ -144,7 +118,7 @@ def solve(x1: Array, x2: Array, /) -> Array:
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
     """The singular value decompositions of matrices."""
-    return SVDResult(*_ours("svd", x, full_matrices=full_matrices))
+    return _ours("svd", x, full_matrices=full_matrices)
 
 
 def svdvals(x: Array, /) -> Array:

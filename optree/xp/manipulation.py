@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError
-from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.types import normalise_axis
 from optree.xp.array import Array, built, of, operand, viewed
@@ -211,51 +210,33 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 # Sets: the arrays run, because the shapes depend on them
 
 
-class UniqueAll(NamedTuple):
-    """Distinct elements, the indices of their first occurrences, inverse indices, and counts."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """Distinct elements, and counts."""
-
-    values: Array
-    counts: Array
-
-
-class UniqueInverse(NamedTuple):
-    """Distinct elements, and inverse indices."""
-
-    values: Array
-    inverse_indices: Array
-
-
-def unique_all(x: Array, /) -> UniqueAll:
+def unique_all(x: Array, /) -> Any:
     """The distinct elements in ascending order, nans distinct from each other, with indices and counts.
 
-    NumPy finds them: the array goes to the host.
+    Returns
+    -------
+    values, indices, inverse_indices, counts : Array
+        In a named tuple. NumPy finds them: the array goes to the host.
     """
-    found = np.unique_all(of(x, "unique_all").get())
-    new = x.device.xp.asarray
-    return UniqueAll(*(new(part) for part in found))
+    return _unique("unique_all", x)
 
 
-def unique_counts(x: Array, /) -> UniqueCounts:
-    """The distinct elements in ascending order, nans distinct from each other, with counts."""
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+def unique_counts(x: Array, /) -> Any:
+    """The distinct elements in ascending order, nans distinct from each other, with counts: `values`, `counts`."""
+    return _unique("unique_counts", x)
 
 
-def unique_inverse(x: Array, /) -> UniqueInverse:
-    """The distinct elements in ascending order, nans distinct from each other, with inverse indices."""
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+def unique_inverse(x: Array, /) -> Any:
+    """The distinct elements in ascending order, with inverse indices, nans distinct: `values`, `inverse_indices`."""
+    return _unique("unique_inverse", x)
 
 
 def unique_values(x: Array, /) -> Array:
     """The distinct elements in ascending order, nans distinct from each other."""
     return unique_all(x).values
+
+
+def _unique(name: str, x: Array) -> Any:
+    """The named tuple that a function of NumPy's gives, of arrays."""
+    found = getattr(np, name)(of(x, name).get())
+    return type(found)(*map(x.device.xp.asarray, found))

@@ -91,8 +91,6 @@ class Namespace:
 
     Examples
     --------
-    >>> from backends import gen_backend
-    >>> be = gen_backend("cpu")
     >>> x = be.xp.linspace(0, 1, 5)
     >>> be.xp.sum(x * x), x.__array_namespace__() is be.xp
     (Array(1.875, dtype=float32), True)
@@ -122,12 +120,7 @@ class Namespace:
 
     @staticmethod
     def check_version(version: str | None) -> None:
-        """Refuse a version of the standard that is not there.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Raise ValueError for a version of the standard that is not there."""
         if version is not None and version not in VERSIONS:
             raise ValueError(f"the array API standard is here in {names(VERSIONS)}, not {version!r}")
 

@@ -15,8 +15,8 @@ from harness.op_examples import examples_for, has_examples
 from optree import Apply, Op, checkpoint, grad, jit, value_and_grad, vmap
 from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, ShapeError
 from optree.registry import OPS, f
+from optree.testing.conformance import check_batches, has_rule
 from optree.testing.examples import Example
-from optree.testing.promises import check_batches, has_rule
 
 
 @pytest.fixture(scope="module")

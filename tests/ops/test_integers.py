@@ -17,8 +17,8 @@ from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError
 from optree.ops.traits import ElementwiseOperator, FloatOperator
 from optree.registry import OPS, f
+from optree.testing.conformance import weighted_sum
 from optree.testing.examples import Example, Runner, examples_of, inputs_for
-from optree.testing.promises import weighted_sum
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Input, Variable
 

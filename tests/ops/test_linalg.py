@@ -16,7 +16,8 @@ from optree import TensorType, check_grad, function, grad
 from optree.dtypes import bfloat16
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
-from optree.testing.promises import PROMISES, tolerating
+from optree.testing.comparison import tolerating
+from optree.testing.conformance import PROMISES
 
 L = np.linalg
 

@@ -25,8 +25,9 @@ from optree.errors import BackendError, DTypeError, OperandError, OptreeError, S
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
+from optree.testing.comparison import compare, scale_of
+from optree.testing.conformance import PROMISES
 from optree.testing.examples import Example, Runner, examples_of, inputs_for
-from optree.testing.promises import PROMISES, compare, scale_of
 from optree.tree.types import DTYPES
 
 #: Ops that are no functions of their operands' values, or of some operands alone, and the tests that they have instead.

@@ -15,8 +15,8 @@ from optree import TensorType, function, grad
 from optree.errors import OperandError, ShapeError
 from optree.ops.convolution import Conv
 from optree.registry import f
+from optree.testing.conformance import check_gradient, check_second_gradient
 from optree.testing.examples import Example
-from optree.testing.promises import check_gradient, check_second_gradient
 
 LAYOUTS = {
     1: [("NCW", "OIW"), ("NWC", "WIO"), ("CWN", "IWO")],

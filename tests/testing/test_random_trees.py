@@ -25,7 +25,7 @@ from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
 from optree.ops.traits import ReductionOperator
 from optree.registry import OPS, f
-from optree.testing.promises import central_difference
+from optree.testing.comparison import central_difference
 from optree.testing.random_trees import random_tree
 from optree.tree.node import operands_of, post_order
 

@@ -26,8 +26,9 @@ from optree.ops.traits import (
 from optree.registry import OPS, f
 from optree.run.function import last_backend
 from optree.testing import check_op, random_tree
+from optree.testing.comparison import compare
+from optree.testing.conformance import PROMISES
 from optree.testing.examples import examples_of, inputs_for
-from optree.testing.promises import PROMISES, compare
 from optree.tree.variable import Input, as_variable
 
 

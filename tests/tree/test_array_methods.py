@@ -16,7 +16,7 @@ from backends import gen_backend
 from optree import OpTreeNode, Tensor, TensorType, Variable
 from optree.errors import AxisError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS
-from optree.testing.promises import compare
+from optree.testing.comparison import compare
 
 #: Methods of NumPy's arrays that work in place, as the functions of their names do not.
 IN_PLACE = {"partition", "sort"}

@@ -16,8 +16,8 @@ from optree import OpTreeNode, Variable
 from optree.errors import DTypeError, OperandError
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
+from optree.testing.comparison import compare
 from optree.testing.examples import Example
-from optree.testing.promises import compare
 
 UFUNCS = [
     function

@@ -190,3 +190,24 @@ def indices_of(sizes: Sequence[str]) -> list[str]:
         lines.append(f"const int i{axis} = {rest} - over{axis} * (int){sizes[axis]};")
         rest = f"over{axis}"
     return [*lines, f"const int i0 = {rest};"]
+
+
+#: Threads of a block of `grid_stride_kernel`.
+THREADS = 256
+
+_KERNEL = """extern "C" __global__ void __launch_bounds__({threads}) {name}(
+    {parameters})
+{{
+    #pragma unroll 1
+    for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
+         at += (long long)gridDim.x * {threads}) {{
+{body}
+    }}
+}}
+"""
+
+
+def grid_stride_kernel(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
+    """A kernel whose threads run some lines for each index ``at`` below its parameter ``total``."""
+    body = "\n".join(" " * 8 + line for line in lines if line.strip())
+    return _KERNEL.format(threads=THREADS, name=name, parameters=",\n    ".join(parameters), body=body)

@@ -11,11 +11,8 @@ from math import prod
 
 from backends.execution.pooling import Kind
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, indices_of
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
 from optree.records import NamedTuple
-
-#: Threads of a block.
-THREADS = 256
 
 #: The maximum elements of windows whose loops are unrolled.
 UNROLLED = 32
@@ -31,20 +28,10 @@ class Pooled(NamedTuple):
 #: For each axis its windows, or None where none slide.
 Axes = Sequence[Pooled | None]
 
-_KERNEL = """
-#ifndef INFINITY
+_HEAD = f"""#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
-{quotient}
-extern "C" __global__ void __launch_bounds__({threads}) pooled(
-    {parameters})
-{{
-    #pragma unroll 1
-    for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
-         at += (long long)gridDim.x * {threads}) {{
-{body}
-    }}
-}}
+{QUOTIENT.strip()}
 """
 
 
@@ -69,13 +56,11 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
     headers, wide, _ = TYPES[type]
     types = dict.fromkeys("xy", type) | {"z": "int"}
     arrays = [f"{'' if name == kind.writes else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
-    parameters = ",\n    ".join([*arrays, *(f"const long long {name}" for name in parameter_names(axes))])
+    parameters = [*arrays, *(f"const long long {name}" for name in parameter_names(axes))]
     written = "size" if kind.writes == "x" else "count"
     lines = indices_of([f"{written}{axis}" for axis in range(len(axes))])
     lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, counts_padding)
-    body = "\n".join(" " * 8 + line for line in lines if line.strip())
-    text = _KERNEL.format(quotient=QUOTIENT.strip("\n"), threads=THREADS, parameters=parameters, body=body)
-    return headers + text.lstrip("\n")
+    return headers + _HEAD + grid_stride_kernel("pooled", parameters, lines)
 
 
 def _offset(axes: Axes, size: str, index: str) -> str:

@@ -11,10 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, indices_of
-
-#: Threads of a block.
-THREADS = 256
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
 
 _HEAD = """{headers}typedef {type} T;
 typedef {wide} A;
@@ -22,27 +19,12 @@ typedef {wide} A;
 {quotient}
 """
 
-_KERNEL = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}(
-    {parameters})
-{{
-    #pragma unroll 1
-    for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
-         at += (long long)gridDim.x * {threads}) {{
-{body}
-    }}
-}}
-"""
-
 
 def _text(type: str, *kernels: tuple[str, Sequence[str], Sequence[str]]) -> str:
     """The source of kernels, each a name, its parameters and the lines of its body."""
     headers, wide, _ = TYPES[type]
     found = _HEAD.format(headers=headers, type=type, wide=wide, quotient=QUOTIENT.strip("\n"))
-    for name, parameters, lines in kernels:
-        body = "\n".join(" " * 8 + line for line in lines if line.strip())
-        found += _KERNEL.format(threads=THREADS, name=name, parameters=",\n    ".join(parameters), body=body)
-    return found
+    return found + "".join("\n" + grid_stride_kernel(*kernel) for kernel in kernels)
 
 
 def _words(names: Sequence[str]) -> list[str]:

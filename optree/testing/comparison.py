@@ -1,0 +1,124 @@
+"""Comparison of values and of derivatives within tolerances, and central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import finfo, is_floating
+from optree.ops.traits import ElementwiseOperator
+from optree.testing.examples import Example
+
+#: The minimum step of central differences, relative to the perturbed value.
+STEP = 2e-4
+
+#: The relative and absolute tolerances of the current `check_op`.
+_tolerance: ContextVar[tuple[float, float]] = ContextVar("tolerance", default=(0.0, 0.0))
+
+
+@contextmanager
+def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
+    """Set tolerances within a block, in addition to that for rounding."""
+    token = _tolerance.set((rtol or 0.0, atol or 0.0))
+    try:
+        yield
+    finally:
+        _tolerance.reset(token)
+
+
+def is_near(got: Any, wanted: Any) -> Any:
+    """Whether each element is within the tolerances of `tolerating`."""
+    rtol, atol = _tolerance.get()
+    if not rtol and not atol:
+        return np.zeros(np.shape(wanted), bool)
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    return np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def is_tolerated(got: Any, wanted: Any) -> bool:
+    """Whether two floating arrays of equal shape and dtype are within the tolerances of `tolerating`."""
+    arrays = all(isinstance(x, np.ndarray | np.generic) for x in (got, wanted))
+    alike = arrays and got.shape == wanted.shape and got.dtype == wanted.dtype
+    return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
+
+
+def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
+    """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
+
+    Parameters
+    ----------
+    what, note : object, str
+        The subject and its circumstances, with which the error begins.
+    ulps : float
+        The tolerance of floating numbers in units in the last place of `wanted`.
+    scale : float
+        The magnitude of the terms of a sum, by which its rounding error is measured.
+    """
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
+    expect(got.dtype == wanted.dtype, what, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
+    same = got == wanted
+    if is_floating(got.dtype):
+        info = finfo(got.dtype)
+        with np.errstate(all="ignore"):
+            unit = info.eps * np.maximum(np.abs(wanted), scale) + float(info.smallest_subnormal)
+            near = np.isfinite(got) & np.isfinite(wanted) & (np.abs(got - wanted) <= ulps * unit)
+        zero = (got == 0) & (wanted == 0) & (np.signbit(got) == np.signbit(wanted))
+        same = np.where(wanted == 0, zero | (near & (scale > 0)), same | near) | (np.isnan(got) & np.isnan(wanted))
+        same = same | is_near(got, wanted)
+    if not np.all(same):
+        at = tuple(map(int, np.argwhere(~np.asarray(same))[0]))
+        expect(False, what, f"{note}: at {at} it is {got[at]!r}, not {wanted[at]!r}")
+
+
+def expect(holds: Any, example: Any, message: str) -> None:
+    """Raise AssertionError of an example unless something holds."""
+    if not holds:
+        raise AssertionError(f"{example}: {message}")
+
+
+def central_difference(
+    function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP
+) -> np.ndarray:
+    """The derivative of a function by each element of one array, by central differences of fourth order."""
+    result = np.empty_like(values[index])
+    moved = list(values)
+    for at in np.ndindex(result.shape):
+        size = step * max(1.0, abs(values[index][at]))
+        ends = []
+        for steps in (1, -1, 2, -2):
+            moved[index] = values[index].copy()
+            moved[index][at] += steps * size
+            ends.append(function(moved))
+        result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
+    return result
+
+
+def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
+    """The element with the largest error of a gradient, in words; None where all are within the tolerances."""
+    error = np.abs(gradient - difference)
+    off = ~(error <= atol + rtol * np.abs(difference)) & ~is_near(gradient, difference)  # a nan is off too
+    if not off.any():
+        return None
+    furthest = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
+    at = np.unravel_index(np.argmax(furthest), error.shape)
+    return (
+        f"at element {tuple(map(int, at))}: it is {gradient[at]!r}, and central differences give "
+        f"{difference[at]!r}; {int(off.sum())} of {gradient.size} elements are off"
+    )
+
+
+def scale_of(example: Example, values: Sequence[Any]) -> float:
+    """The magnitude of the terms that an op sums: 0 for an elementwise op."""
+    if isinstance(example.op, ElementwiseOperator):
+        return 0.0
+    sizes = [
+        np.max(np.abs(x), initial=1.0, where=np.isfinite(x))
+        for x in values
+        if isinstance(x, np.ndarray) and is_floating(x.dtype)
+    ]
+    return float(max(sizes, default=0.0))
