@@ -22,6 +22,7 @@ from optree.errors import (
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import f
 from optree.settings import override
+from optree.tree import variable
 from optree.tree.node import post_order
 
 
@@ -496,3 +497,24 @@ def test_a_constant_has_a_derivative(be64: Any) -> None:
     c = constant(np.array([1.0, 2.0]))
     x = _ramp(be64, 2)
     np.testing.assert_array_equal(_value(grad(be64.sum(c * x), c)), x.get())
+
+
+def test_contributions_to_an_operand_are_summed_only_where_its_gradient_is_asked_for(
+    be64: Any, monkeypatch: Any
+) -> None:
+    summed, sum_of_deltas = [], variable.sum_of_deltas
+
+    def counted(earlier: Any, delta: Any) -> Any:
+        summed.append(earlier is not None)
+        return sum_of_deltas(earlier, delta)
+
+    monkeypatch.setattr(variable, "sum_of_deltas", counted)
+    x, y = _ramp(be64, 2), _ramp(be64, 2)
+    tree = x
+    for _ in range(5):
+        tree = tree * y
+    by_x = grad(be64.sum(tree), x)
+    assert not any(summed)
+    np.testing.assert_allclose(_value(by_x), y.get() ** 5)
+    grad(be64.sum(tree), [x, y])
+    assert sum(summed) == 4
