@@ -308,8 +308,9 @@ class Printer:
         stores = nest.writes_at("outer") if number == len(self.stages) else []
         reads = self.outer_reads(number, {i for s in statements for i in s.arguments} | {value for _, value in stores})
         lines = [f"{self.declared(p)} = {self.loaded(p, f'x{p}', self.column_offset(p))};" for p in reads]
-        count = " * ".join(f"(double)n{axis}" for axis in range(nest.outer, nest.rank))
         for r in done:
+            real = "float" if self.accumulators(r)[0][0] == "float" else "double"
+            count = " * ".join(f"({real})n{axis}" for axis in range(nest.outer, nest.rank))
             value = f"({r.accumulator.finish.format(self.total(r), count=f'({count})')})"
             lines.append(f"{self.declared(r.value)} = {self.dialect.converted(value, r.dtype)};")
         lines += [line for statement in statements for line in self.assigned(statement)]

@@ -235,6 +235,25 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     name = "nextafter"
     numpy = np.nextafter
+    kernel = "nextafter({0}, {1})"
+
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        """The kernel, which for float16 would give the next float32."""
+        return None if dtypes[0] == np.float16 else super().kernel_for(*dtypes)
+
+    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
+        return "the C library's nextafter, as NumPy's, is not vectorised"
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        found = np.nextafter(*arrays)
+        if isinstance(found, np.ndarray | np.generic) or found.dtype != np.float16:
+            return found
+        # CuPy's of an infinite float16 is nan.
+        x, y = (as_array(each, found).astype(found.dtype) for each in arrays)
+        largest = float(np.finfo(np.float16).max)
+        after = np.where(x == y, x, np.where(x > 0, largest, -largest)).astype(found.dtype)
+        return np.where(np.isinf(x) & (y == y), after, found)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, y), (delta,) = inputs, output_gradients

@@ -114,18 +114,21 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
     whole = _taken_whole(index)  # computed without indexing, which is faster
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     step = width = math.prod(inner)
-    total: Any = np.intp(0)
-    array = next((entry for entry in index if hasattr(entry, "dtype")), total)
+    total: Any = None
+    array = next((entry for entry in index if hasattr(entry, "dtype")), np.intp(0))
     if not isinstance(array, np.ndarray | np.generic):
         check_bounds(what, shape, index)  # CuPy does not
     for axis in reversed(range(len(outer))):
-        steps = (_arange(outer[axis], array) * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
+        numbers = _arange(outer[axis], array)  # each operation is a kernel on a GPU
+        steps = (numbers if step == 1 else numbers * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
         try:
-            total = total + np.broadcast_to(steps, outer)[index[: len(index) - whole]]
+            part = np.broadcast_to(steps, outer)[index[: len(index) - whole]]
         except IndexError as error:
             raise out_of_range(what, shape, index, error) from None
+        total = part if total is None else total + part
         step *= outer[axis]
-    return (as_array(total)[..., None] + _arange(width, array)).reshape((*np.shape(total), *inner))
+    total = as_array(np.intp(0) if total is None else total)
+    return (total[..., None] + _arange(width, array)).reshape((*total.shape, *inner)) if inner else total
 
 
 def _taken_whole(index: tuple[Any, ...]) -> int:
@@ -179,13 +182,14 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what:
     total = np.zeros((math.prod(outer), math.prod(inner)), values.dtype, like=values)
     if values.size:
         order, found, first = _in_groups(rows.ravel())
-        sums, rank = values[order].astype(wide_dtype(values.dtype)), np.arange(rows.size, like=rows) - first
+        sums = values[order].astype(wide_dtype(values.dtype), copy=False)
+        rank = np.arange(rows.size, like=rows) - first
         step, most = 1, int(rank.max()) + 1
         while step < most:
             joins = (found[step:] == found[:-step]) & (rank[:-step] % (2 * step) == 0)
             sums[:-step] = sums[:-step] + np.where(joins[:, None], sums[step:], sums.dtype.type(0))
             step *= 2
-        total[found] = sums[first].astype(values.dtype)
+        total[found] = sums[first].astype(values.dtype, copy=False)
     return total.reshape(shape)
 
 

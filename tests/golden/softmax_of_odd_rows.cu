@@ -2,7 +2,7 @@
 
 typedef int Index;
 struct Join5 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
-struct Join12 { __device__ double operator()(double x, double y) const { return x + y; } };
+struct Join12 { __device__ float operator()(float x, float y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(128) kernel(
     const __half *a0,
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         const bool v6 = (bool)(v5 == v6_1);
         const float v7_1 = (float)v2;
         const float v7 = (float)(v6 != 0 ? v7_1 : v5);
-        double r12 = 0;
+        float r12 = 0;
         {
             float p12[8];
             #pragma unroll

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.golden import CUDA_TREES, check_golden, softmax_by_warps
-from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, under_way, version
+from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of, under_way, version
 
 from backends import launches, source
 from backends.gpu.launch_config import DEVICES
@@ -81,6 +81,16 @@ def test_no_kernel_spills_and_registers_are_as_they_were(be, tree, request):
 )
 def test_loads_are_under_way_before_the_first_is_used(be, tree, count):
     assert max(under_way(text, OPTIONS) for text in source(tree(be), "cuda")) == count
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("length", [4, 32, 100, 1024])
+def test_short_rows_of_halves_are_added_without_float64(be, length):
+    """Cards but those for data centres have two units of float64 for 128 of float32."""
+    x, numbers = TensorType("float16", (4096, length))("x"), TensorType("float32", (4096, length))("y")
+    trees = be.sum(x, axis=1), be.softmax(x, axis=1), x - be.mean(x, axis=1), be.var(x, axis=1)
+    assert not any("add.rn.f64" in ptx_of(text, "sm_89", OPTIONS) for tree in trees for text in source(tree, "cuda"))
+    assert all("add.rn.f64" in ptx_of(text, "sm_89", OPTIONS) for text in source(be.sum(numbers, axis=1), "cuda"))
 
 
 def test_usage_is_kept_of_the_same_trees():

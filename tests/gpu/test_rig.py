@@ -23,6 +23,7 @@ from backends.gpu import cupy_device
 from backends.gpu.launch_config import Launch
 from optree import debugprint, function, grad
 from optree.errors import BackendError
+from optree.ops.indexing import Take
 
 pytestmark = pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
 
@@ -760,4 +761,22 @@ def test_cupys_kernels_flush_denormal_float32_and_no_others(on: Rig) -> None:
     assert times(on.cupy.asarray(1e-310), on.cupy.asarray(1.0)).get() == 1e-310
     assert (np.float32(tiny) * np.float32(2)).item() > 0, "the host keeps them"
     np.testing.assert_array_equal(x.get()[:2], [tiny, -tiny])
+    assert not on.recovered()
+
+
+def test_values_are_added_at_indices_by_so_many_kernels(on: Rig) -> None:
+    """Beside sorting: six more for each doubling of how often the most frequent index comes up."""
+    be, launches = gen_backend("gpu"), on.driver.launches
+    rows, table = be.array(np.arange(32.0).reshape(8, 4)), be.zeros((8, 4))
+    for indices, most in ((np.arange(8), 18), (np.arange(8) % 2, 18 + 2 * 6)):
+        tree = be.index_add(rows, table, be.array(indices, "int64"), indexing=Take.make(axis=0))
+        table[:] = tree
+        be.synchronize()
+        launches.clear()
+        table[:] = tree
+        be.synchronize()
+        assert len(launches) == most
+        wanted = np.zeros((8, 4))
+        np.add.at(wanted, indices, rows.get())
+        np.testing.assert_array_equal(table.get(), wanted)
     assert not on.recovered()

@@ -45,8 +45,9 @@ def test_promise(name: str, promise: str) -> None:
 
 
 #: The relative and absolute difference in float64 of a device's LAPACK, whose algorithms are others than NumPy's, and
-#: which factorises transposed matrices: rounding times the conditions of the examples.
-ON_DEVICE = 1e-12, 1e-14
+#: which factorises transposed matrices. On simulated devices, where NumPy factorises these, elements differ by up to
+#: 1.4e-14 of themselves, and by 1e-15 of a value's largest; cuSOLVER's own algorithms are left a few times that.
+ON_DEVICE = 1e-13, 1e-14
 
 
 @pytest.mark.parametrize("name", LINALG)

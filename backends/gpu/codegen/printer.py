@@ -88,7 +88,7 @@ def source(nest: LoopNest, variant: Variant) -> str:
     printer = CudaPrinter(nest, variant)
     lines = preamble(printer)
     for r in nest.reductions:
-        type = CUDA.type_of(accumulator_dtype(r))
+        type = CUDA.type_of(variant.accumulator_dtype(nest, r))
         joined = printer.combine(r).format("x", "y")
         lines += [
             f"struct Join{r.value} {{ __device__ {type} operator()({type} x, {type} y) const {{ return {joined}; }} }};"
@@ -387,6 +387,9 @@ class CudaPrinter(Printer):
 
     def joined(self, stage: Stage) -> Lines:
         return [line for r in stage.reductions for line in [*self.rebased(r, self.base_value()[0]), *self.combined(r)]]
+
+    def accumulators(self, r: Reduction) -> list[tuple[str, str, str]]:
+        return [(CUDA.type_of(self.variant.accumulator_dtype(self.nest, r)), f"r{r.value}", initial_value(r))]
 
     def combined(self, r: Reduction) -> Lines:
         """The reduction of an accumulator across a team, with the result in each thread."""

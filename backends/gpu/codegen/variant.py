@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from backends.execution.dialect import accumulator_dtype
-from optree.compile.loopnest import LoopNest, Stage, stages_of, strided_reads
+from optree.compile.loopnest import LoopNest, Reduction, Stage, stages_of, strided_reads
+from optree.dtypes import FLOAT32, is_floating, is_narrow
 from optree.records import NamedTuple
 
 #: The bytes that a thread loads before it uses the first of them, where it has as many to load.
@@ -69,6 +70,16 @@ class Variant:
     def chunks(self, size: int) -> int:
         """The maximum number of accesses to a row of some size."""
         return (size + self.rest) // self.vector
+
+    def accumulator_dtype(self, nest: LoopNest, reduction: Reduction) -> np.dtype:
+        """The dtype of an accumulator: float32 in lanes of a warp, which add a few dozen numbers, for a narrow result.
+
+        Cards but those for data centres have two float64 units for 128 of float32.
+        """
+        dtypes = {reduction.dtype} if is_narrow(reduction.dtype) else {nest.dtype_of(value) for value in nest.writes}
+        is_rounded = reduction.dtype.itemsize <= FLOAT32.itemsize and all(map(is_narrow, dtypes))
+        is_short = self.team == "warp" and is_floating(reduction.dtype) and is_rounded
+        return FLOAT32 if is_short else accumulator_dtype(reduction)
 
 
 def kernel_names(nest: LoopNest, variant: Variant) -> list[str]:
