@@ -17,6 +17,7 @@ from harness.rig.install import rig, why_no_rig
 from hypothesis import HealthCheck, settings
 
 from backends import gen_backend
+from backends.cpu import compiler
 from backends.cpu.compiler import compile_counts
 from optree.errors import BackendError
 from optree.run.function import _backends
@@ -276,6 +277,18 @@ def _plain_current_backend() -> None:
     gen_backend("cpu")
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def lightly_optimised(request: Any) -> Iterator[None]:
+    """Kernels compiled at -O1, where matrices are sampled: loops marked as vectorised are so there, too.
+
+    For tests of many or large kernels that ask neither what a compiler does with them, nor for the last bits.
+    """
+    flags = [flag if flag != "-O3" or _takes_all(request.config) else "-O1" for flag in compiler.FLAGS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "FLAGS", tuple(flags))
+        yield
 
 
 @pytest.fixture

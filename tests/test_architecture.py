@@ -104,6 +104,7 @@ def _lazily(node: ast.AST) -> list[str]:
     return [lazy.MODULES[node.attr]] if named else []
 
 
+@cache
 def _named(name: str) -> list[str]:
     """The modules that a module imports: at once, lazily, or for type checkers."""
     nodes = list(ast.walk(_code(CORE[name])))
@@ -162,9 +163,10 @@ def test_no_cycle_of_imports() -> None:
 
 def _lines_of_inner_imports(tree: ast.AST) -> list[int]:
     """The lines of imports that stand inside functions."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    inner = (node for function in functions for node in ast.walk(function))
-    return sorted({node.lineno for node in inner if isinstance(node, ast.Import | ast.ImportFrom)})
+    nodes = [*ast.walk(tree)]
+    imports = [node.lineno for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [line for line in imports if any(f.lineno <= line <= (f.end_lineno or 0) for f in functions)]
 
 
 def test_no_import_inside_a_function() -> None:

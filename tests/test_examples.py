@@ -23,7 +23,7 @@ from backends.cpu.compiler import find_compiler
 from optree import train
 from optree.errors import BackendError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lightly_optimised")]
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "digits.py"
@@ -147,11 +147,13 @@ def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder, tmp_path)
     assert "captured as a CUDA graph of" in optree.debugprint(network.step, file="str")
 
 
-def test_help_lists_the_options():
-    run = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True)
-    assert run.returncode == 0
+def test_help_lists_the_options(digits, capsys):
+    with pytest.raises(SystemExit) as exit:
+        digits.main(["--help"])
+    assert exit.value.code == 0
+    printed = capsys.readouterr().out
     assert all(
-        option in run.stdout for option in ("--backend", "--epochs", "--seed", "--batch-size", "--output", "--resume")
+        option in printed for option in ("--backend", "--epochs", "--seed", "--batch-size", "--output", "--resume")
     )
 
 
@@ -347,14 +349,11 @@ def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-def test_the_benchmark_of_networks_prints_times_and_memory():
-    script = ROOT / "benchmarks" / "convolutions.py"
-    run = subprocess.run(
-        [sys.executable, script, "--rounds", "2", "--only", "depthwise"], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    assert "training step: optree" in run.stdout
-    assert float(re.search(r"([\d.]+) of its operands", run.stdout)[1]) < 1.3
+def test_the_benchmark_of_networks_prints_times_and_memory(capsys):
+    importlib.import_module("convolutions").main(["--rounds", "2", "--only", "depthwise"])
+    printed = capsys.readouterr().out
+    assert "training step: optree" in printed
+    assert float(re.search(r"([\d.]+) of its operands", printed)[1]) < 1.3
 
 
 def test_the_simulation_of_many_gpus_says_what_its_document_says(capsys):
@@ -381,16 +380,17 @@ def test_benchmarks_find_the_results_equal_and_print_ratios(name):
     assert "ratio" in run.stdout
 
 
-def test_the_benchmark_of_training_finds_the_losses_equal():
-    script, options = ROOT / "benchmarks" / "training.py", ["--rounds", "2", "--calls", "1", "--megabytes", "8"]
+def test_the_benchmark_of_training_finds_the_losses_equal(tmp_path, monkeypatch, capsys):
+    training = importlib.import_module("training")
+    monkeypatch.chdir(tmp_path)  # where the checkpoint is
     for only, said in (
         ("64 x", "op-tree, not packed"),
         ("first", "op-tree, not packed"),
         ("checkpoint", "GB/s, ratio"),
     ):
-        run = subprocess.run([sys.executable, script, *options, "--only", only], capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
-        assert said in run.stdout and "failed" not in run.stdout
+        training.main(["--rounds", "2", "--calls", "1", "--megabytes", "8", "--only", only])
+        printed = capsys.readouterr().out
+        assert said in printed and "failed" not in printed
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

@@ -21,7 +21,7 @@ LAYOUTS = {
 }
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lightly_optimised")]
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,7 @@ def _sanitized(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     ]
     if not all(Path(name).is_absolute() for name in names):
         pytest.skip("the compiler has no sanitizers that can be loaded first")
-    checks = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+    checks = "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
     environment = {
         **os.environ,
         "CC": str(program(folder / "cc", f'unset LD_PRELOAD; exec {found} "$@" {checks}')),

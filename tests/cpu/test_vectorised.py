@@ -120,10 +120,10 @@ def test_the_loop_of_an_ops_kernel_is_in_vectors(name: str, tmp_path: Path) -> N
     "name", [n for n, op in sorted(OPS.items()) if issubclass(op, ReductionOperator) and op.accumulator]
 )
 def test_the_loop_of_a_reduction_is_in_vectors(name: str, tmp_path: Path) -> None:
-    for dtype in ("bool", "uint8", "int32", "int64", "float16", "float32", "float64"):
-        (text,) = source(OPS[name].make()(TensorType(dtype, (64, 64))("x")))
-        loops = text.replace("#pragma omp simd\n", "#pragma of a loop that accumulates nothing\n")
-        assert not scalar_loops(loops, tmp_path)
+    dtypes = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
+    text = in_one_file([kernel for d in dtypes for kernel in source(OPS[name].make()(TensorType(d, (64, 64))("x")))])
+    loops = text.replace("#pragma omp simd\n", "#pragma of a loop that accumulates nothing\n")
+    assert not scalar_loops(loops, tmp_path)
 
 
 #: Lines that users write, in which an op's loop was in vectors alone and not beside others.
@@ -155,22 +155,22 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
 def test_the_loop_of_an_idiom_is_in_vectors(idiom: str, tmp_path: Path) -> None:
     if _compiler()[1] == "clang":
         pytest.skip("clang is told of no vector variants of the C library's functions")
-    for dtype in ("float16", "float32", "float64"):
-        assert not scalar_loops(in_one_file(source(IDIOMS[idiom](TensorType(dtype, (64,))("x")))), tmp_path)
+    trees = (IDIOMS[idiom](TensorType(dtype, (64,))("x")) for dtype in ("float16", "float32", "float64"))
+    assert not scalar_loops(in_one_file([kernel for tree in trees for kernel in source(tree)]), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_the_loop_of_an_idiom_of_integers_is_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (64,))("x")
-    for tree in (x // 7, x % 7, np.clip(x, 1, 9), x**3):
-        assert not scalar_loops(in_one_file(source(tree)), tmp_path)
+    kernels = [kernel for tree in (x // 7, x % 7, np.clip(x, 1, 9), x**3) for kernel in source(tree)]
+    assert not scalar_loops(in_one_file(kernels), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_loops_of_extremes_of_columns_are_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (1024, 1024))("x")
-    for tree in (np.max(x, axis=0), np.nanmin(x, axis=0)):
-        assert not scalar_loops(in_one_file(source(tree)), tmp_path)
+    kernels = [kernel for tree in (np.max(x, axis=0), np.nanmin(x, axis=0)) for kernel in source(tree)]
+    assert not scalar_loops(in_one_file(kernels), tmp_path)
 
 
 def test_a_scalar_loop_is_found(tmp_path: Path) -> None:

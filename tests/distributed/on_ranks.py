@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -256,6 +256,26 @@ def trained(
     return weights, losses, opt
 
 
+class Alone(NamedTuple):
+    """Weights, losses, state and averages of one process that has trained on the whole batches."""
+
+    weights: list[np.ndarray]
+    losses: list[float]
+    state: dict[str, np.ndarray]
+    averages: list[np.ndarray]
+
+
+def alone(group: Group, *args: Any, **options: Any) -> Alone:
+    """What one process gives: rank 0 trains, and the others get a copy."""
+
+    def made() -> Alone:
+        weights, losses, opt = trained(group.backend, None, *args, **options)
+        averages = [got(tree) for tree in opt.averages.values()] if "average" in options else []
+        return Alone([w.get() for w in weights], losses, {name: x.get() for name, x in opt.state.items()}, averages)
+
+    return MPI.COMM_WORLD.bcast(group.once(made))
+
+
 @check
 def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
     """Seven examples on two or three ranks, and an uneven last batch of five."""
@@ -263,10 +283,10 @@ def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
     for packs in (False, True) if group.engine.name != "nccl" else (True,):  # the stand-in is slow
         for options in cases if group.engine.name != "nccl" else cases[1:2]:
             weights, losses, opt = trained(group.backend, group, packs, **options)
-            alone, expected, _ = trained(group.backend, None, packs, **options)
-            np.testing.assert_allclose(losses, expected, rtol=1e-11)
-            for w, e in zip(weights, alone, strict=True):
-                np.testing.assert_allclose(w.get(), e.get(), rtol=1e-10, atol=1e-12)
+            expected = alone(group, packs, **options)
+            np.testing.assert_allclose(losses, expected.losses, rtol=1e-11)
+            for w, e in zip(weights, expected.weights, strict=True):
+                np.testing.assert_allclose(w.get(), e, rtol=1e-10, atol=1e-12)
             group.check_equal([*weights, *opt.state.values()])
 
 
@@ -369,19 +389,19 @@ def sharded_optimizers_equal_whole_ones(group: Group) -> None:
     for number, (kind, options) in enumerate(cases):
         packs = number % 2 == 1
         weights, losses, opt = trained(group.backend, group, packs, kind=kind, turns=1, shard=group, **options)
-        whole, expected, other = trained(group.backend, None, packs, kind=kind, turns=1, **options)
-        np.testing.assert_allclose(losses, expected, rtol=1e-10, err_msg=kind.__name__)
+        expected = alone(group, packs, kind=kind, turns=1, **options)
+        np.testing.assert_allclose(losses, expected.losses, rtol=1e-10, err_msg=kind.__name__)
         state = opt.whole_state()
-        assert [*state] == [*other.state]
-        for name, e in other.state.items():
-            np.testing.assert_allclose(state[name], e.get(), rtol=1e-9, atol=1e-12, err_msg=f"{kind.__name__} {name}")
-        for w, e in zip(weights, whole, strict=True):
-            np.testing.assert_allclose(w.get(), e.get(), rtol=1e-10, atol=1e-12, err_msg=kind.__name__)
+        assert [*state] == [*expected.state]
+        for name, e in expected.state.items():
+            np.testing.assert_allclose(state[name], e, rtol=1e-9, atol=1e-12, err_msg=f"{kind.__name__} {name}")
+        for w, e in zip(weights, expected.weights, strict=True):
+            np.testing.assert_allclose(w.get(), e, rtol=1e-10, atol=1e-12, err_msg=kind.__name__)
         group.check_equal([*weights, *(x for name, x in opt.state.items() if name not in opt.shards)])
         if "average" in options:
             assert len(opt.averages) == len(weights)
-            for (w, tree), e in zip(opt.averages.items(), other.averages.values(), strict=True):
-                np.testing.assert_allclose(got(tree), e.get(), rtol=1e-10)
+            for (w, tree), e in zip(opt.averages.items(), expected.averages, strict=True):
+                np.testing.assert_allclose(got(tree), e, rtol=1e-10)
                 assert tree.shape == w.shape
     assert (
         len({kind for kind, _ in OPTIONS})
@@ -435,10 +455,10 @@ def what_cannot_be_sharded_is_refused(group: Group) -> None:
 @check
 def narrow_weights_and_dynamic_scales_are_equal_on_all_ranks(group: Group) -> None:
     scale = train.LossScale(1024.0, every=4)
-    _, expected, _ = trained(group.backend, None, True, "float16", loss_scale=scale)
+    expected = alone(group, True, "float16", loss_scale=scale)
     for options in ({}, {"shard": group}):
         weights, losses, opt = trained(group.backend, group, True, "float16", loss_scale=scale, **options)
-        np.testing.assert_allclose(losses, expected, rtol=0.02)
+        np.testing.assert_allclose(losses, expected.losses, rtol=0.02)
         group.check_equal([*weights, *(x for name, x in opt.state.items() if name not in opt.shards)])
 
 

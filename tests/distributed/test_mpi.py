@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -155,20 +156,23 @@ def test_two_products_are_divided_among_processes_as_in_the_example() -> None:
     np.testing.assert_allclose(printed, losses[::13], atol=2e-4)
 
 
-def test_the_digits_are_learned_by_two_processes_as_by_one(tmp_path: Path) -> None:
-    script = str(ROOT / "examples" / "digits.py")
+def test_the_digits_are_learned_by_two_processes_as_by_one(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    script = ROOT / "examples" / "digits.py"
     pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(script.parent))
     options = ["--epochs", "2", "--batch-size", "100", "--output"]
-    printed = []
-    for ranks in (1, 2):
-        made = launch(ranks, script, "--distributed", *options, str(tmp_path / str(ranks)))
-        assert made.returncode == 0, made.stderr
-        printed.append(made.stdout.splitlines()[0:2] + made.stderr.splitlines())
-    assert printed[0][1:] == printed[1][1:] and "0 after it" in printed[1][0]
+    digits = importlib.import_module("digits")
+    digits.main(["--distributed", *options, str(tmp_path / "1")])
+    one = capsys.readouterr()
+    two = launch(2, str(script), "--distributed", *options, str(tmp_path / "2"))
+    assert two.returncode == 0, two.stderr
+    plans, accuracy = two.stdout.splitlines()[:2]
+    assert "0 after it" in plans and one.out.splitlines()[1] == accuracy
+    assert one.err.splitlines() == two.stderr.splitlines()
     folders = [tmp_path / ranks / "checkpoints" for ranks in ("1", "2")]
-    one, two = (train.read(folder) for folder in folders)
-    for name, array in one.items():
-        np.testing.assert_allclose(two[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    found = [train.read(folder) for folder in folders]
+    for name, array in found[0].items():
+        np.testing.assert_allclose(found[1][name], array, rtol=1e-3, atol=1e-4, err_msg=name)
     # What two processes have written, one reads.
-    made = launch(1, script, *options, str(tmp_path / "2"), "--resume")
-    assert made.returncode == 0 and made.stdout.splitlines()[1] == printed[1][1]
+    digits.main([*options, str(tmp_path / "2"), "--resume"])
+    assert capsys.readouterr().out.splitlines()[1] == accuracy

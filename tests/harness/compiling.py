@@ -87,7 +87,7 @@ def in_one_file(kernels):
         for head in (WIDE_VECTORS, *heads):
             kernel = kernel.removeprefix(head)
         kernel = kernel.replace(quotients, "")
-        bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d)\b", rf"\g<1>_{i}", kernel))
+        bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+)\b", rf"\g<1>_{i}", kernel))
     return "".join([*heads[:2], quotients, *bodies])
 
 

@@ -302,6 +302,7 @@ def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
     compare(got, wanted, name, f"on special values of {dtype}")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") == 2])
 def test_promotion_is_numpys(name: str, cpu: Any) -> None:
     op, meaning = PURE[name].make(), of_any_dtype(MEANINGS[name])
