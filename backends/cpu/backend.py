@@ -17,6 +17,7 @@ from backends.cpu.compiler import compile_counts, compile_source, find_compiler,
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import described, matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
+from backends.cpu.shared_products import numpy_product
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
@@ -46,7 +47,7 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
-        self.product = matrix_product()
+        self.product = matrix_product() or numpy_product(self)
         if self.compiler is not None and (jit is True or requested_compiler()):
             # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
             # need this library, which is cached on disk.

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from backends import lazy
 from backends.cpu.products import FewRows, merging
-from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of
+from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.arrays import overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
-from optree.ops.contraction import Dot, MatMul
+from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
@@ -46,10 +47,30 @@ def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
     return merging(FewRows(backend))
 
 
+def _contraction(backend: Any, op: Any) -> Callable[..., Any]:
+    """A contraction as a product of matrices, as np.tensordot has it."""
+    product, (left, right) = FewRows(backend), op.axes
+
+    def contract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x_free = [i for i in range(x.ndim) if i not in left]
+        y_free = [j for j in range(y.ndim) if j not in right]
+        shape = (*(x.shape[i] for i in x_free), *(y.shape[j] for j in y_free))
+        inner = prod(x.shape[i] for i in left)
+        x_matrix = x.transpose(*x_free, *left).reshape(prod(x.shape[i] for i in x_free), inner)
+        y_matrix = y.transpose(*right, *y_free).reshape(inner, prod(y.shape[j] for j in y_free))
+        return np.asarray(product(x_matrix, y_matrix)).reshape(shape)
+
+    return contract
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
 #: The routines by which libraries compute ops; `backends.cpu.libraries` has those for the ops of `FAMILIES`.
-ROUTINES: dict[type, Routine] = {Dot: _PRODUCT, MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True)}
+ROUTINES: dict[type, Routine] = {
+    Dot: _PRODUCT,
+    MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True),
+    TensorDot: Routine(_contraction, takes_floats),
+}
 _LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
 FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
 

@@ -46,8 +46,8 @@ _FUNCTIONS: dict[np.dtype, tuple[str, Any]] = {
 }
 
 
-def matrix_product() -> Callable[..., Any]:
-    """The function of matrix products: MKL's where it is installed, or np.matmul, by OPTREE_BLAS.
+def matrix_product() -> Callable[..., Any] | None:
+    """MKL's function of matrix products where it is installed, and None for NumPy's, by OPTREE_BLAS.
 
     It raises BackendError if MKL is asked for and not installed.
     """
@@ -57,13 +57,14 @@ def matrix_product() -> Callable[..., Any]:
         return _product(path)
     if chosen == "mkl":
         raise BackendError("OPTREE_BLAS=mkl needs the package mkl: pip install mkl")
-    return np.matmul
+    return None
 
 
 def described(product: Callable[..., Any]) -> str:
     """A description of a function of matrix products."""
-    if isinstance(product, Product):
-        return f"large matrix products by MKL ({product.path})"
+    path = getattr(product, "path", None)
+    if path is not None:
+        return f"large matrix products by MKL ({path})"
     blas = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})  # type: ignore[call-overload, index]
     return f"matrix products by NumPy's BLAS ({blas.get('name', 'none')} {blas.get('version', '')})"
 
@@ -92,8 +93,10 @@ class Product:
             return np.matmul(x, y, out=out)
         stack = np.broadcast_shapes(x.shape[:-2], y.shape[:-2]) if max(x.ndim, y.ndim) > 2 else ()
         shape = (*stack, x.shape[-2], y.shape[-1])
-        fits = out is not None and _fits(out, shape, x.dtype) and not any(np.may_share_memory(out, z) for z in (x, y))
-        target = out if out is not None and fits else np.empty(shape, x.dtype)
+        is_target = (
+            out is not None and fits(out, shape, x.dtype) and not any(np.may_share_memory(out, z) for z in (x, y))
+        )
+        target = out if out is not None and is_target else np.empty(shape, x.dtype)
         self._multiply(_blas_operand(x), _blas_operand(y), target)
         return stored(target, out)
 
@@ -173,6 +176,6 @@ def _blas_operand(x: np.ndarray) -> np.ndarray:
     return x if _order(x) and x.flags.aligned and max(x.shape) < 1 << 31 else np.ascontiguousarray(x)
 
 
-def _fits(out: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+def fits(out: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
     """Whether BLAS can write a product into an array."""
     return out.shape == shape and out.dtype == dtype and out.flags.aligned and _order(out) is not None

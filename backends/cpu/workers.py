@@ -26,9 +26,10 @@ SOURCE = (
 
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
-/* The pieces of each thread's range; the nanoseconds that it spins before it sleeps, about as long as a wake-up takes;
-   and the bytes of its stack, for the tiles of kernels, which exceed the default of some systems. */
-enum { PIECES = 8, PATIENCE = 20000, STACK = 4 << 20 };
+/* The pieces of each thread's range; the nanoseconds that it spins before it sleeps, as long as a few wake-ups take, as
+   steps of a loop follow within that time; and the bytes of its stack, for the tiles of kernels, which exceed the
+   default of some systems. */
+enum { PIECES = 8, PATIENCE = 100000, STACK = 4 << 20 };
 
 /* The range of each thread; one that has finished steals pieces of the others'. */
 static struct {

@@ -243,12 +243,12 @@ def test_the_setting_decides(product, monkeypatch):
     monkeypatch.setattr(mkl, "_installed", lambda: product.path)
     with override(blas="numpy"):
         be = gen_backend("cpu")
-        assert be.product is np.matmul and "NumPy's BLAS" in be.info()
+        assert not hasattr(be.product, "path") and "NumPy's BLAS" in be.info()
     for blas in ("auto", "mkl"):
         with override(blas=blas):
             assert gen_backend("cpu").product.path == product.path
     monkeypatch.setattr(mkl, "_installed", lambda: None)
-    assert gen_backend("cpu").product is np.matmul
+    assert "NumPy's BLAS" in gen_backend("cpu").info()
     with override(blas="mkl"), pytest.raises(BackendError, match=r"needs the package mkl: pip install"):
         gen_backend("cpu")
 
