@@ -114,8 +114,17 @@ _BYTE_QUOTIENT = (
 
 
 def _reciprocal_quotient(dtype: np.dtype) -> str:
-    """``floor({0} / {1})`` of 64-bit integers by a reciprocal, which is computed once for a number; 0 if that is 0."""
-    return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
+    """``floor({0} / {1})`` of integers by a reciprocal, which is computed once for a number; 0 if that is 0.
+
+    Those of up to 32 bits are multiplied as floats. A half is added, so that the product is further from whole numbers
+    than its rounding error.
+    """
+    if dtype in _LONG:
+        return f"quotient_of_{'' if dtype.kind == 'i' else 'u'}int64({{0}}, {{1}})"
+    wide = "double" if dtype.itemsize == 4 else "float"
+    whole = "unsigned int" if dtype == np.uint32 else "int"
+    half = f"({{1}} < 0 ? ({wide})-0.5 : ({wide})0.5)" if dtype.kind == "i" else f"({wide})0.5"
+    return f"({whole})floor((({wide}){{0}} + {half}) * ({{1}} == 0 ? ({wide})0 : ({wide})1 / ({wide}){{1}}))"
 
 
 class Division(BinaryOperator, ElementwiseOperator):
@@ -153,7 +162,9 @@ class FloorDivide(Division, NonDifferentiableOperator):
     def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
         if dtypes[0] == np.uint8:
             return _BYTE_QUOTIENT
-        return _reciprocal_quotient(dtypes[0]) if dtypes[0] in _LONG else self.kernel_for(*dtypes)
+        if is_floating(dtypes[0]):
+            return self.kernel
+        return f"{'{1} == -1 ? -{0} : ' * (dtypes[0] == np.int32)}{_reciprocal_quotient(dtypes[0])}"
 
 
 class Mod(Division):
@@ -175,10 +186,11 @@ class Mod(Division):
         return zero + ("{0} % {1}" if dtype == np.uint64 else f"{{0}} - {{1}} * {_integer_quotient(dtype)}")
 
     def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
-        if dtypes[0] not in _LONG:
-            return self.kernel_for(*dtypes)
-        # Without a conditional, so that GCC hoists the reciprocal.
-        return f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {_reciprocal_quotient(dtypes[0])}"
+        if is_floating(dtypes[0]):
+            return self.kernel
+        # Without a conditional on a divisor of 0, so that GCC hoists the reciprocal.
+        found = f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {_reciprocal_quotient(dtypes[0])}"
+        return f"{'{1} == -1 ? 0 : ' * (dtypes[0] == np.int32)}{found}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients

@@ -152,7 +152,10 @@ def test_quotients_and_remainders_by_numbers_are_exact(dtype: str) -> None:
     rng = np.random.default_rng(3)
     near = np.array([limits.min, limits.min + 1, limits.max - 1, limits.max, 0, 1, 2, 7], dtype)
     x = np.concatenate([near, rng.integers(limits.min, limits.max, 20_000, dtype, endpoint=True)])
-    numbers = [3, 7, 10, 127, limits.max, limits.max - 1, 0, 1] + ([-1, -3, limits.min] if limits.min else [])
+    numbers = [3, 7, 10, 49, 127, limits.max, limits.max - 1, 0, 1] + ([-1, -3, limits.min] if limits.min else [])
+    # Of multiples, quotients that are rounded down fail.
+    multiples = np.multiply.outer(np.array([3, 7, 49, 127], dtype), x[:2000]).ravel()
+    x = np.concatenate([x, multiples - np.array(1, dtype), multiples])
     quotients, remainders = be.empty(x.shape, dtype), be.empty(x.shape, dtype)
     tensor = be.array(x, dtype)
     for number in numbers:
