@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,6 @@ from backends.execution.routines import (
 )
 from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
-from backends.gpu.cupy_device import InOrder
-from backends.gpu.matmul import Products
 from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions, Resizing
 from optree.arrays import is_array, is_portable, is_put_off, overlap
@@ -45,26 +43,7 @@ from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlign
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
-class Device(Protocol):
-    """The backend's interface for calls."""
-
-    draws: InOrder
-    host_calls: int
-    kernels: Any
-    products: Products
-    errstate: Callable[..., Any]
-
-    def is_own(self, value: Any) -> bool:
-        """Whether a value is an array of the device's."""
-
-    def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
-        """A value as an array of the device's."""
-
-    def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
-        """A copy of an array as a NumPy array."""
-
-
-def _contraction(device: Device, op: Any) -> Callable[..., Any]:
+def _contraction(device: Any, op: Any) -> Callable[..., Any]:
     """A tensordot as a product of matrices."""
     left, right = op.axes
 
@@ -79,11 +58,11 @@ def _contraction(device: Device, op: Any) -> Callable[..., Any]:
     return call
 
 
-def _product(device: Device, op: Any) -> Callable[..., Any]:
+def _product(device: Any, op: Any) -> Callable[..., Any]:
     return device.products
 
 
-def _in_tiles(device: Device, op: Any) -> Callable[..., Any]:
+def _in_tiles(device: Any, op: Any) -> Callable[..., Any]:
     """Attention, in tiles that cuBLASLt multiplies, with kernels between."""
     return partial(op.run, BackendTiles(device, device.products))
 
@@ -150,11 +129,12 @@ ROUTINES: dict[type, Routine] = {
 }
 
 
-def implementation_of(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+def implementation_of(device: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     """The implementation of an instruction.
 
     Parameters
     ----------
+    device : GPUBackend
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
@@ -164,7 +144,7 @@ def implementation_of(device: Device, program: Program, last: Sequence[int] | No
     return _implementation(device, program, last, index)
 
 
-def _in_order(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
+def _in_order(device: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """A draw after all earlier ones, on whatever streams, as they share a random state; of graphs, their call is."""
 
     def drawn(*values: Any) -> Any:
@@ -176,7 +156,7 @@ def _in_order(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
     return drawn
 
 
-def _implementation(device: Device, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
+def _implementation(device: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     """The implementation of an instruction, draws in no order."""
     instruction = program.instructions[index]
     op = instruction.op
@@ -203,14 +183,14 @@ def _implementation(device: Device, program: Program, last: Sequence[int] | None
     return Implementation(call, into, is_captured=bool(op.is_captured))
 
 
-def _portable_call(device: Device, instruction: Instruction, given: Sequence[bool] | None) -> Callable[..., Any]:
+def _portable_call(device: Any, instruction: Instruction, given: Sequence[bool] | None) -> Callable[..., Any]:
     """An op's own code, on the device's arrays."""
     if not isinstance(instruction.type, TensorType) or instruction.op.defines("perform"):
         return performer(instruction, given)
     return checked(instruction, _device_value(device, instruction, value_of_op(instruction)))
 
 
-def _raising(device: Device, run: Callable[..., Any]) -> Callable[..., Any]:
+def _raising(device: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """A call of linear algebra that raises where there is no value; CuPy gives any numbers unless it is told to."""
 
     def call(*values: Any) -> Any:
@@ -251,7 +231,7 @@ def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:
     return call
 
 
-def _device_value(device: Device, instruction: Instruction, value: Callable[..., Any]) -> Callable[..., Any]:
+def _device_value(device: Any, instruction: Instruction, value: Callable[..., Any]) -> Callable[..., Any]:
     """An op's value, an array of the device's whatever the operands are, and of the dtype that NumPy's would have."""
     dtype = instruction.type.dtype
 
@@ -264,7 +244,7 @@ def _device_value(device: Device, instruction: Instruction, value: Callable[...,
     return run
 
 
-def _host_call(device: Device, instruction: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
+def _host_call(device: Any, instruction: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
     """A call on the host: operands are copied there, and back where the op has overwritten them."""
     op = instruction.op
     destroyed, unread = op.destroyed_inputs(), op.shape_only
@@ -284,7 +264,7 @@ def _host_call(device: Device, instruction: Instruction, run: Callable[..., Any]
     return call
 
 
-def _copied(device: Device, value: Any, is_read: bool) -> Any:
+def _copied(device: Any, value: Any, is_read: bool) -> Any:
     """A value on the host; where only its shape counts, an array of that shape."""
     if isinstance(value, tuple):
         return tuple(_copied(device, x, is_read) for x in value)
@@ -294,7 +274,7 @@ def _copied(device: Device, value: Any, is_read: bool) -> Any:
 
 
 def _back(
-    device: Device, result: Any, type: Any, values: Sequence[Any], copies: Sequence[Any], destroyed: Sequence[int]
+    device: Any, result: Any, type: Any, values: Sequence[Any], copies: Sequence[Any], destroyed: Sequence[int]
 ) -> Any:
     """An output on the device: the very operand that it was written over, or a copy."""
     for i in destroyed:

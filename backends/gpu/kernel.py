@@ -30,12 +30,7 @@ ALIGNMENT = 256
 
 
 class Host(Protocol):
-    """The interface that compiles, loads and launches kernels.
-
-    Attributes
-    ----------
-    device : DeviceLimits
-    """
+    """The interface that compiles, loads and launches kernels."""
 
     device: DeviceLimits
 
@@ -56,14 +51,7 @@ class Host(Protocol):
 
 
 class RecordingHost:
-    """A host that records sources and launches, and runs nothing.
-
-    Attributes
-    ----------
-    device : DeviceLimits
-    sources : list of str
-    launches : list of Launch
-    """
+    """A host that records sources and launches, and runs nothing."""
 
     def __init__(self, device: DeviceLimits) -> None:
         self.device = device

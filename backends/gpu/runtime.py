@@ -37,13 +37,7 @@ class Counts(Compilations):
 
 
 class KernelHost(Locked):
-    """The host of the current device, which compiles, loads and launches kernels (`backends.gpu.kernel.Host`).
-
-    Attributes
-    ----------
-    device : DeviceLimits
-    counts : Counts
-    """
+    """The host of the current device, which compiles, loads and launches kernels (`backends.gpu.kernel.Host`)."""
 
     def __init__(self, cupy: Any, launcher: Launcher) -> None:
         super().__init__()

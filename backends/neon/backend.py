@@ -1,24 +1,48 @@
-"""NeonBackend, neon's surface over a backend of ours, and its constructors by neon's names."""
+"""NeonBackend, neon's surface over a backend of ours, with the hooks of its front end; and its constructors.
+
+Of the hooks, what layers ask for acceleration by gets the value that means none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from backends import lazy
 from backends.cpu import CPUBackend
-from backends.neon.measures import Measures
+from backends.neon.convolution import blended
+from backends.neon.networks import Networks, Transform
 from backends.neon.objects import make_current
-from optree.errors import BackendArgumentError, names
+from optree.errors import BackendArgumentError, ParameterError, brief, names
+from optree.registry import f
 from optree.run.function import use_backend
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable, constant
+
+#: The rows of the buffer of histograms.
+ROWS = 4096
 
 
-class NeonBackend(Measures):
+class Mark:
+    """A time, once it is recorded."""
+
+    time: float | None = None
+
+
+class NeonBackend(Networks):
     """A backend in neon's mode, with all of the methods of neon's backends.
 
     neon's CPU and GPU backends differ in places. This is one rule for both, on every device.
     """
+
+    hist_bins: int = 64
+    hist_offset: int = -48
+    hist_idx: int = 0
+    hist_max: int = ROWS
 
     @staticmethod
     def backend_choices() -> list[str]:
@@ -31,6 +55,229 @@ class NeonBackend(Measures):
         if name not in CONSTRUCTORS:
             raise BackendArgumentError(f"there is no backend {name!r}; there are {names(CONSTRUCTORS)}")
         return CONSTRUCTORS[name](**options)
+
+    # Objects of layers for accelerated calls: none
+
+    def relu_layer(self) -> None:
+        """None."""
+
+    def batchnorm_layer(self, in_shape: Any) -> None:
+        """None."""
+
+    def mergesum_layer(self, layer_num: int) -> None:
+        """None."""
+
+    def mergebroadcast_layer(self, layer_num: int) -> None:
+        """None."""
+
+    def bibnrnn_layer(
+        self, h_buffer_all: Any, h_ff_buffer: Any, W_recur_f: Any, W_recur_b: Any, nsteps: int, nout: int
+    ) -> None:
+        """None."""
+
+    # Data in other layouts or on several devices: nothing
+
+    def convert_data(self, tensor: Any, layer_mkl: Any) -> None:
+        """Nothing."""
+
+    def clean_data(self, tensor: Any, layer_mkl: Any) -> None:
+        """Nothing."""
+
+    def distribute_data(self, tensor: Any, layer_parallelism: Any) -> None:
+        """Nothing."""
+
+    def revert_tensor(self, tensor: Any) -> None:
+        """Nothing."""
+
+    def allocate_new_deltas(self, delta: Any, in_shape: Any, parallelism: Any) -> Any:
+        """The buffer itself."""
+        return delta
+
+    def allocate_new_outputs(self, layer: Any, share_output: Any) -> None:
+        """Have the layer allocate its outputs."""
+        layer.allocate(shared_outputs=share_output)
+
+    # Activations
+
+    def fprop_relu(self, layer: Any, x: Any, slope: Any) -> Any:
+        """A tree of ``max(x, 0) + slope * min(x, 0)``."""
+        positive = f.maximum(x, 0)
+        return positive if slope == 0 else positive + slope * f.minimum(0, x)
+
+    def bprop_relu(self, layer: Any, x: Any, error: Any, deltas: Any, slope: Any) -> Any:
+        """A tree of the derivative of `fprop_relu`."""
+        positive = f.cast(f.gt(x, 0), x.dtype)
+        return positive if slope == 0 else positive + slope * f.cast(f.lt(x, 0), x.dtype)
+
+    def fprop_softmax(self, x: Any, axis: int) -> Any:
+        """A tree of the softmax along an axis."""
+        return f.softmax(x, axis=axis)
+
+    def fprop_transform(self, ngLayer: Any, transform: Any, inputs: Any, outputs: Any, relu: bool = False) -> None:
+        """Write ``transform(inputs)`` into `outputs`."""
+        self.replay("fprop_transform", _transformed, Transform(transform), outputs, inputs)
+
+    def bprop_transform(
+        self, ngLayer: Any, transform: Any, outputs: Any, error: Any, deltas: Any, relu: bool = False
+    ) -> None:
+        """Write ``transform.bprop(outputs) * error`` into `deltas`."""
+        self.replay("bprop_transform", _transform_delta, Transform(transform), deltas, outputs, error)
+
+    # Skip connections and branches
+
+    def fprop_skipnode(self, x: Any, y: Any, beta: float) -> None:
+        """Write ``y * beta + x`` into y."""
+        self.replay("fprop_skipnode", _blended, None, y, x, 1.0, beta)
+
+    def bprop_skipnode(self, error: Any, deltas: Any, alpha: float, beta: float) -> None:
+        """Write ``deltas * beta + alpha * error`` into `deltas`."""
+        self.replay("bprop_skipnode", _blended, None, deltas, error, alpha, beta)
+
+    def fprop_mergesum(
+        self, ngLayer: Any, inputs: Any, inference: bool, layers: Any, outputs: Any, out_shape: Any
+    ) -> None:
+        """Run the branches forwards, the first writing its outputs, the others adding to them."""
+        for i, layer in enumerate(layers):
+            layer.fprop(inputs, inference, beta=float(i > 0))
+
+    def bprop_mergesum(self, ngLayer: Any, alpha: float, beta: float, layers: Any, error: Any, deltas: Any) -> None:
+        """Run the branches backwards, the last first with `beta`, the others adding to its deltas."""
+        for i, layer in enumerate(reversed(layers)):
+            layer.bprop(error, alpha=alpha, beta=1.0 if i else beta)
+
+    def fprop_mergebroadcast(
+        self, ngLayer: Any, inputs: Any, inference: bool, outputs: Any, layers: Any, out_shape: Any
+    ) -> None:
+        """Run the branches forwards."""
+        for layer in layers:
+            layer.fprop(inputs, inference)
+
+    def bprop_mergebroadcast(
+        self,
+        ngLayer: Any,
+        layers: Any,
+        error_views: Any,
+        error: Any,
+        delta: Any,
+        out_shape: Any,
+        alpha: float,
+        beta: float,
+        alphas: Any,
+        betas: Any,
+    ) -> None:
+        """Run the branches backwards, the last first, each by its own error, factor and share of the old deltas."""
+        betas[-1] = beta
+        for layer, view, own, share in reversed(list(zip(layers, error_views, alphas, betas, strict=False))):
+            layer.bprop(view, alpha=own * alpha, beta=share)
+
+    # Histograms of exponents
+
+    @property
+    def hist_buf(self) -> Any:
+        """The histograms, one in each row."""
+        return self._hist_state()[0]
+
+    @property
+    def hist_map(self) -> dict[Any, int]:
+        """The row of each tag."""
+        return self._hist_state()[1]  # type: ignore[no-any-return]
+
+    def _hist_state(self) -> tuple[Any, dict[Any, int]]:
+        state = self.__dict__.get("_hist")
+        if state is None:
+            state = self.__dict__["_hist"] = self.empty((ROWS, self.hist_bins), "int32"), {}
+        return state
+
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
+        """Set the number of bins and the exponent of the first; histograms start anew where either changes."""
+        if (hist_bins, hist_offset) != (self.hist_bins, self.hist_offset):
+            self.hist_bins, self.hist_offset = hist_bins, hist_offset
+            self._forget_histograms()
+
+    def _forget_histograms(self) -> None:
+        self.__dict__.pop("_hist", None)
+        self.hist_idx = 0
+
+    def compute_hist(self, tensor: Tensor, tag: Any) -> Any:
+        """Count the exponents of the values of a tensor in the next row of the histograms, and return the row.
+
+        The exponent is log2 of the absolute value, rounded. The first bin takes smaller ones too, zeros among them,
+        and larger ones than the last bin's second are not counted.
+
+        Raises
+        ------
+        ParameterError
+            If all rows are used; `dump_hist_data` starts anew.
+        """
+        buffer, rows = self._hist_state()
+        if self.hist_idx >= ROWS:
+            raise ParameterError(f"hist: all {ROWS} rows are used, before {brief(tag)}; dump_hist_data starts anew")
+        row, rows[tag] = self.hist_idx, self.hist_idx
+        self.hist_idx += 1
+        counts = buffer[row]
+        self.replay("hist", _counted, (self.hist_bins, self.hist_offset), counts, tensor)
+        return counts
+
+    def dump_hist_data(self) -> tuple[Any, dict[Any, int]]:
+        """The histograms and the row of each tag; they then start anew."""
+        state = self._hist_state()
+        self._forget_histograms()
+        return state
+
+    # Times
+
+    def init_mark(self) -> Mark:
+        """A mark of a time to come."""
+        return Mark()
+
+    def record_mark(self, marker: Mark) -> None:
+        """Set a mark to the time at which what has been started is finished."""
+        self.synchronize()
+        marker.time = perf_counter()
+
+    def synchronize_mark(self, marker: Mark) -> None:
+        """Wait for a mark; all are of the past once they are recorded."""
+
+    def get_time(self, start: Mark, end: Mark) -> float:
+        """The milliseconds from mark to mark.
+
+        Raises
+        ------
+        ParameterError
+            If one is not recorded.
+        """
+        if start.time is None or end.time is None:
+            raise ParameterError("get_time: record_mark has not set both marks")
+        return (end.time - start.time) * 1e3
+
+
+# The trees, from a key and operands to pairs of a target and a value
+
+
+def _transformed(transform: Transform, outputs: Any, inputs: Any) -> list[tuple[Any, Any]]:
+    value = transform.call(inputs)
+    return [] if value is outputs else [(outputs, value)]
+
+
+def _transform_delta(transform: Transform, deltas: Any, outputs: Any, error: Any) -> list[tuple[Any, Any]]:
+    factor = transform.call.bprop(outputs)
+    return [(deltas, factor * error if isinstance(factor, Variable) or factor != 1 else error)]
+
+
+def _blended(key: None, out: Any, x: Any, alpha: Any, beta: Any) -> list[tuple[Any, Any]]:
+    return [(out, blended(x, out, alpha, beta))]
+
+
+def _counted(key: tuple[int, int], counts: Any, x: Any) -> list[tuple[Any, Any]]:
+    bins, offset = key
+    values = f.absolute(f.cast(f.reshape(x, (-1, 1)), "float32"))
+    index = f.rint(f.log2(values)) - offset
+    index = f.where(f.eq(values, 0), f.fill_like(index, 0), f.maximum(index, 0))  # log2 of 0 is -inf, or raises
+    # One bin more for what is not counted; the last bin takes one exponent more than the others.
+    kept = f.where(index <= bins, f.minimum(index, bins - 1), f.fill_like(index, bins))
+    picked = f.take(constant(np.zeros((bins + 1, 1), np.int32)), f.cast(kept, "int32"), axis=0)
+    found = picked.op.grad(picked.inputs, [f.fill_like(picked, 1)])[0]  # ones added where they would be taken from
+    return [(counts, f.transpose(f.slice(found, slice(0, bins))))]
 
 
 @cache

@@ -138,24 +138,14 @@ class Await(Half):
 
 
 class RootCollective(Collective):
-    """A collective in which one rank differs from the others.
-
-    Attributes
-    ----------
-    root : int
-    """
+    """A collective in which one rank differs from the others."""
 
     __props__ = ("group", "root")
     root: int = 0
 
 
 class AxisCollective(Collective):
-    """A collective of parts along one axis, one for each rank.
-
-    Attributes
-    ----------
-    axis : int
-    """
+    """A collective of parts along one axis, one for each rank."""
 
     __props__ = ("group", "axis")
     axis: int = 0

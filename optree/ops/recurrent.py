@@ -165,10 +165,6 @@ class Parts(Op):
     """Equal parts along the last axis, as views; without a name of its own, for trees here alone.
 
     Its gradient joins those of the parts at once, where that of slices would add up whole arrays of mostly zeros.
-
-    Attributes
-    ----------
-    count : int
     """
 
     __props__ = ("count",)
