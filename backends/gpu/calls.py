@@ -71,7 +71,7 @@ _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True,
 _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
-def _joined(device: Device, op: Any) -> Callable[..., Any]:
+def _joined(device: Any, op: Any) -> Callable[..., Any]:
     """Arrays joined along an axis, copied one after the other."""
 
     def call(*arrays: Any, out: Any = None) -> Any:
