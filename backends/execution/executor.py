@@ -6,6 +6,7 @@ Without an executor all steps are calls. Either way `optree.compile.steps.run_st
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial
@@ -161,7 +162,11 @@ def quietly(run: Callable[..., Any], *args: Any) -> Any:
 
 
 def steps_of(
-    program: Program, implementation_of: ImplementationOf, executor: Executor | None = None, memory: Memory = HOST
+    program: Program,
+    implementation_of: ImplementationOf,
+    executor: Executor | None = None,
+    memory: Memory = HOST,
+    is_atomic: bool = True,
 ) -> list[CallStep | KernelStep]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
@@ -171,6 +176,8 @@ def steps_of(
         It runs kernels. Without it, and where it declines, each instruction is a call.
     memory : Memory
         The memory of the arrays.
+    is_atomic : bool
+        Whether targets are as they were if a later step fails.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
     if executor is None:
@@ -205,7 +212,9 @@ def steps_of(
             groups += [[index] for index in instructions]
         else:
             groups.append(instructions)
-    return _live(program, groups, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target])
+    return _live(
+        program, groups, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target], is_atomic
+    )
 
 
 def _live(
@@ -214,11 +223,17 @@ def _live(
     kernels: Mapping[int, ExecutableKernel],
     calls: Mapping[int, CallStep],
     fits: Callable[[int, int], bool],
+    is_atomic: bool = True,
 ) -> list[CallStep | KernelStep]:
     """Steps with their targets and liveness, from the instructions of each; those without a kernel are calls."""
     first = len(program.leaves)
-    targets = _targets(program, steps, kernels, calls, fits)
+    targets = _targets(program, steps, kernels, calls, fits, is_atomic)
     assigned = {assign for _, assign in targets.values()}
+    #: Values of calls that other steps read, too: their assignments remain, with nothing to copy.
+    made_by_calls = {first + step[-1] for n, step in enumerate(steps) if n not in kernels} & targets.keys()
+    uses = Counter(i for each in program.instructions for i in set(each.inputs)) if made_by_calls else Counter[int]()
+    shared = {i for i in made_by_calls if uses[i] > 1}
+    assigned -= {targets[i][1] for i in shared}
     remaining = [n for n, step in enumerate(steps) if n in kernels or step[-1] not in assigned]
     run = [steps[n] for n in remaining]
     found: list[CallStep | KernelStep] = []
@@ -230,9 +245,13 @@ def _live(
             step = calls[index]
             if first + index in targets:
                 target, assignment = targets[first + index]
-                step.assign_to(target, first + assignment)
+                if first + index in shared:
+                    step.write_to(target)
+                else:
+                    step.assign_to(target, first + assignment)
             elif step.implementation.in_place and not step.sizes:
-                step.out = next((i for i in dead if i in step.inputs and _is_writable(program, calls, i, index)), None)
+                free = (i for i in dead if i in step.inputs and i not in targets)
+                step.out = next((i for i in free if _is_writable(program, calls, i, index)), None)
         step.dead = dead
         found.append(step)
     return found
@@ -318,6 +337,10 @@ class CallStep:
         else:
             self.uses = (*self.inputs, target)
             self.out = target
+
+    def write_to(self, target: int) -> None:
+        """Compute the value in the target of an assignment, which remains."""
+        self.plannable, self.uses, self.out = (), (*self.inputs, target), target
 
     def step(self) -> Step:
         """The step as `run_steps` takes it."""
@@ -553,11 +576,13 @@ def _targets(
     kernels: Mapping[int, ExecutableKernel],
     calls: Mapping[int, CallStep],
     fits: Callable[[int, int], bool],
+    is_atomic: bool,
 ) -> dict[int, tuple[int, int]]:
     """For each value that its step may compute in the tensor that it is assigned to: the tensor, and the assignment.
 
-    Nothing outside the step needs the value. No later step reads the tensor's memory, and none from this one on may
-    fail: it is a kernel, which cannot, or a call that writes into memory of any layout.
+    No later step reads the tensor's memory before, and none from this one on may fail: it is a kernel, which cannot, or
+    a call that writes into memory of any layout. Later steps that need the value read it from the tensor, if it is
+    a leaf that nothing else writes to.
 
     Parameters
     ----------
@@ -570,7 +595,7 @@ def _targets(
         return {}
     aliases = alias_sets(program)
     step_of = {index: n for n, step in enumerate(steps) for index in step}
-    last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1)
+    last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1) if is_atomic else -1
     readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
     # The last two readers of each memory: one of them may be the assignment itself.
     latest: dict[Any, list[int]] = {x: [] for index in assigned for x in aliases[instructions[index].inputs[0]]}
@@ -585,7 +610,7 @@ def _targets(
     outputs = set(program.outputs)
     for index in assigned:
         target, value = instructions[index].inputs
-        if value < first or value in outputs or value - first not in step_of:
+        if value < first or value in outputs or value in found or value - first not in step_of:
             continue
         made, n = instructions[value - first], step_of[value - first]
         implementation = calls[value - first].implementation
@@ -595,6 +620,7 @@ def _targets(
         if not (fills or updates):
             continue
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
+        is_only_use = is_only_use or (fills and _is_readable(program, aliases, value, target, index))
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
         others = [] if instructions[index].op.owns_target else others
         is_whole = updates or (n not in kernels and implementation.is_atomic)
@@ -602,6 +628,15 @@ def _targets(
         if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + is_whole:
             found[value] = (target, index)
     return found
+
+
+def _is_readable(program: Program, aliases: Sequence[frozenset[int]], value: int, target: int, assignment: int) -> bool:
+    """Whether later steps may read a value from its target: a leaf, whose memory nothing else writes or gives away."""
+    if target >= len(program.leaves) or any(aliases[i] & aliases[value] for i in program.outputs):
+        return False
+    memory = aliases[target] | aliases[value]
+    others = (each for n, each in enumerate(program.instructions) if n != assignment)
+    return not any(aliases[each.inputs[i]] & memory for each in others for i in each.op.destroyed_inputs())
 
 
 def _of_one_type(program: Program) -> Callable[[int, int], bool]:

@@ -396,7 +396,7 @@ class GPUBackend(Backend):
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
-        steps = self._steps(outline, False, False)
+        steps = self._steps(outline, False, False, is_atomic=False)  # its caller's arrays are nobody else's yet
         rest = [*constants, *[None] * len(outline.instructions)]
         run_whole = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
         is_new = True
@@ -432,7 +432,9 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
-    def _steps(self, program: Program, reuse: bool, is_observed: bool) -> list[CallStep | KernelStep]:
+    def _steps(
+        self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True
+    ) -> list[CallStep | KernelStep]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
@@ -441,7 +443,7 @@ class GPUBackend(Backend):
             def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
                 return FusedKernel(program, kernel, sizes, compile, self.memory)
 
-            return steps_of(program, plain, fused, self.memory)
+            return steps_of(program, plain, fused, self.memory, is_atomic)
 
         def implementation(index: int) -> Implementation:
             is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed

@@ -38,6 +38,7 @@ from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.ops.joining import Concatenate
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
@@ -91,6 +92,29 @@ _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True,
 _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
+def _joined(device: Device, op: Any) -> Callable[..., Any]:
+    """Arrays joined along an axis, copied one after the other."""
+
+    def call(*arrays: Any, out: Any = None) -> Any:
+        if out is None:
+            return op.value(*arrays)
+        if any(overlap(out, x) for x in arrays):
+            out[...] = op.value(*arrays)
+        else:
+            op.fill(out, *arrays)
+        return out
+
+    return call
+
+
+def _takes_one_dtype(program: Program, index: int) -> bool:
+    """Whether an instruction's operands are arrays of its value's dtype."""
+    instruction, leaves = program.instructions[index], program.leaves
+    if any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in instruction.inputs):
+        return False
+    return all(program.type_of(i).dtype == instruction.type.dtype for i in instruction.inputs)
+
+
 def convolutions_by(device: Any) -> str:
     """The libraries that compute convolutions on a device, for printouts."""
     own = _direct_by(device)
@@ -118,6 +142,7 @@ ROUTINES: dict[type, Routine] = {
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
     Begin: BEGINNING,
+    Concatenate: Routine(_joined, _takes_one_dtype, writes_out=True, is_captured=True, computes=False),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(ROLES, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),

@@ -63,6 +63,8 @@ class Assign(NonDifferentiableOperator):
     @portable
     def value(self, target: Any, value: Any) -> Any:
         """Write the value, which is copied first if it overlaps the target."""
+        if value is target:  # it has been computed there
+            return target
         # NumPy handles overlap itself, except along a single axis with different strides.
         if not (isinstance(target, np.ndarray) and _copies_in_order(target, value)) and overlap(target, value):
             value = value.copy()

@@ -79,15 +79,19 @@ class Concatenate(AssociativeOperator):
             return np.concatenate(parts, self.axis)
         # A CUDA graph cannot capture CuPy's function, which copies pointers from the host.
         shape: Any = self.output_shape(*(x.shape for x in parts))
-        out, begin = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0]), 0
+        out = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0])
+        self.fill(out, *parts)
+        return out
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        parts, begin = [as_array(x, *arrays) for x in arrays], 0
+        if isinstance(out, np.ndarray):
+            np.concatenate(parts, self.axis, out=out)
+            return
         for part in parts:
             end = begin + part.shape[self.axis]
             out[(slice(None),) * self.axis + (slice(begin, end),)] = part
             begin = end
-        return out
-
-    def fill(self, out: Any, *arrays: Any) -> None:
-        np.concatenate([as_array(x, *arrays) for x in arrays], self.axis, out=out)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))

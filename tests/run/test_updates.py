@@ -226,3 +226,35 @@ def test_overlaps_of_random_layouts_are_those_of_their_elements():
         assert expected <= set(overlapping(arrays))
         for i in range(4):
             assert expected <= {(i, j) for i in range(4) for j in range(4) if Region([arrays[i]]).touches(arrays[j])}
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_value_of_several_targets_is_computed_in_one_of_them(jit):
+    """Later steps read it there, and nothing overwrites it."""
+    be = gen_backend("cpu", jit=jit)
+    x, y = be.array(np.arange(12).reshape(3, 4)), be.array(np.arange(16).reshape(4, 4) / 7)
+    a, b, c, d = (be.zeros((3, 4)) for _ in "abcd")
+    product, wave = be.dot(x, y), be.exp(x / 9)
+    step = function(
+        [], updates=[(a, wave), (b, wave), (c, product), (d, be.tanh(product) + be.sum(be.sqrt(wave), axis=0))]
+    )
+    for number in (1.0, 2.0):
+        x[:] = np.arange(12).reshape(3, 4) * number
+        step()
+        values = x.get() @ y.get(), np.exp(x.get() / 9)
+        wanted = values[1], values[1], values[0], np.tanh(values[0]) + np.sqrt(values[1]).sum(0)
+        for tensor, value in zip((a, b, c, d), wanted, strict=True):
+            np.testing.assert_allclose(tensor.get(), value, rtol=1e-5)
+
+
+def test_an_output_is_no_view_of_a_target(be):
+    x, a = be.array(np.arange(6).reshape(2, 3)), be.zeros((2, 3))
+    value = be.exp(x)
+    step = function([], value.T, updates={a: value})
+    first = step()
+    x[:] = 0
+    second = step()
+    np.testing.assert_allclose(first.get(), np.exp(np.arange(6).reshape(2, 3).T), rtol=1e-6)
+    np.testing.assert_allclose(second.get(), 1)
+    a[:] = 5
+    np.testing.assert_allclose(second.get(), 1)
