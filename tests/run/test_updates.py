@@ -12,9 +12,14 @@ from harness.homes import home
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
+from backends.execution.executor import _is_readable
 from optree import TensorType, function
 from optree.arrays import Region, overlapping
+from optree.compile.aliasing import alias_sets
+from optree.compile.program import flatten
 from optree.errors import OperandError, OptreeError
+from optree.ops.assignment import Assign
+from optree.run.updates import assignments
 
 WAYS = ("kernels", "blocks", "NumPy", "reference", "debug")
 
@@ -258,3 +263,22 @@ def test_an_output_is_no_view_of_a_target(be):
     np.testing.assert_allclose(second.get(), 1)
     a[:] = 5
     np.testing.assert_allclose(second.get(), 1)
+
+
+def test_a_value_is_read_from_a_target_that_is_its_alone(cpu):
+    """Not where an output is a view of it, or something else writes to the target."""
+    x, a = cpu.array(np.ones((2, 3))), cpu.zeros((2, 3))
+    value = cpu.exp(x)
+    cases = [([], [], True), ([], [cpu.sqrt(value)], True), ([], [value.T], False), ([(a[0], x[1])], [], False)]
+    for pairs, outputs, is_readable in cases:
+        roots = [*assignments([(a, value), *pairs]), *outputs]
+        program = flatten(roots)
+        index = next(n for n, each in enumerate(program.instructions) if each.op.name == "exp")
+        assignment = next(
+            n
+            for n, each in enumerate(program.instructions)
+            if len(program.leaves) + index in each.inputs and isinstance(each.op, Assign)
+        )
+        target = program.instructions[assignment].inputs[0]
+        found = _is_readable(program, alias_sets(program), len(program.leaves) + index, target, assignment)
+        assert found is is_readable
