@@ -11,7 +11,7 @@ import numpy as np
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import integer_of, normalise_axis
+from optree.tree.types import broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, variable_of
 
 
@@ -197,6 +197,25 @@ def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 
 
 @function()
+def broadcast_arrays(*operands: Any) -> tuple[Any, ...]:
+    """The operands, each broadcast to the shape of all."""
+    found = [variable_of(x, "broadcast_arrays") for x in operands]
+    if all(None not in x.shape for x in found):
+        sizes = broadcast(*(x.shape for x in found))
+        return tuple(f.broadcast_to(x, sizes) for x in found)
+    like = f.flat_indices(found[0])  # only the sum's shape is used, so it is never computed
+    for x in found[1:]:
+        like = like + f.flat_indices(x)
+    return tuple(f.broadcast_like(x, like) for x in found)
+
+
+@numpy_function(np.broadcast_arrays)
+def _numpy_broadcast_arrays(args: Any) -> tuple[Any, ...]:
+    """`broadcast_arrays` with NumPy's parameters."""
+    return broadcast_arrays(*args)
+
+
+@function()
 def meshgrid(*xi: Any, indexing: str = "xy", sparse: bool = False) -> list[Any]:
     """Coordinate matrices from coordinate vectors, broadcast to one shape unless `sparse`.
 
@@ -213,15 +232,7 @@ def meshgrid(*xi: Any, indexing: str = "xy", sparse: bool = False) -> list[Any]:
         f.expand_dims(x, tuple(j for j in range(len(order)) if j != order[i])) if len(order) > 1 else x
         for i, x in enumerate(vectors)
     ]
-    if sparse or len(spread) < 2:
-        return spread
-    sizes = [spread[order.index(j)].shape[j] for j in range(len(order))]
-    if None not in sizes:
-        return [f.broadcast_to(x, tuple(sizes)) for x in spread]
-    like = f.flat_indices(spread[0])  # only the sum's shape is used, so it is never computed
-    for x in spread[1:]:
-        like = like + f.flat_indices(x)
-    return [f.broadcast_like(x, like) for x in spread]
+    return spread if sparse or len(spread) < 2 else list(broadcast_arrays(*spread))
 
 
 @numpy_function(np.meshgrid)

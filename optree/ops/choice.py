@@ -26,7 +26,7 @@ from optree.ops.traits import (
 from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of, variable_of
 
 # Maximum and minimum
 
@@ -200,6 +200,23 @@ def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
             "has run; np.where(condition, x, y) chooses, and np.where(condition.asnumpyarray()) runs it on the host"
         )
     return f.where(condition, x, y)
+
+
+@function(numpy=np.select)
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """For each element the choice of the first condition that is true there, and the default where none is."""
+    if len(condlist) != len(choicelist) or not len(condlist):
+        raise OperandError(
+            f"select: as many choices as conditions are wanted, one at least; there are {len(choicelist)} choices "
+            f"and {len(condlist)} conditions"
+        )
+    found = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        condition = variable_of(condition, "select")
+        if condition.dtype.kind != "b":
+            raise DTypeError(f"select: the condition {describe(condition)} is not bool")
+        found = f.where(condition, choice, found)
+    return found
 
 
 class Cast(UnaryOperator, ElementwiseOperator):

@@ -327,6 +327,45 @@ def positive(x: Any) -> Any:
     return f.copy(x)
 
 
+@function(numpy=np.conjugate, names=("conj",))
+def conjugate(x: Any) -> Any:
+    """The complex conjugate: of real numbers a copy."""
+    x = variable_of(x, "conjugate")
+    return f.copy(in_dtype(x, floating_of(np.conjugate, x)))
+
+
+@function(numpy=np.real)
+def real(x: Any) -> Any:
+    """The real part: of real numbers a copy."""
+    return f.copy(variable_of(x, "real"))
+
+
+@function(numpy=np.imag)
+def imag(x: Any) -> Any:
+    """The imaginary part: of real numbers zeros."""
+    return f.fill_like(variable_of(x, "imag"), 0)
+
+
+@function(numpy=np.angle)
+def angle(x: Any, deg: bool = False) -> Any:
+    """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0."""
+    x = in_dtype(variable_of(x, "angle"), f.arctan2(0, x).dtype)
+    negative = f.fill_like(x, 180.0 if deg else math.pi)
+    return f.where(f.isnan(x), math.nan, f.where(f.signbit(x), negative, 0.0))
+
+
+@function(numpy=np.isposinf)
+def isposinf(x: Any) -> Any:
+    """Whether each element is infinity."""
+    return f.eq(variable_of(x, "isposinf"), math.inf)
+
+
+@function(numpy=np.isneginf)
+def isneginf(x: Any) -> Any:
+    """Whether each element is -infinity."""
+    return f.eq(variable_of(x, "isneginf"), -math.inf)
+
+
 @function(numpy=np.heaviside)
 def heaviside(x: Any, y: Any) -> Any:
     """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""

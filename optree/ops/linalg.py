@@ -33,6 +33,7 @@ from optree.ops.factorisation import (
     wide,
 )
 from optree.ops.op import Op
+from optree.ops.shape import sizes_for_reshape
 from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
@@ -354,6 +355,32 @@ def _numpy_cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = 
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = f.moveaxis(variable_of(a, "cross"), axisa, -1), f.moveaxis(variable_of(b, "cross"), axisb, -1)
     return f.moveaxis(cross(a, b), -1, axisc)
+
+
+@function(numpy=np.inner)
+def inner(x: Any, y: Any) -> Any:
+    """The sums of products over the last axes of both; of a number, the product."""
+    x, y = (variable_of(given, "inner") for given in (x, y))
+    return f.tensordot(x, y, axes=((-1,), (-1,))) if x.ndim and y.ndim else x * y
+
+
+@function(numpy=np.vdot)
+def vdot(x: Any, y: Any) -> Any:
+    """The dot product of two operands, flattened."""
+    return f.dot(f.ravel(variable_of(x, "vdot")), f.ravel(variable_of(y, "vdot")))
+
+
+@function(numpy=np.kron)
+def kron(x: Any, y: Any) -> Any:
+    """The Kronecker product: blocks of the second operand, scaled by each element of the first."""
+    x, y = (variable_of(given, "kron") for given in (x, y))
+    ndim = max(x.ndim, y.ndim)
+    x, y = (f.expand_dims(given, tuple(range(ndim - given.ndim))) if given.ndim < ndim else given for given in (x, y))
+    if not ndim:
+        return x * y
+    sizes = [None if None in pair else pair[0] * pair[1] for pair in zip(x.shape, y.shape, strict=True)]
+    blocks = f.expand_dims(x, tuple(range(1, 2 * ndim, 2))) * f.expand_dims(y, tuple(range(0, 2 * ndim, 2)))
+    return f.reshape(blocks, sizes_for_reshape(sizes, x, "kron"))
 
 
 @function(numpy=np.vecdot)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.ops.elementwise import floating_of
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
-from optree.tree.variable import in_dtype, variable_of
+from optree.tree.variable import in_dtype, number_of, variable_of
 
 
 class Safelog(OwnFunction):
@@ -196,6 +197,16 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
         (x, y), (delta,) = inputs, output_gradients
         ahead = f.where(f.eq(x, y), 0, x - y)  # inf - inf would be nan
         return [delta * f.sig(ahead), delta * f.sig(-ahead)]
+
+
+@function(numpy=np.logaddexp2)
+def logaddexp2(x: Any, y: Any) -> Any:
+    """log2(2 ** x + 2 ** y), without overflow."""
+    x, y = (variable_of(operand, "logaddexp2") for operand in (x, y))
+    dtype = floating_of(np.logaddexp2, x, y)
+    numbers = number_of(x), number_of(y)  # weak
+    x, y = (in_dtype(v, dtype) * LN2 if n is None else n * LN2 for v, n in zip((x, y), numbers, strict=True))
+    return f.logaddexp(x, y) * (1 / LN2)
 
 
 @function()

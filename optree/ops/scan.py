@@ -11,6 +11,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
+from optree.errors import ShapeError, describe
 from optree.ops.batching import aligned
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
@@ -193,11 +194,25 @@ def _before(x: Variable, axis: int, first: float) -> Variable:
     return f.head_like(f.pad(x, widths, first), x, axis)
 
 
+def _end_of(x: Variable, value: Any, axis: int) -> Variable:
+    """A value put before or after an operand: a number, of NumPy's dtype, stands along the other axes."""
+    value = variable_of(value if isinstance(value, Variable) else np.asarray(value), "diff")
+    if value.ndim:
+        return value
+    sizes = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
+    if None in sizes:
+        raise ShapeError(f"diff: the sizes of {describe(x)} must be known to put a number before or after it")
+    return f.broadcast_to(value, sizes)
+
+
 @function(numpy=np.diff)
-def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
-    """The n-th differences along an axis; for bools, whether neighbours differ."""
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The n-th differences along an axis, with values put before and after; for bools, whether neighbours differ."""
     x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
+    if prepend is not None or append is not None:
+        ends = [None if each is None else _end_of(x, each, axis) for each in (prepend, append)]
+        x = f.concatenate([each for each in (ends[0], x, ends[1]) if each is not None], axis)
     for _ in range(integer_of(n, "diff: n", 0)):
         later, earlier = slice_along(x, axis, 1, None), slice_along(x, axis, None, -1)
         x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import AxisError, ShapeError, describe
+from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
 from optree.ops.op import Op
@@ -17,7 +17,7 @@ from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon, variable_of
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -492,15 +492,62 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     return f.transpose(x, tuple(order))
 
 
+@function(numpy=np.rollaxis)
+def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
+    """The operand with an axis moved back, in front of the axis `start`."""
+    ndim = as_variable(x).ndim
+    axis, start = normalise_axis(axis, ndim, "rollaxis"), normalise_axis(start, ndim + 1, "rollaxis")
+    return moveaxis(x, axis, start - 1 if axis < start else start)
+
+
 @function(numpy=np.ravel)
-def ravel(x: Any) -> Any:
-    """The operand flattened to 1-D, in C order."""
-    return f.reshape(x, (-1,))
+def ravel(x: Any, order: str = "C") -> Any:
+    """The operand flattened to 1-D, in C order, or with ``order="F"`` in Fortran's."""
+    return _in_order(x, (-1,), order, "ravel")
 
 
 @numpy_function(np.reshape)
-def _numpy_reshape(x: Any, shape: Any) -> Any:
-    return f.reshape(x, shape)
+def _numpy_reshape(x: Any, shape: Any, order: str = "C") -> Any:
+    return _in_order(x, shape, order, "reshape")
+
+
+def _in_order(x: Any, shape: Any, order: str, what: str) -> Any:
+    """The operand in another shape, its elements read and written in C or Fortran order."""
+    if order not in ("C", "F"):
+        raise OperandError(f"{what}: order is 'C' or 'F', not {order!r}; trees have no strides")
+    if order == "C":
+        return f.reshape(x, shape)
+    return f.transpose(f.reshape(f.transpose(x), sizes_of(shape, what)[::-1]))
+
+
+def _at_least(count: int, what: str, operands: Sequence[Any]) -> Any:
+    """The operands with axes of size 1, NumPy's, where they have fewer than `count`; alone, or several as a tuple."""
+    found = []
+    for x in operands:
+        x = variable_of(x, what)
+        if x.ndim < count:
+            first = [*range(min(count, 2) - x.ndim)]
+            x = f.expand_dims(x, (*first, *range(max(x.ndim, 2), count)))
+        found.append(x)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@function()
+def atleast_1d(*operands: Any) -> Any:
+    """The operand with an axis at least; of several, a tuple."""
+    return _at_least(1, "atleast_1d", operands)
+
+
+@function()
+def atleast_2d(*operands: Any) -> Any:
+    """The operand with two axes at least, those missing in front; of several, a tuple."""
+    return _at_least(2, "atleast_2d", operands)
+
+
+@function()
+def atleast_3d(*operands: Any) -> Any:
+    """The operand with three axes at least, as NumPy's: a vector is the second axis; of several, a tuple."""
+    return _at_least(3, "atleast_3d", operands)
 
 
 @numpy_function(np.size)
@@ -510,3 +557,11 @@ def _numpy_size(a: Any, axis: Any = None) -> int:
 
 NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
 NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
+NUMPY_FUNCTIONS[np.atleast_1d] = lambda arys: atleast_1d(*arys)
+NUMPY_FUNCTIONS[np.atleast_2d] = lambda arys: atleast_2d(*arys)
+NUMPY_FUNCTIONS[np.atleast_3d] = lambda arys: atleast_3d(*arys)
+NUMPY_FUNCTIONS[np.result_type] = lambda args: np.result_type(
+    *(x.dtype if isinstance(x, Variable) else x for x in args)
+)
+NUMPY_FUNCTIONS[np.iscomplexobj] = lambda x: False
+NUMPY_FUNCTIONS[np.isrealobj] = lambda x: True

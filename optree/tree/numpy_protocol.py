@@ -15,7 +15,7 @@ import numpy as np
 
 from optree.dtypes import can_cast
 from optree.errors import DTypeError
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 
 #: The NumPy function of each ufunc's ``reduce``.
 REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
@@ -126,7 +126,7 @@ def no_equal(func: Callable[..., Any]) -> TypeError:
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
     module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
     name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
-    ours = FUNCTIONS.get(func.__name__)
+    ours = None if func.__name__ in OPS else FUNCTIONS.get(func.__name__)  # the op resize is not np.resize
     sized = ours is not None and "size" in inspect.signature(ours).parameters
     remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
     return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")

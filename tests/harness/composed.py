@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from harness import windowed
+from harness.cases import Case, floating, in_double, in_double_of_all, wide
+from harness.networks import NORMALISATION, RECURRENT
 from optree.registry import f
 from optree.testing.examples import Example
-
-
-class Case(NamedTuple):
-    """A call of a composed function, and its meaning.
-
-    Attributes
-    ----------
-    operands : tuple
-        As in an op's examples: shapes, lists of integers, numbers.
-    build, meaning : callable
-        Of the operands: the tree, and its value on arrays.
-    """
-
-    operands: tuple[Any, ...]
-    build: Callable[..., Any]
-    meaning: Callable[..., Any]
 
 
 def _rounded_power(x: Any, y: Any) -> Any:
@@ -37,31 +23,6 @@ def _added(x: Any, value: Any, rows: Any) -> Any:
     result = np.array(x)
     np.add.at(result, rows, value)
     return result
-
-
-def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
-    def meaning(x: Any) -> Any:
-        dtype = x.dtype if x.dtype.kind == "f" else np.float64
-        return np.asarray(function(x.astype(np.float64))).astype(dtype)
-
-    return meaning
-
-
-def _wide(x: Any) -> Any:
-    return x.astype(np.float64)
-
-
-def _floating(x: Any) -> Any:
-    return x.dtype if x.dtype.kind == "f" else np.float64
-
-
-def _in_double_of_all(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of several operands."""
-
-    def meaning(*values: Any) -> Any:
-        return np.asarray(function(*map(_wide, values))).astype(np.result_type(*map(_floating, values)))
-
-    return meaning
 
 
 def _log_sigmoid(x: Any) -> Any:
@@ -106,6 +67,43 @@ ELEMENTWISE = {
     "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
     "positive": [_same("positive", (2, 3))],
+    "conjugate": [_same("conjugate", (2, 3))],
+    "real": [_same("real", (2, 3))],
+    "imag": [_same("imag", (2, 3))],
+    "angle": [_same("angle", (2, 3)), _same("angle", (3,), deg=True)],
+    **{
+        name: [
+            _same(name, (2, 3)),
+            Case(
+                ((3,),),
+                lambda x, name=name: getattr(f, name)(x / 0.0),
+                lambda x, name=name: getattr(np, name)(x / 0.0),
+            ),
+        ]
+        for name in ("isposinf", "isneginf")
+    },
+    "logaddexp2": [
+        _same("logaddexp2", (2, 3), (3,)),
+        _same("logaddexp2", (3,), 0.5),
+        Case(((3,),), lambda x: f.logaddexp2(x * 2000.0, x), lambda x: np.logaddexp2(x * 2000.0, x)),
+    ],
+    "select": [
+        Case(
+            ((2, 3), (3,), ()),
+            lambda x, y, z: f.select([x > 1, x < 0], [x, y], z),
+            lambda x, y, z: np.select([x > 1, x < 0], [x, y], z),
+        ),
+        Case(((2, 3),), lambda x: f.select([x > 0], [x]), lambda x: np.select([x > 0], [x])),
+    ],
+    "inner": [_same("inner", (2, 3), (4, 3)), _same("inner", (3,), (3,)), _same("inner", (2, 3), ())],
+    "vdot": [_same("vdot", (2, 3), (2, 3)), _same("vdot", (2, 3), (6,)), _same("vdot", (), ())],
+    "kron": [
+        _same("kron", (2, 3), (3, 2)),
+        _same("kron", (2,), (2, 3)),
+        _same("kron", (2, 1, 2), (3,)),
+        _same("kron", (), ()),
+        _same("kron", (2, 2), 3.0),
+    ],
     "heaviside": [_same("heaviside", (2, 3), (3,)), _same("heaviside", (2, 3), 0.5)],
     "nan_to_num": [
         Case(((2, 3),), lambda x: f.nan_to_num(x) * x, lambda x: np.nan_to_num(x) * x),
@@ -159,6 +157,14 @@ ARRANGEMENT = {
     ],
     "trace": [_same("trace", (3, 4)), _same("trace", (2, 4, 3), offset=1, axis1=1, axis2=2)],
     "fliplr": [_same("fliplr", (2, 3))],
+    "rollaxis": [_same("rollaxis", (2, 3, 4), *axes) for axes in ((2,), (0, 2), (-2, 3))],
+    "broadcast_arrays": [
+        _same("broadcast_arrays", (2, 1), (3,), pick=0),
+        _same("broadcast_arrays", (2, 1), (3,), (), pick=2),
+    ],
+    "atleast_1d": [*(_same("atleast_1d", x) for x in ((), (3,), (2, 3))), _same("atleast_1d", (), (2,), pick=0)],
+    "atleast_2d": [_same("atleast_2d", shape) for shape in ((), (3,), (2, 3))],
+    "atleast_3d": [_same("atleast_3d", shape) for shape in ((), (3,), (2, 3), (2, 3, 1))],
     "flipud": [_same("flipud", (2, 3)), _same("flipud", (3,))],
     "rot90": [_same("rot90", (2, 3), k=k) for k in range(-1, 4)] + [_same("rot90", (2, 3, 2), axes=(2, 0))],
     "array_split": [
@@ -344,12 +350,12 @@ STATISTICS = {
         Case(
             ((3, 4), (4,)),
             lambda x, w: f.average(x, 1, f.square(w * 1.0) + 1, keepdims=False),
-            _in_double_of_all(lambda x, w: np.average(x, 1, w * w + 1)),
+            in_double_of_all(lambda x, w: np.average(x, 1, w * w + 1)),
         ),
         Case(
             ((3, 4), (3, 4)),
             lambda x, w: f.average(x, None, f.square(w * 1.0) + 1, True)[1],
-            _in_double_of_all(lambda x, w: np.average(x, None, w * w + 1, True, keepdims=True)[1]),
+            in_double_of_all(lambda x, w: np.average(x, None, w * w + 1, True, keepdims=True)[1]),
         ),
     ],
     "cov": [
@@ -369,165 +375,6 @@ STATISTICS = {
 }
 
 
-def _standard(x: Any, axis: Any) -> Any:
-    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-5)
-
-
-def _mean_floats(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of float64 values, in the dtype of a mean of them all."""
-
-    def meaning(*values: Any) -> Any:
-        dtypes = [np.mean(np.ones(1, x.dtype)).dtype for x in values[:1]] + [x.dtype for x in values[1:]]
-        return np.asarray(function(*map(_wide, values))).astype(np.result_type(*dtypes))
-
-    return meaning
-
-
-def _batch(pick: int, *names: str, **options: Any) -> Callable[..., Any]:
-    """One of the outputs of `batch_norm` of an operand and of others under these names; variances are squares."""
-
-    def call(x: Any, *rest: Any) -> Any:
-        given = {n: f.square(y * 1.0) + 1.0 if n == "variance" else y for n, y in zip(names, rest, strict=True)}
-        return f.batch_norm(x, **given, **options)[pick]
-
-    return call
-
-
-NORMALISATION = {
-    "batch_norm": [
-        Case(
-            ((4, 3), (3,), (3,)),
-            _batch(0, "gain", "bias"),
-            _mean_floats(lambda x, g, b: _standard(x, 0) * g + b),
-        ),
-        Case(
-            ((2, 2, 3, 2), (2,)),
-            _batch(0, "gain"),
-            _mean_floats(lambda x, g: _standard(x, (0, 2, 3)) * g.reshape(2, 1, 1)),
-        ),
-        Case(
-            ((2, 4, 3), (3,), (3,)),
-            _batch(1, "mean", "variance", axis=-1),
-            lambda x, m, v: (0.9 * _wide(m) + 0.1 * _wide(x).mean((0, 1))).astype(m.dtype),
-        ),
-        Case(
-            ((4, 3), (3,), (3,)),
-            lambda x, m, v: f.batch_norm(x, mean=m, variance=v, momentum=0.25)[2],
-            lambda x, m, v: (0.75 * _wide(v) + 0.25 * _wide(x).var(0, ddof=1)).astype(v.dtype),
-        ),
-        Case(((4, 3),), _batch(1), _mean_floats(lambda x: x.mean(0))),
-        Case(((4, 3),), _batch(2), _mean_floats(lambda x: x.var(0))),
-        Case(
-            ((4, 3), (3,), (3,), (3,)),
-            _batch(0, "bias", "mean", "variance", training=False),
-            _in_double_of_all(lambda x, b, m, v: (x - m) / np.sqrt(v * v + 1 + 1e-5) + b),
-        ),
-    ],
-    "layer_norm": [
-        Case(((3, 4),), lambda x: f.layer_norm(x), _mean_floats(lambda x: _standard(x, -1))),
-        Case(
-            ((2, 3, 4), (4,), (4,)),
-            lambda x, g, b: f.layer_norm(x, g, b),
-            _mean_floats(lambda x, g, b: _standard(x, -1) * g + b),
-        ),
-        Case(
-            ((2, 3, 4), (2, 4)),
-            lambda x, g: f.layer_norm(x, g, axis=(0, 2)),
-            _mean_floats(lambda x, g: _standard(x, (0, 2)) * g[:, None]),
-        ),
-    ],
-    "rms_norm": [
-        Case(
-            ((3, 4), (4,)),
-            lambda x, g: f.rms_norm(x, g),
-            _mean_floats(lambda x, g: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * g),
-        ),
-        Case(
-            ((3, 4),),
-            lambda x: f.rms_norm(x, axis=0, epsilon=1.0),
-            _mean_floats(lambda x: x / np.sqrt((x * x).mean(0, keepdims=True) + 1)),
-        ),
-    ],
-    "instance_norm": [
-        Case(
-            ((2, 3, 4), (3,), (3,)),
-            lambda x, g, b: f.instance_norm(x, g, b),
-            _mean_floats(lambda x, g, b: _standard(x, 2) * g[:, None] + b[:, None]),
-        ),
-        Case(((2, 2, 2, 3),), lambda x: f.instance_norm(x, axis=-1), _mean_floats(lambda x: _standard(x, (1, 2)))),
-    ],
-    "group_norm": [
-        Case(
-            ((2, 4, 3), (4,), (4,)),
-            lambda x, g, b: f.group_norm(x, 2, g, b),
-            _mean_floats(
-                lambda x, g, b: _standard(x.reshape(2, 2, 2, 3), (2, 3)).reshape(x.shape) * g[:, None] + b[:, None]
-            ),
-        ),
-        Case(
-            ((2, 3, 6),),
-            lambda x: f.group_norm(x, 3, axis=-1),
-            _mean_floats(lambda x: _standard(x.reshape(2, 3, 3, 2), (1, 3)).reshape(x.shape)),
-        ),
-    ],
-}
-
-
-def _sig(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def _recurrent(kind: str, mask: Any = None, reverse: bool = False, batch_first: bool = False) -> Callable[..., Any]:
-    """The outputs of a recurrent network, one step after the other in float64."""
-
-    def meaning(x: Any, w: Any, u: Any, b: Any = 0.0) -> Any:
-        dtype = np.result_type(*(y for y in (x, w, u, b) if hasattr(y, "dtype")), np.float16)
-        x, w, u = (np.asarray(y, np.float64) for y in (x, w, u))
-        x = x.swapaxes(0, 1) if batch_first else x
-        h = c = np.zeros((x.shape[1], len(u)))
-        out = np.zeros((*x.shape[:2], len(u)))
-        for t in range(len(x))[:: -1 if reverse else 1]:
-            before = h, c
-            enters, kept = (np.split(y, u.shape[1] // len(u), axis=1) for y in (x[t] @ w + b, h @ u))
-            if kind == "rnn":
-                h = np.tanh(enters[0] + kept[0])
-            elif kind == "lstm":
-                i, g, n, o = (p + q for p, q in zip(enters, kept, strict=True))
-                c = _sig(g) * c + _sig(i) * np.tanh(n)
-                h = _sig(o) * np.tanh(c)
-            else:
-                r, z = (_sig(p + q) for p, q in zip(enters[:2], kept[:2], strict=True))
-                h = (1 - z) * np.tanh(enters[2] + r * kept[2]) + z * h
-            if mask is not None:
-                h, c = (np.where(mask[t][:, None], new, old) for new, old in zip((h, c), before, strict=True))
-            out[t] = h
-        return (out.swapaxes(0, 1) if batch_first else out).astype(dtype)
-
-    return meaning
-
-
-RECURRENT = {
-    kind: [
-        Case(
-            ((3, 2, 2), (2, 2 * gates), (2, 2 * gates), (2 * gates,)),
-            lambda *xs, kind=kind: getattr(f, kind)(*(x * 0.5 for x in xs)).outputs,
-            lambda *xs, kind=kind: _recurrent(kind)(*(x * np.asarray(0.5, _floating(x)) for x in xs)),
-        ),
-        Case(
-            ((2, 3, 2), (2, 2 * gates), (2, 2 * gates)),
-            lambda *xs, kind=kind: (
-                getattr(f, kind)(
-                    *(x * 0.5 for x in xs), mask=np.array([[1, 1, 0], [0, 1, 1]], bool), reverse=True, batch_first=True
-                ).outputs
-            ),
-            lambda *xs, kind=kind: _recurrent(kind, np.array([[1, 0], [1, 1], [0, 1]], bool), True, True)(
-                *(x * np.asarray(0.5, _floating(x)) for x in xs)
-            ),
-        ),
-    ]
-    for kind, gates in (("rnn", 1), ("lstm", 4), ("gru", 3))
-}
-
 ORDERING = {
     "digitize": [
         Case(((2, 3),), lambda x: f.digitize(x, [-1.0, 0.0, 1.0]), lambda x: np.digitize(x, [-1.0, 0.0, 1.0])),
@@ -545,7 +392,7 @@ ORDERING = {
         Case(
             ((2, 5),),
             lambda x: f.histogram_bin_edges(x, 4),
-            lambda x: np.histogram_bin_edges(_wide(x), 4).astype(_floating(x)),
+            lambda x: np.histogram_bin_edges(wide(x), 4).astype(floating(x)),
         ),
     ],
     "histogram": [
@@ -553,8 +400,8 @@ ORDERING = {
         Case(
             ((20,), (20,)),
             lambda x, w: f.histogram(x, 3, (-1, 2), weights=w)[0],
-            lambda x, w: np.histogram(x, 3, (-1, 2), weights=_wide(w))[0].astype(
-                _floating(w) if w.dtype.kind != "i" else w.dtype
+            lambda x, w: np.histogram(x, 3, (-1, 2), weights=wide(w))[0].astype(
+                floating(w) if w.dtype.kind != "i" else w.dtype
             ),
         ),
     ],
@@ -585,9 +432,9 @@ INTERPOLATION = {
         Case(
             ((2, 5), (5,)),
             lambda x, y: f.gradient(x, f.cumsum(f.square(y * 1.0) + 1), axis=1, edge_order=2),
-            _in_double_of_all(lambda x, y: np.gradient(x, np.cumsum(y * y + 1), axis=1, edge_order=2)),
+            in_double_of_all(lambda x, y: np.gradient(x, np.cumsum(y * y + 1), axis=1, edge_order=2)),
         ),
-        Case(((3, 3),), lambda x: f.gradient(x, 2.0, 0.5)[1], _in_double_of_all(lambda x: np.gradient(x, 2.0, 0.5)[1])),
+        Case(((3, 3),), lambda x: f.gradient(x, 2.0, 0.5)[1], in_double_of_all(lambda x: np.gradient(x, 2.0, 0.5)[1])),
     ],
     "interp": [
         Case(
@@ -646,24 +493,22 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3),), lambda x: f.log_sigmoid(x * 100), lambda x: _log_sigmoid(x * 100)),
     ],
     "var": [
-        Case(((3, 4),), lambda x: f.var(x), _in_double(lambda x: np.var(x, keepdims=True))),
-        Case(((3, 4),), lambda x: f.var(x, axis=0), _in_double(lambda x: np.var(x, axis=0, keepdims=True))),
+        Case(((3, 4),), lambda x: f.var(x), in_double(lambda x: np.var(x, keepdims=True))),
+        Case(((3, 4),), lambda x: f.var(x, axis=0), in_double(lambda x: np.var(x, axis=0, keepdims=True))),
         Case(
             ((3, 4),),
             lambda x: f.var(x, axis=-1, ddof=1, keepdims=False),
-            _in_double(lambda x: np.var(x, axis=-1, ddof=1)),
+            in_double(lambda x: np.var(x, axis=-1, ddof=1)),
         ),
-        Case(
-            ((2, 3, 2),), lambda x: f.var(x, axis=(0, 2)), _in_double(lambda x: np.var(x, axis=(0, 2), keepdims=True))
-        ),
+        Case(((2, 3, 2),), lambda x: f.var(x, axis=(0, 2)), in_double(lambda x: np.var(x, axis=(0, 2), keepdims=True))),
     ],
     "std": [
-        Case(((3, 4),), lambda x: f.std(x), _in_double(lambda x: np.std(x, keepdims=True))),
-        Case(((3, 4),), lambda x: f.std(x, axis=0), _in_double(lambda x: np.std(x, axis=0, keepdims=True))),
+        Case(((3, 4),), lambda x: f.std(x), in_double(lambda x: np.std(x, keepdims=True))),
+        Case(((3, 4),), lambda x: f.std(x, axis=0), in_double(lambda x: np.std(x, axis=0, keepdims=True))),
         Case(
             ((3, 4),),
             lambda x: f.std(x, axis=-1, ddof=1, keepdims=False),
-            _in_double(lambda x: np.std(x, axis=-1, ddof=1)),
+            in_double(lambda x: np.std(x, axis=-1, ddof=1)),
         ),
     ],
     "batched_dot": [
@@ -701,7 +546,11 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3, 4),), lambda x: f.moveaxis(x, 0, -1), lambda x: np.moveaxis(x, 0, -1)),
         Case(((2, 3, 4),), lambda x: f.moveaxis(x, (2, 0), (0, 1)), lambda x: np.moveaxis(x, (2, 0), (0, 1))),
     ],
-    "ravel": [Case(((2, 3),), lambda x: f.ravel(x), np.ravel), Case(((),), lambda x: f.ravel(x), np.ravel)],
+    "ravel": [
+        Case(((2, 3),), lambda x: f.ravel(x), np.ravel),
+        Case(((),), lambda x: f.ravel(x), np.ravel),
+        _same("ravel", (2, 3), order="F"),
+    ],
     "round": [
         Case(((2, 3),), lambda x: f.round(x), np.round),
         Case(((2, 3),), lambda x: f.round(x, 1), lambda x: np.round(x, 1)),
@@ -723,6 +572,8 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 5),), lambda x: f.diff(x), lambda x: np.diff(x)),
         Case(((5, 2),), lambda x: f.diff(x, n=2, axis=0), lambda x: np.diff(x, n=2, axis=0)),
         Case(((3,),), lambda x: f.diff(x, n=0), lambda x: np.diff(x, n=0)),
+        _same("diff", (2, 3), axis=0, prepend=0, append=1.5),
+        Case(((2, 3), (2, 1)), lambda x, y: f.diff(x, append=y), lambda x, y: np.diff(x, append=y)),
         Case(((2, 1),), lambda x: f.diff(x), lambda x: np.diff(x)),
     ],
     "isclose": [

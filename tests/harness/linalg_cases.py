@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.composed import Case
+from harness.cases import Case
 from optree.registry import f
 from optree.testing.examples import Example
 from optree.tree.variable import constant

@@ -83,6 +83,8 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: 100 >> x.astype("int16"),
     ],
     np.positive: [lambda x: np.positive(x), lambda x: +x],
+    np.conjugate: [lambda x: np.conj(x), lambda x: np.conjugate(x > 1)],
+    np.logaddexp2: [lambda x: np.logaddexp2(x, 2.0), lambda x: np.logaddexp2(x.astype("float32"), x[0])],
     np.heaviside: [lambda x: np.heaviside(x - 2.0, 0.5), lambda x: np.heaviside(x - 2.0, x)],
     np.nan_to_num: [
         lambda x: np.nan_to_num(x / np.array([0.0, 1.0, 1.0])),
@@ -113,7 +115,13 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.transpose(x, (1, 0)),
         lambda x: np.transpose(x, axes=[0, 1]),
     ],
-    np.reshape: [lambda x: np.reshape(x, (3, 2)), lambda x: np.reshape(x, -1), lambda x: np.reshape(x, shape=(1, 6))],
+    np.reshape: [
+        lambda x: np.reshape(x, (3, 2)),
+        lambda x: np.reshape(x, -1),
+        lambda x: np.reshape(x, shape=(1, 6)),
+        lambda x: np.reshape(x, (3, 2), order="F"),
+        lambda x: np.reshape(x, (3, -1), order="F"),
+    ],
     np.broadcast_to: [lambda x: np.broadcast_to(x, (4, 2, 3))],
     np.expand_dims: [lambda x: np.expand_dims(x, 1), lambda x: np.expand_dims(x, axis=(0, -1))],
     np.squeeze: [lambda x: np.squeeze(np.expand_dims(x, 0)), lambda x: np.squeeze(np.expand_dims(x, 1), axis=1)],
@@ -121,7 +129,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.matrix_transpose: [lambda x: np.matrix_transpose(x)],
     np.swapaxes: [lambda x: np.swapaxes(x, 0, 1)],
     np.moveaxis: [lambda x: np.moveaxis(x, 0, -1)],
-    np.ravel: [lambda x: np.ravel(x)],
+    np.ravel: [lambda x: np.ravel(x), lambda x: np.ravel(x, order="F"), lambda x: np.ravel(x, "C")],
     np.take: [
         lambda x: np.take(x, np.array([2, 0]), axis=1),
         lambda x: np.take(x, np.array([5, 0])),
@@ -158,6 +166,16 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.count_nonzero: [lambda x: np.count_nonzero(x, axis=0), lambda x: np.count_nonzero(x, axis=1, keepdims=True)],
     np.cross: [lambda x: np.cross(x, np.ones(3)), lambda x: np.cross(x[0], x[1], axis=0)],
     np.vecdot: [lambda x: np.vecdot(x, np.ones(3))],
+    np.inner: [lambda x: np.inner(x, x), lambda x: np.inner(2.0, x), lambda x: np.inner(np.ones(3), x)],
+    np.vdot: [lambda x: np.vdot(x, x)],
+    np.kron: [lambda x: np.kron(x, x), lambda x: np.kron(np.eye(2), x), lambda x: np.kron(x, np.ones((2, 1, 2)))],
+    np.select: [lambda x: np.select([x > 3, x > 1], [x, -x], 9.0), lambda x: np.select([x > 3], [1])],
+    np.rollaxis: [lambda x: np.rollaxis(x, 1), lambda x: np.rollaxis(x, 0, 2)],
+    np.real: [lambda x: np.real(x)],
+    np.imag: [lambda x: np.imag(x)],
+    np.angle: [lambda x: np.angle(x - 2), lambda x: np.angle(2 - x, deg=True), lambda x: np.angle(x > 1)],
+    np.isposinf: [lambda x: np.isposinf(1 / (x - 1))],
+    np.isneginf: [lambda x: np.isneginf(-1 / (x - 1))],
     np.ptp: [lambda x: np.ptp(x), lambda x: np.ptp(x, axis=0, keepdims=True)],
     np.average: [
         lambda x: np.average(x),
@@ -229,7 +247,13 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.cumsum(x, axis=0, dtype=np.float32),
     ],
     np.cumprod: [lambda x: np.cumprod(x), lambda x: np.cumprod(x, axis=0)],
-    np.diff: [lambda x: np.diff(x), lambda x: np.diff(x, 2, 1), lambda x: np.diff(x > 1, axis=0)],
+    np.diff: [
+        lambda x: np.diff(x),
+        lambda x: np.diff(x, 2, 1),
+        lambda x: np.diff(x > 1, axis=0),
+        lambda x: np.diff(x, prepend=0),
+        lambda x: np.diff(x, axis=0, append=x),
+    ],
     np.sort: [
         lambda x: np.sort(-x),
         lambda x: np.sort(x, axis=0, kind="stable"),
@@ -268,6 +292,10 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
     np.vsplit: [lambda x: np.vsplit(x, 2)],
     np.divmod: [lambda x: np.divmod(x, 2.0), lambda x: divmod(7, x + 1.0), lambda x: divmod(x.astype("int64"), 3)],
+    np.atleast_1d: [lambda x: np.atleast_1d(x, np.sum(x))],
+    np.atleast_2d: [lambda x: np.atleast_2d(x[0], x, np.sum(x))],
+    np.atleast_3d: [lambda x: np.atleast_3d(x, x[0], np.sum(x), np.expand_dims(x, 2))],
+    np.broadcast_arrays: [lambda x: np.broadcast_arrays(x, np.expand_dims(x, (0, 1)), np.sum(x))],
     np.dsplit: [lambda x: np.dsplit(np.expand_dims(x, 0), 3)],
     np.histogram: [
         lambda x: np.histogram(x, 4),
@@ -291,6 +319,9 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
 
 #: The NumPy functions that tell what is known without running: they give a value, not a tree.
 FACTS = {
+    np.result_type: [lambda x: np.result_type(x, np.float32), lambda x: np.result_type(x.astype("int8"), 1.0)],
+    np.iscomplexobj: [lambda x: np.iscomplexobj(x)],
+    np.isrealobj: [lambda x: np.isrealobj(x)],
     np.shape: [lambda x: np.shape(x)],
     np.ndim: [lambda x: np.ndim(x)],
     np.size: [lambda x: np.size(x), lambda x: np.size(x, 1), lambda x: np.size(x, axis=-2)],
@@ -521,7 +552,7 @@ class _Other:
 def test_another_librarys_arrays_have_their_say(cpu: Any) -> None:
     x = cpu.ones(2)
     assert np.gcd(x, _Other()) == "gcd"
-    assert np.kron(x, _Other()) == "kron"
+    assert np.convolve(x, _Other()) == "convolve"
 
 
 def test_where_of_a_condition_alone_is_for_the_host(cpu: Any) -> None:
