@@ -36,7 +36,7 @@ def init(be: Any, engine: str | None = None, timeout: float = 45.0) -> Group:
     engine : {'mpi', 'nccl', 'alone'}, optional
         By default NCCL for a GPU and MPI for a CPU, if there is more than one process.
     timeout : float
-        The seconds that a rank waits for the others before it raises.
+        The seconds that a rank waits for the others before it raises, and here, as MPI starts, before it ends.
 
     Returns
     -------

@@ -8,13 +8,14 @@ time, and a process that ends tells the others, by the same comparison.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
-from threading import get_ident
+from threading import TIMEOUT_MAX, get_ident
 from types import TracebackType
 from typing import Any
 
@@ -298,10 +299,22 @@ class Beside:
             wait([self._jobs.popleft()])
 
 
+def _wait_until_all_ranks_call_init(timeout: float) -> None:
+    """Start MPI; if not all processes do within a number of seconds, end this one, with a traceback that names this.
+
+    A rank that has ended before leaves the others waiting, in C that holds the GIL: no Python could raise an error.
+    """
+    faulthandler.dump_traceback_later(min(timeout, TIMEOUT_MAX), exit=True, file=2)
+    try:
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
     """The engine of all processes; MPI knows them."""
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _wait_until_all_ranks_call_init(timeout)
     global _beside
     if _beside is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         _beside = Beside()

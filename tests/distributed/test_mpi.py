@@ -9,6 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from functools import cache
 from importlib.util import find_spec
@@ -136,6 +137,23 @@ def test_failures_end_all_ranks_with_an_error_that_says_why(name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is killed by a signal")
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_rank_that_ends_before_init_ends_all(status: int) -> None:
+    """MPI's start would wait for it for ever."""
+    program = f"""
+        import sys
+        from backends import gen_backend
+        from optree.distributed import init, launched
+        if launched().rank == 1:
+            sys.exit({status})
+        init(gen_backend("cpu", jit=False), timeout=4)
+    """
+    begin = time.monotonic()
+    made = launch(3, "-c", textwrap.dedent(program))
+    assert made.returncode != 0 and "in _wait_until_all_ranks_call_init" in made.stderr, made.stderr[-2000:]
+    assert time.monotonic() - begin < 60
+
+
 def test_a_rank_that_is_killed_ends_all() -> None:
     last = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
     start = time.monotonic()
