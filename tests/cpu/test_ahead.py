@@ -110,6 +110,7 @@ def test_what_is_compiled_ahead_is_what_runs(build, counted, monkeypatch, tmp_pa
     monkeypatch.setattr(
         compiler, "_from_compiler", lambda *given: compiled_by.append(threading.current_thread()) or whole(*given)
     )
+    assert enter() is not None  # once for a process: not of what is counted
     counts, values = [], []
     for threads in (1, 2):
         compiled_by.clear()
