@@ -401,7 +401,7 @@ ORDERING = {
             ((20,), (20,)),
             lambda x, w: f.histogram(x, 3, (-1, 2), weights=w)[0],
             lambda x, w: np.histogram(x, 3, (-1, 2), weights=wide(w))[0].astype(
-                floating(w) if w.dtype.kind != "i" else w.dtype
+                floating(w) if w.dtype.kind not in "iu" else w.dtype
             ),
         ),
     ],
