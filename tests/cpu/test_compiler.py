@@ -231,7 +231,7 @@ def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
     start = time.monotonic()
     with override(compile_seconds=0.3), pytest.raises(CompilerError, match=r"slow took more than 0.3 .*: thinking"):
         compiled()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # not the minute that it sleeps
     assert ended(int((tmp_path / "pid").read_text()))
 
 
