@@ -137,6 +137,7 @@ CALLS: dict[str, Line] = {
     "copy(x)": lambda x: np.copy(x),
     "nan_to_num(x)": lambda x: np.nan_to_num(x),
     "sinc(x)": lambda x: np.sinc(x),
+    "convolve(x, 31)": lambda x: np.convolve(np.ravel(x), np.arange(31, dtype=x.dtype)),
     "interp(x, points)": lambda x: np.interp(x, np.linspace(0, 100, 50), np.linspace(1, 2, 50) ** 2),
     "gradient(x, axis=1)": lambda x: np.gradient(x, axis=1),
     "cov(x[:64])": lambda x: np.cov(_rows(x, 64)),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import OperandError, ShapeError
+from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import with_images
 from optree.ops.op import Op
 from optree.ops.windows import (
@@ -26,7 +26,9 @@ from optree.ops.windows import (
     spatial_of,
     window_counts,
 )
+from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
+from optree.tree.variable import Variable, variable_of
 
 #: The most spatial dimensions.
 MOST = 3
@@ -448,3 +450,50 @@ class ConvTranspose(ConvolutionOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients
         return [self.conv()(delta, weights), self.by_weights()(delta, x, weights)]
+
+
+# Correlations of vectors
+
+
+def _vector_of(value: Any, what: str) -> Variable:
+    """An operand as a vector: numbers and lists have NumPy's dtype, and a number is a vector of one."""
+    value = value if isinstance(value, Variable) else np.asarray(value)
+    x = f.atleast_1d(variable_of(value, what))
+    if x.ndim != 1:
+        raise ShapeError(f"{what}: vectors are wanted, and {describe(x)} has {x.ndim} axes")
+    if x.shape[0] == 0:
+        raise ShapeError(f"{what}: {describe(x)} is empty")
+    return x  # type: ignore[no-any-return]
+
+
+def _correlation(x: Variable, weights: Variable, mode: str, what: str, flipped: bool) -> Any:
+    """The correlation of two vectors, or the convolution, whose weights are flipped."""
+    size, window = x.shape[0], weights.shape[0]
+    if mode not in ("full", "same", "valid"):
+        raise OperandError(f"{what}: mode is 'full', 'same' or 'valid', not {mode!r}")
+    if window is None or (size is None and mode != "full"):
+        unknown = weights if window is None else x
+        raise ShapeError(f"{what}: the size of {describe(unknown)} must be known")
+    is_swapped = size is not None and size < window
+    if is_swapped:  # as in NumPy, the shorter one slides
+        x, weights, window = weights, x, size
+    weights = f.flip(weights, 0) if flipped else weights
+    before = {"full": window - 1, "same": window // 2, "valid": 0}[mode]
+    after = {"full": window - 1, "same": window - 1 - before, "valid": 0}[mode]
+    image, filters = (f.expand_dims(v, (0, 1)) for v in (x, weights))
+    found = f.reshape(f.conv(image, filters, padding=((before, after),)), (-1,))
+    return f.flip(found, 0) if is_swapped and not flipped else found
+
+
+@function(numpy=np.convolve)
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """The convolution of two vectors: `full`, of the longer's size (`same`), or where they overlap wholly (`valid`)."""
+    x, weights = (_vector_of(value, "convolve") for value in (a, v))
+    return _correlation(x, weights, mode, "convolve", flipped=True)
+
+
+@function(numpy=np.correlate)
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """The cross-correlation of two vectors: where they overlap wholly (`valid`), of the longer's size, or `full`."""
+    x, weights = (_vector_of(value, "correlate") for value in (a, v))
+    return _correlation(x, weights, mode, "correlate", flipped=False)

@@ -97,6 +97,14 @@ ELEMENTWISE = {
     ],
     "inner": [_same("inner", (2, 3), (4, 3)), _same("inner", (3,), (3,)), _same("inner", (2, 3), ())],
     "vdot": [_same("vdot", (2, 3), (2, 3)), _same("vdot", (2, 3), (6,)), _same("vdot", (), ())],
+    **{
+        name: [
+            _same(name, *shapes, mode=mode)
+            for shapes in (((5,), (4,)), ((2,), (5,)), ((3,), (3,)), ((3,), (1,)))
+            for mode in ("full", "same", "valid")
+        ]
+        for name in ("convolve", "correlate")
+    },
     "kron": [
         _same("kron", (2, 3), (3, 2)),
         _same("kron", (2,), (2, 3)),
