@@ -209,7 +209,8 @@ def _factors(weights: Any, element: tuple[int, ...], groups: int) -> Any:
 
 def _matched(factors: Any, x: Any, shape: Shape) -> Any:
     """The products of matrices and images, as images."""
-    return np.matmul(factors, x).reshape(shape)
+    is_one = x.shape[-2] == 1  # channel: no sum, and NumPy's product of matrices of integers has no BLAS
+    return (factors * x if is_one else np.matmul(factors, x)).reshape(shape)
 
 
 class Conv(ConvolutionOperator):
