@@ -138,6 +138,8 @@ CALLS: dict[str, Line] = {
     "nan_to_num(x)": lambda x: np.nan_to_num(x),
     "sinc(x)": lambda x: np.sinc(x),
     "convolve(x, 31)": lambda x: np.convolve(np.ravel(x), np.arange(31, dtype=x.dtype)),
+    "isin(x, three)": lambda x: np.isin(x, np.arange(3, dtype=x.dtype)),
+    "isin(x, thousand)": lambda x: np.isin(x, np.arange(1000).astype(x.dtype)),
     "interp(x, points)": lambda x: np.interp(x, np.linspace(0, 100, 50), np.linspace(1, 2, 50) ** 2),
     "gradient(x, axis=1)": lambda x: np.gradient(x, axis=1),
     "cov(x[:64])": lambda x: np.cov(_rows(x, 64)),

@@ -331,6 +331,7 @@ MEANINGS: dict[str, Meaning] = {
     "recurrence": _recurrence,
     "sort": _sort,
     "searchsorted": _searchsorted,
+    "isin": lambda x, y: (x[..., None] == np.ravel(y)).any(axis=-1),
     "count_in_bins": _count_in_bins,
     "interpolate": lambda x, xp, fp: np.interp(x, xp, fp),
     "top_indices": lambda x, k, axis: np.take(np.argsort(-x.astype(float), axis, kind="stable"), np.arange(k), axis),

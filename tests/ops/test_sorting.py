@@ -7,7 +7,7 @@ import pytest
 
 from backends import gen_backend
 from optree.errors import OperandError
-from optree.ops.ordering import LEAST
+from optree.ops.ordering import FEW_MEMBERS, LEAST
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -85,3 +85,13 @@ def test_elements_are_counted_in_bins_as_numpy_does(dtype: str, size: int) -> No
         np.testing.assert_array_equal(found[1].get(), edges)
     with pytest.raises(OperandError, match="ascend"):
         be.histogram(tensor, [2, 1])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("count", [1, FEW_MEMBERS, FEW_MEMBERS + 1])
+def test_members_are_found_among_few_and_many_as_numpy_finds_them(dtype: str, count: int) -> None:
+    be, x = gen_backend("cpu", jit=False), _with_ties(dtype, (3, 40))[:, ::2]
+    for among in ("int8", "uint8", "float32", dtype):
+        members = _with_ties(among, (2 * count,))[::2]
+        found = np.isin(be.array(x, dtype), be.array(members, among))
+        np.testing.assert_array_equal(found.asnumpyarray(), np.isin(x, members), f"{dtype} among {among}")

@@ -225,6 +225,14 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.searchsorted(np.arange(4.0), x, side="right"),
         lambda x: np.searchsorted(-x[1], x[0] - 4, sorter=np.array([2, 1, 0])),
     ],
+    np.isin: [
+        lambda x: np.isin(x, [1, 3.5, 4]),
+        lambda x: np.isin(x.astype("int8"), np.arange(3, 300)),
+        lambda x: np.isin(some_nans(x), x[0] * np.nan, invert=True),
+        lambda x: np.isin(x, 2.0, assume_unique=True, kind="sort"),
+        lambda x: np.isin([[3.0, 9.0]], x),
+        lambda x: np.isin(x, []),
+    ],
     np.digitize: [
         lambda x: np.digitize(x, [1.0, 2.0, 4.5]),
         lambda x: np.digitize(x, [4.0, 2.0], right=True),
