@@ -176,7 +176,7 @@ class CuDNNKernel(ConvolutionKernel):
         target = self.memory.empty(shape, dtype) if targets[0] is None else targets[0]
         bias, whole = values[self.addends.bias], None if self.addends.whole is None else values[self.addends.whole]
         is_apart = not any(x is not None and overlap(target, x) for x in (whole, bias))
-        if is_apart and convolution.by_cudnn(operands, target, bias.squeeze(), whole):
+        if is_apart and convolution.by_cudnn(operands, target, bias.reshape(-1), whole):
             return [target]
         made = self.memory.empty(shape, dtype)
         if not convolution.by_cudnn(operands, made):

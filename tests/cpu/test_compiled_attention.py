@@ -136,6 +136,17 @@ def test_hidden_keys_count_for_nothing(be: Any) -> None:
         assert np.isnan(x[:, 7]).all() and not np.isnan(np.delete(x, 7, 1)).any()
 
 
+def test_an_infinite_key_that_no_query_has_adds_nothing(be: Any) -> None:
+    """The queries fill no vector, and what fills it is 0 times infinity."""
+    query, key, value, _ = drawn(((), (), (), FEW + 1, 20, 4, 3))
+    query[:] = np.abs(query)
+    key[5] = -np.inf
+    delta = np.ones((len(query), value.shape[-1]), np.float32)
+    *_, of_key, of_value = computed(be, [query, key, value], delta)
+    assert np.isfinite(of_key).all() and np.isfinite(of_value).all()
+    assert not of_key[5].any() and not of_value[5].any()
+
+
 def test_the_number_of_threads_changes_no_bit(be: Any) -> None:
     *arrays, _ = drawn(((2, 5), (2, 5), (2, 5), 300, 700, 32, 32))
     found = []

@@ -16,6 +16,7 @@ from harness.windowed import CONVOLUTIONS
 from backends import gen_backend
 from optree import debugprint, function, grad
 from optree.errors import BackendError
+from optree.tree.types import TensorType
 
 
 def made(**options: Any) -> tuple[Any, FakeCuDNN]:
@@ -174,6 +175,17 @@ def test_a_plan_without_an_epilogue_is_followed_by_the_kernel() -> None:
     assert ((gpu.conv(y, w) + b).asnumpyarray() == 19).all()
     assert library.executed == ["conv_fprop"] * 2
     assert gpu.kernels.counts.launches == 3
+
+
+def test_a_bias_of_an_unknown_number_of_channels_may_have_one() -> None:
+    gpu, library = made(graphs=False)
+    x, w = TensorType("float32", (None,) * 4)(), TensorType("float32", (None,) * 4)()
+    b = TensorType("float32", (None, 1, 1))()
+    step = function([x, w, b], gpu.conv(x, w) + b)
+    for channels in (1, 2):
+        got = step(gpu.ones((1, 2, 6, 6)), gpu.ones((channels, 2, 3, 3)), gpu.ones((channels, 1, 1)))
+        assert got.shape == (1, channels, 4, 4) and (got.get() == 19).all()
+    assert library.executed == ["conv_fprop+bias"] * 2
 
 
 def test_a_graph_replays_a_plan_with_its_epilogue() -> None:

@@ -74,6 +74,9 @@ static void hide(const attention *p, const T *mask, T *scores, word pitch, word 
     for (word r = 0; p->causal && r < rows; r++)
         for (word i = 0; i < least(first + r - query, WIDTH); i++)
             scores[r * pitch + i] = -INFINITY;
+    for (word r = 0; r < rows; r++) /* beyond the last query, 0 times an infinite key is no number */
+        for (word i = lanes; i < WIDTH; i++)
+            scores[r * pitch + i] = -INFINITY;
 }
 
 /* The columns of a panel. */
