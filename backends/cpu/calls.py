@@ -63,13 +63,18 @@ def _contraction(backend: Any, op: Any) -> Callable[..., Any]:
     return contract
 
 
+def _multiplies_floats(program: Program, index: int) -> bool:
+    """Whether an instruction gives floats that BLAS has, of arrays alone."""
+    return takes_floats(program, index) and not is_widened(program.instructions[index].node)
+
+
 _PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
 
 #: The routines by which libraries compute ops; `backends.cpu.libraries` has those for the ops of `FAMILIES`.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True),
-    TensorDot: Routine(_contraction, takes_floats),
+    TensorDot: Routine(_contraction, _multiplies_floats),
 }
 _LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
 FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)

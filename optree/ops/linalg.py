@@ -38,7 +38,7 @@ from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
+from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 
@@ -374,6 +374,8 @@ def vdot(x: Any, y: Any) -> Any:
 def kron(x: Any, y: Any) -> Any:
     """The Kronecker product: blocks of the second operand, scaled by each element of the first."""
     x, y = (variable_of(given, "kron") for given in (x, y))
+    dtype = promote(x.dtype, y.dtype)
+    x, y = (in_dtype(given, dtype) for given in (x, y))  # first: integers have no derivative
     ndim = max(x.ndim, y.ndim)
     x, y = (f.expand_dims(given, tuple(range(ndim - given.ndim))) if given.ndim < ndim else given for given in (x, y))
     if not ndim:

@@ -293,6 +293,14 @@ class Variable:
         """``np.clip`` of this operand."""
         return np.clip(self, min, max, out=out, **options)
 
+    def conj(self) -> Any:
+        """``np.conjugate`` of this operand."""
+        return np.conjugate(self)
+
+    def conjugate(self) -> Any:
+        """``np.conjugate`` of this operand."""
+        return np.conjugate(self)
+
     def copy(self, *args: Any, **options: Any) -> Any:
         """``np.copy`` of this operand."""
         return np.copy(self, *args, **options)

@@ -86,7 +86,7 @@ def test_rows_and_columns_about_the_limit_are_launched(
     tree: Any, shape: tuple[int, int], dtype: str, axis: int, arch: str
 ) -> None:
     host = Checked(arch)
-    specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), is_gpu=True)
+    specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), host)
     assert host.asked
 
 
@@ -95,7 +95,7 @@ def test_shapes_that_failed_are_among_them() -> None:
     found = []
     for tree, shape, dtype, axis in LIMITS:
         host = Checked("sm_90")
-        specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), is_gpu=True)
+        specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), host)
         found += [(tree, shape) for static, shared in host.asked if shared <= DEFAULT < static + shared]
     assert {(softmax, (600, 8192)), (softmax, (600, 12288)), (softmax, (384, 1 << 16))} <= set(found)
     assert {tree for tree, _ in found} == {softmax, logsumexp, layer_norm}
@@ -140,7 +140,7 @@ def _nests(what: Any) -> list[LoopNest]:
         found.append(nest)
         return lambda pointers, numbers, layout: None
 
-    specialize_all(_program(what), keep, is_gpu=True)
+    specialize_all(_program(what), keep, Collector(DEVICES["sm_90"]))
     return found
 
 

@@ -174,12 +174,12 @@ static inline double log_of_double(double x)
     power.bits = (1023ull + 52ull) << 52 | above >> 52;
     whole.bits -= (above & 0xfff0000000000000u) - (2048ull << 52);
     double k = power.x - (is_small ? 0x1p52 + 2048 + 1074 : 0x1p52 + 2048);
-    const double f = whole.x - 1, half = 0.5 * f * f, s = f / (2 + f), z = s * s;
+    const double f = whole.x - 1, square = 0.5 * f * f, s = f / (2 + f), z = s * s;
 {_horner("q", "z", _LOG_OF_DOUBLE)}
     k = x < INFINITY ? k : x;
     k = x < 0 ? NAN : k;
     k = x == 0 ? -INFINITY : k;
-    const double rest = multiply_add_double(s, multiply_add_double(q, z, half), k * 0x1.cf79abc9e3b3ap-40) - half;
+    const double rest = multiply_add_double(s, multiply_add_double(q, z, square), k * 0x1.cf79abc9e3b3ap-40) - square;
     return multiply_add_double(k, 0x1.62e42fefap-1, rest + f);
 }}
 
