@@ -66,6 +66,10 @@ ELEMENTWISE = {
     ],
     "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
+    "modf": [
+        Case(((2, 3),), lambda x: f.modf(x)[0] * x, lambda x: np.modf(x)[0] * x),
+        _same("modf", (3,), pick=1),
+    ],
     "positive": [_same("positive", (2, 3))],
     "conjugate": [_same("conjugate", (2, 3))],
     "real": [_same("real", (2, 3))],

@@ -310,6 +310,12 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
     np.vsplit: [lambda x: np.vsplit(x, 2)],
+    np.modf: [
+        lambda x: np.modf(x - 2.5),
+        lambda x: np.modf((x - 1).astype("int8")),
+        lambda x: tuple(map(np.signbit, np.modf(1.0 - x))),
+        lambda x: np.modf((x - 2) / 0.0),
+    ],
     np.divmod: [lambda x: np.divmod(x, 2.0), lambda x: divmod(7, x + 1.0), lambda x: divmod(x.astype("int64"), 3)],
     np.atleast_1d: [lambda x: np.atleast_1d(x, np.sum(x))],
     np.atleast_2d: [lambda x: np.atleast_2d(x[0], x, np.sum(x))],
