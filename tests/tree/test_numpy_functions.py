@@ -326,7 +326,7 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.modf(x - 2.5),
         lambda x: np.modf((x - 1).astype("int8")),
         lambda x: tuple(map(np.signbit, np.modf(1.0 - x))),
-        lambda x: np.modf((x - 2) / 0.0),
+        lambda x: np.modf(x - np.inf),
     ],
     np.divmod: [lambda x: np.divmod(x, 2.0), lambda x: divmod(7, x + 1.0), lambda x: divmod(x.astype("int64"), 3)],
     np.atleast_1d: [lambda x: np.atleast_1d(x, np.sum(x))],
@@ -409,6 +409,30 @@ def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
     assert ufunc(*tensors, out=out) is out
     with np.errstate(all="ignore"):
         compare(out.get(), ufunc(*values), name, "by NumPy's ufunc with out=")
+
+
+@pytest.mark.parametrize("ufunc", [*UFUNCS, np.left_shift, np.divmod, np.positive], ids=lambda ufunc: ufunc.__name__)
+@pytest.mark.parametrize("given", ["bool", "int8", "int64", "float32", "float64"])
+def test_a_ufuncs_dtype_chooses_its_loop_as_numpy_does(ufunc: np.ufunc, given: str) -> None:
+    be = gen_backend("cpu", jit=False)
+    arrays = [np.array([[1, 2, 1], [1, 0, 1]], given), np.array([1, 1, 0], given)][: ufunc.nin]
+    tensors = [be.array(x, given) for x in arrays]
+    calls = [(tensors, arrays)] + [((tensors[0], n), (arrays[0], n)) for n in (1, 0.5) if ufunc.nin == 2]
+    for dtype in ("bool", "int32", "float32", "float64"):
+        for casting in ("same_kind", "unsafe"):
+            for mine, numpys in calls:
+                note = f"{ufunc.__name__}({given}, dtype={dtype}, casting={casting})"
+                with np.errstate(all="ignore"):
+                    try:
+                        wanted = ufunc(*numpys, dtype=dtype, casting=casting)
+                    except TypeError:
+                        with pytest.raises(TypeError):
+                            ufunc(*mine, dtype=dtype, casting=casting)
+                        continue
+                    found = ufunc(*mine, dtype=dtype, casting=casting)
+                    pairs = zip(found, wanted, strict=True) if ufunc.nout > 1 else [(found, wanted)]
+                    for tree, value in pairs:
+                        compare(tree.asnumpyarray(), value, note, "by NumPy", ulps=8)
 
 
 @pytest.mark.parametrize("name", [n for n, m in MEANINGS.items() if isinstance(m, np.ufunc)])

@@ -147,7 +147,8 @@ def test_out_is_a_tensor_that_is_written_at_once(be, operands):
     ("call", "argument"),
     [
         (lambda x, y, m: np.add(x, y, where=M), "add.*where"),
-        (lambda x, y, m: np.add(x, y, dtype="float32"), "add.*dtype"),
+        (lambda x, y, m: np.add(x, y, dtype="int32"), "add.*float64.*int32"),
+        (lambda x, y, m: np.add(x, y, casting="unsafe"), "add.*casting"),
         (lambda x, y, m: np.nansum(x, where=M), "nansum.*where"),
         (lambda x, y, m: np.nanmax(x, initial=5), "nanmax.*initial"),
         (lambda x, y, m: np.quantile(x, 0.5, axis=0, weights=np.ones(3), method="inverted_cdf"), "quantile.*weights"),
