@@ -13,7 +13,7 @@ from harness.expected import MEANINGS
 
 from backends import gen_backend
 from optree import OpTreeNode, Variable
-from optree.errors import DTypeError, OperandError
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
 from optree.testing.comparison import compare
@@ -260,6 +260,24 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.flipud: [lambda x: np.flipud(x)],
     np.rot90: [lambda x: np.rot90(x), lambda x: np.rot90(x, k=3, axes=(1, 0))],
     np.append: [lambda x: np.append(x, 2.0), lambda x: np.append(x, np.ones((1, 3)), axis=0)],
+    np.delete: [
+        lambda x: np.delete(x, 1, axis=1),
+        lambda x: np.delete(x, [0, -1]),
+        lambda x: np.delete(x, slice(None, None, 2), 1),
+        lambda x: np.delete(x, np.array([True, False]), axis=0),
+        lambda x: np.delete(np.tile(x, 20), np.arange(1, 60, 2), axis=1),
+        lambda x: np.delete(x, [0, 1], axis=0),
+    ],
+    np.insert: [
+        lambda x: np.insert(x, 1, [7.5, 8.5], axis=1),
+        lambda x: np.insert(x, [2, 0, 2], [1, 2, 3]),
+        lambda x: np.insert(x.astype("int8"), -1, 2.7, 0),
+        lambda x: np.insert(x, [1], [[7], [8]], axis=1),
+        lambda x: np.insert(x, slice(0, 2), x[0] * 2, axis=0),
+        lambda x: np.insert(np.ones((2, 2)), [0, 2], x[:, :1], axis=1),
+        lambda x: np.insert(np.tile(x, 20), np.arange(1, 60, 2), x[:, :1], axis=1),
+        lambda x: np.insert(x, [], 5.0),
+    ],
     np.column_stack: [lambda x: np.column_stack([x, np.ones(2)]), lambda x: np.column_stack(x)],
     np.dstack: [lambda x: np.dstack([x, x]), lambda x: np.dstack(x)],
     np.repeat: [
@@ -528,6 +546,37 @@ def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, n
     with pytest.raises(TypeError) as caught:
         call(cpu.ones((2, 2)))
     assert f"{name} has no equal here; {name}(x.asnumpyarray(), ...)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x, i: np.delete(x, 3, axis=1), AxisError, "delete: index 3 is out of bounds.*x"),
+        (
+            lambda x, i: np.insert(x, [0, 7], 1.0, axis=1),
+            AxisError,
+            r"insert: \[0, 7\] is out of range for axis 1 of x",
+        ),
+        (lambda x, i: np.delete(x, [True], axis=1), OperandError, "delete: boolean array argument.*x"),
+        (lambda x, i: np.delete(x, i, axis=0), OperandError, r"delete: the indices i .* give i\.get\(\)"),
+        (lambda x, i: np.insert(x, i, 0, axis=0), OperandError, r"insert: the indices i .* give i\.get\(\)"),
+        (
+            lambda x, i: np.insert(x, [0, 1], [1, 2, 3], axis=1),
+            ShapeError,
+            r"insert: the values .* broadcast to \(2, 2\)",
+        ),
+        (lambda x, i: np.repeat(x, i, axis=0), OperandError, "repeat: the shape depends on i"),
+        (lambda x, i: np.repeat(x, [1, 2], axis=1), ShapeError, r"repeat: \(2,\) repeats for axis 1 of x"),
+        (lambda x, i: np.repeat(x, [1, -2], axis=0), OperandError, "repeat: repeats are integers of 0 or more"),
+        (lambda x, i: np.take(x, [0.5], mode="wrap"), DTypeError, "take: indices are integers"),
+        (lambda x, i: np.convolve(x, x), ShapeError, "convolve: vectors are wanted, and x"),
+        (lambda x, i: np.convolve(i, []), ShapeError, "convolve: .* is empty"),
+        (lambda x, i: np.correlate(i, i, "most"), OperandError, "correlate: mode is 'full', 'same' or 'valid'"),
+    ],
+)
+def test_what_is_refused_names_the_operand(call: Any, error: Any, message: str, cpu: Any) -> None:
+    with pytest.raises(error, match=message):
+        call(cpu.array(np.ones((2, 3)), name="x"), cpu.array(np.array([0]), "int64", name="i"))
 
 
 MASK = np.array([[True, False, True], [False, False, True]])
