@@ -59,8 +59,8 @@ def by_float16(rule: Callable[[Sequence[Any]], Sequence[Any]], dtypes: Sequence[
 
 
 def ufunc_dtypes(ufunc: np.ufunc, dtypes: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """The dtypes of a ufunc's loop for these operands, its one output's last."""
-    return by_float16(lambda known: ufunc.resolve_dtypes((*known, None)), dtypes)
+    """The dtypes of a ufunc's loop for these operands, its outputs' last."""
+    return by_float16(lambda known: ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout)), dtypes)
 
 
 def floating(*dtypes: np.dtype) -> np.dtype:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from optree.errors import AxisError, OperandError, ShapeError, describe
+from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.registry import f, function, numpy_function
 from optree.tree.types import broadcast, integer_of, normalise_axis
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 def zero_of(x: Variable) -> Any:
@@ -191,6 +191,94 @@ def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
     """Split in depth: `split` along the third axis."""
     return split(x, indices_or_sections, 2)
+
+
+# Deletions and insertions at indices that are known when the tree is built
+
+
+def _along(x: Any, axis: Any, obj: Any, what: str) -> tuple[Variable, int, int]:
+    """An operand, flattened without an axis, the axis, and its size; the indices along it are no tensor."""
+    if isinstance(obj, Variable):
+        raise OperandError(
+            f"{what}: the indices {describe(obj)} are known only when the tree runs; give {obj.label}.get(), or numbers"
+        )
+    if isinstance(obj, bool | np.bool_):
+        raise OperandError(f"{what}: an index is an integer, or a mask of one axis, not {obj!r}")
+    x = variable_of(x, what)
+    x, axis = (f.ravel(x), 0) if axis is None else (x, normalise_axis(axis, x.ndim, what))
+    size = x.shape[axis]
+    if size is None:
+        raise ShapeError(f"{what}: the size of axis {axis} of {describe(x)} must be known")
+    return x, axis, size
+
+
+def _order(by_numpy: Callable[..., Any], *given: Any, x: Variable, axis: int, what: str) -> Any:
+    """The indices that NumPy's function makes of those along an axis; AxisError if one is out of range."""
+    try:
+        return by_numpy(*given)
+    except IndexError as error:
+        raise AxisError(f"{what}: {error}, in axis {axis} of {describe(x)}") from None
+    except ValueError as error:
+        raise OperandError(f"{what}: {error}, for axis {axis} of {describe(x)}") from None
+
+
+#: The most slices that are joined, where take is slower.
+FEW_RUNS = 16
+
+
+def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> Any:
+    """The elements of parts, of which the first has a size, at indices into both, joined along an axis."""
+    breaks = np.flatnonzero((np.diff(order) != 1) | (order[1:] == size)) + 1
+    if order.size and size and len(breaks) < FEW_RUNS:
+        runs = []
+        for start, stop in pairwise([0, *breaks.tolist(), order.size]):
+            first = int(order[start])
+            part, first = (parts[0], first) if first < size else (parts[1], first - size)
+            runs.append(slice_along(part, axis, first, first + stop - start))
+        return f.concatenate(runs, axis) if len(runs) > 1 else f.copy(runs[0])
+    return f.take(f.concatenate(parts, axis) if len(parts) > 1 else parts[0], order, axis)
+
+
+@function(numpy=np.delete)
+def delete(x: Any, obj: Any, axis: Any = None) -> Any:
+    """The operand without the elements at indices along an axis; of the flattened operand without one.
+
+    The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
+    """
+    x, axis, size = _along(x, axis, obj, "delete")
+    return _rearranged([x], _order(np.delete, np.arange(size), obj, x=x, axis=axis, what="delete"), axis, size)
+
+
+@function(numpy=np.insert)
+def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+    """The operand with values, cast to its dtype, before indices along an axis; flattened without one.
+
+    The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
+    """
+    x, axis, size = _along(x, axis, obj, "insert")
+    given = variable_of(values if isinstance(values, Variable) else np.asarray(values), "insert")
+    if given.ndim > x.ndim:
+        raise ShapeError(f"insert: the values {describe(given)} have more axes than {describe(x)}")
+    values = in_dtype(given, x.dtype)
+    indices = np.arange(size)[obj] if isinstance(obj, slice) else np.asarray(obj)
+    count = np.count_nonzero(indices) if indices.dtype == bool else indices.size
+    if indices.dtype.kind in "iu" and ((indices < -size) | (indices > size)).any():
+        raise AxisError(f"insert: {brief(obj)} is out of range for axis {axis} of {describe(x)}")
+    values = f.expand_dims(values, tuple(range(x.ndim - values.ndim))) if values.ndim < x.ndim else values
+    if count == 1:  # as in NumPy, all of the values go there, and to a lone index those of the first axis
+        values = values if indices.ndim else f.moveaxis(values, 0, axis)
+        count = values.shape[axis]
+    if None in (*x.shape, count):
+        raise ShapeError(f"insert: the sizes of {describe(x)} and of the values {describe(values)} must be known")
+    wanted = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    if not all(m in (1, n) for m, n in zip(values.shape, wanted, strict=True)):
+        raise ShapeError(
+            f"insert: the values {describe(given)} do not broadcast to {wanted}, their places in {describe(x)}"
+        )
+    values = f.broadcast_to(values, wanted)
+    places = np.arange(size, size + count)
+    order = _order(np.insert, np.arange(size), obj, places, x=x, axis=axis, what="insert")
+    return _rearranged([x, values], order, axis, size)
 
 
 # Grids

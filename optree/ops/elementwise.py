@@ -230,6 +230,16 @@ def divmod(x: Any, y: Any) -> tuple[Any, Any]:
     return f.floor_divide(x, y), f.mod(x, y)
 
 
+@function(numpy=np.modf)
+def modf(x: Any) -> tuple[Any, Any]:
+    """The fraction and the whole part, each with the sign of x; of infinities the fraction is 0."""
+    x = variable_of(x, "modf")
+    x = in_dtype(x, floating_of(np.modf, x))
+    whole = f.trunc(x)
+    fraction = f.where(f.signbit(x), -(whole - x), x - whole)  # -0.0 of -2.0, and a derivative of 1 there
+    return f.where(f.isinf(x), f.copysign(0.0, x), fraction), whole
+
+
 class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
     """The magnitude of x with the sign of y; the derivative at x = 0 is 0."""
 

@@ -12,15 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from optree.arrays import as_array, is_any, is_array, portable, stored
-from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
 from optree.ops.shape import Slice
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
-from optree.registry import f
+from optree.registry import f, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -254,7 +254,6 @@ class Take(Indexing):
     __props__ = ("axis", "flat")
     axis: Any = None
     flat: bool = False
-    numpy_names: ClassVar[tuple[Any, ...]] = (np.take,)
     examples: ClassVar[tuple[Any, ...]] = (
         (((5, 3), [2, 0, 2]), {"axis": 0}),
         (((5, 3), [[0, -1], [2, 2]]), {"axis": -1}),
@@ -422,6 +421,23 @@ class TakeAlongAxis(Indexing):
 
     def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
         return self.make(axis=self.axis + 1)(f.expand_dims(x, 0), *arrays)
+
+
+@numpy_function(np.take)
+def _numpy_take(a: Any, where: Any, axis: Any = None, mode: str = "raise") -> Any:
+    """`take` with NumPy's parameters: indices out of range are refused, wrapped, or clipped."""
+    if mode == "raise":
+        return f.take(a, where, axis)
+    if mode not in ("wrap", "clip"):
+        raise OperandError(f"take: mode is 'raise', 'wrap' or 'clip', not {mode!r}")
+    x, positions = variable_of(a, "take"), variable_of(indices.as_array(where, "take"), "take")
+    check_indices([positions.type], "take")
+    sizes = x.shape if axis is None else (x.shape[normalise_axis(axis, x.ndim, "take")],)
+    if None in sizes:
+        raise ShapeError(f"take: the size of {describe(x)} must be known to {mode} indices")
+    size, positions = math.prod(sizes), in_dtype(positions, np.dtype("int64"))
+    within = f.mod(positions, size) if mode == "wrap" else f.minimum(f.maximum(positions, 0), size - 1)
+    return f.take(x, within, axis)
 
 
 class OneHot(UnaryOperator, NonDifferentiableOperator):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
@@ -268,7 +268,10 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
 
 
 class Repeat(MorphOperator):
-    """x with each element repeated along an axis; flattened first, if that is None."""
+    """x with each element repeated along an axis; flattened first, if that is None.
+
+    Its function takes a count for each element too: numbers, which the shape depends on.
+    """
 
     name = "repeat"
     numpy_names = (np.repeat,)
@@ -286,6 +289,23 @@ class Repeat(MorphOperator):
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"repeats": choose((1, 2)), **one_axis(choose, x)}
+
+    @classmethod
+    def function(cls, x: Any, repeats: Any = 1, axis: Any = None) -> Any:  # type: ignore[override]
+        if isinstance(repeats, Variable):
+            raise OperandError(
+                f"repeat: the shape depends on {describe(repeats)}; give numbers, or with {repeats.label}.get() its own"
+            )
+        counts = np.asarray(repeats)
+        if counts.size == 1:  # as in NumPy, also of one element
+            return cls.make(repeats=counts.item(), axis=axis)(x)
+        x = variable_of(x, "repeat")
+        x, axis = (f.reshape(x, (-1,)), 0) if axis is None else (x, normalise_axis(axis, x.ndim, "repeat"))
+        if (counts.dtype.kind not in "iub" and counts.size) or (counts < 0).any():
+            raise OperandError(f"repeat: repeats are integers of 0 or more, not {brief(repeats)}")
+        if x.shape[axis] is None or counts.shape != (x.shape[axis],):
+            raise ShapeError(f"repeat: {counts.shape} repeats for axis {axis} of {describe(x)}")
+        return f.take(x, np.repeat(np.arange(counts.size), counts.astype(np.int64)), axis)
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:

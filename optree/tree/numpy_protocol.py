@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.dtypes import can_cast
+from optree.dtypes import by_float16, can_cast
 from optree.errors import DTypeError
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
+from optree.tree.types import NUMBERS, as_dtype
 
 #: The NumPy function of each ufunc's ``reduce``.
 REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
@@ -41,17 +42,40 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     ours = NUMPY_FUNCTIONS.get(ufunc)
     if method not in ("__call__", "outer") or ours is None:
         return NotImplemented
+    dtype = kwargs.pop("dtype", None)
+    casting = "same_kind" if dtype is None else kwargs.pop("casting", "same_kind")
     if kwargs:
         raise _refusal(ufunc, kwargs)
     if method == "outer":
         x, y = inputs
         inputs = _with_axes(x, np.ndim(y)), y
+    if dtype is not None:
+        inputs = _in_loop(ufunc, inputs, as_dtype(dtype), casting)
     trees = ours(*inputs)
     if ufunc.nout > 1:
         return tuple(
             write_out(*pair) for pair in zip(trees, outs if len(outs) > 1 else (None,) * ufunc.nout, strict=True)
         )
     return write_out(trees, out)
+
+
+def _in_loop(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: np.dtype, casting: Any) -> tuple[Any, ...]:
+    """The operands cast to the dtypes of the ufunc's loop with outputs of a dtype; NumPy's error where it has none."""
+    values = [x if type(x) in NUMBERS or hasattr(x, "dtype") else np.asarray(x) for x in inputs]
+    given = [getattr(x, "dtype", np.dtype(bool) if type(x) is bool else type(x)) for x in values]
+    count = ufunc.nin
+
+    def rule(known: Any) -> Any:
+        signature = (*(None,) * count, *known[count:])
+        return ufunc.resolve_dtypes((*known[:count], *(None,) * ufunc.nout), signature=signature, casting=casting)
+
+    wanted = by_float16(rule, [*given, *(dtype,) * ufunc.nout])
+    return tuple(
+        np.asarray(x).astype(to).item()  # a number stays weak
+        if type(x) in NUMBERS
+        else (x if x.dtype == to else x.astype(to))
+        for x, to in zip(values, wanted[:count], strict=True)
+    )
 
 
 def _with_axes(x: Any, count: int) -> Any:

@@ -97,16 +97,7 @@ def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
     An array of them runs, because the shape depends on it.
     """
     x = of(x, "repeat")
-    if not isinstance(repeats, Array):
-        return built(f.repeat(x.tree, repeats, axis))
-    counts = repeats.get()
-    if not counts.ndim or counts.size == 1:
-        return built(f.repeat(x.tree, int(counts.item()), axis))
-    flat = f.ravel(x.tree) if axis is None else x.tree
-    axis = 0 if axis is None else normalise_axis(axis, x.ndim, "repeat")
-    if counts.shape != (flat.shape[axis],):
-        raise ShapeError(f"repeat: {counts.shape} numbers for an axis of size {flat.shape[axis]}")
-    return built(f.take(flat, np.repeat(np.arange(counts.size), counts), axis))
+    return built(f.repeat(x.tree, repeats.get() if isinstance(repeats, Array) else repeats, axis))
 
 
 def roll(x: Array, /, shift: Any, *, axis: Any = None) -> Array:

@@ -66,6 +66,16 @@ ELEMENTWISE = {
     ],
     "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
+    "delete": [_same("delete", (2, 3), obj=1, axis=1), _same("delete", (5,), obj=[0, -1])],
+    "insert": [
+        Case(((2, 3), (2,)), lambda x, y: f.insert(x, 1, y, 1), lambda x, y: np.insert(x, 1, y, 1)),
+        Case(((4,), (2,)), lambda x, y: f.insert(x, [0, 4], y), lambda x, y: np.insert(x, [0, 4], y)),
+        Case(((40,), ()), lambda x, y: f.insert(x, range(20), y), lambda x, y: np.insert(x, range(20), y)),
+    ],
+    "modf": [
+        Case(((2, 3),), lambda x: f.modf(x)[0] * x, lambda x: np.modf(x)[0] * x),
+        _same("modf", (3,), pick=1),
+    ],
     "positive": [_same("positive", (2, 3))],
     "conjugate": [_same("conjugate", (2, 3))],
     "real": [_same("real", (2, 3))],

@@ -13,7 +13,7 @@ from harness.expected import MEANINGS
 
 from backends import gen_backend
 from optree import OpTreeNode, Variable
-from optree.errors import DTypeError, OperandError
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
 from optree.testing.comparison import compare
@@ -134,6 +134,10 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.take(x, np.array([2, 0]), axis=1),
         lambda x: np.take(x, np.array([5, 0])),
         lambda x: np.take(x, 1, axis=-1),
+        lambda x: np.take(x, [-9, 7, 2], axis=1, mode="wrap"),
+        lambda x: np.take(x, np.array([[-9], [300]], np.int16), mode="clip"),
+        lambda x: x.take(6, mode="wrap"),
+        lambda x: np.take(x, [], axis=0, mode="clip").astype("float64"),
     ],
     np.take_along_axis: [lambda x: np.take_along_axis(x, np.array([[1], [0]]), axis=1)],
     np.copy: [lambda x: np.copy(x)],
@@ -256,9 +260,35 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.flipud: [lambda x: np.flipud(x)],
     np.rot90: [lambda x: np.rot90(x), lambda x: np.rot90(x, k=3, axes=(1, 0))],
     np.append: [lambda x: np.append(x, 2.0), lambda x: np.append(x, np.ones((1, 3)), axis=0)],
+    np.delete: [
+        lambda x: np.delete(x, 1, axis=1),
+        lambda x: np.delete(x, [0, -1]),
+        lambda x: np.delete(x, slice(None, None, 2), 1),
+        lambda x: np.delete(x, np.array([True, False]), axis=0),
+        lambda x: np.delete(np.tile(x, 20), np.arange(1, 60, 2), axis=1),
+        lambda x: np.delete(x, [0, 1], axis=0),
+    ],
+    np.insert: [
+        lambda x: np.insert(x, 1, [7.5, 8.5], axis=1),
+        lambda x: np.insert(x, [2, 0, 2], [1, 2, 3]),
+        lambda x: np.insert(x.astype("int8"), -1, 2.7, 0),
+        lambda x: np.insert(x, [1], [[7], [8]], axis=1),
+        lambda x: np.insert(x, slice(0, 2), x[0] * 2, axis=0),
+        lambda x: np.insert(np.ones((2, 2)), [0, 2], x[:, :1], axis=1),
+        lambda x: np.insert(np.tile(x, 20), np.arange(1, 60, 2), x[:, :1], axis=1),
+        lambda x: np.insert(x, [], 5.0),
+    ],
     np.column_stack: [lambda x: np.column_stack([x, np.ones(2)]), lambda x: np.column_stack(x)],
     np.dstack: [lambda x: np.dstack([x, x]), lambda x: np.dstack(x)],
-    np.repeat: [lambda x: np.repeat(x, 2, axis=0), lambda x: np.repeat(x, 2)],
+    np.repeat: [
+        lambda x: np.repeat(x, 2, axis=0),
+        lambda x: np.repeat(x, 2),
+        lambda x: np.repeat(x, [2, 0, 3], axis=-1),
+        lambda x: np.repeat(x, np.arange(6)),
+        lambda x: x.repeat([3], axis=1),
+        lambda x: np.repeat(x, (0, 0), 0),
+        lambda x: np.repeat(x > 2, [True, False], 0),
+    ],
     np.cumsum: [
         lambda x: np.cumsum(x),
         lambda x: np.cumsum(x, axis=1),
@@ -310,6 +340,12 @@ SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
     np.vsplit: [lambda x: np.vsplit(x, 2)],
+    np.modf: [
+        lambda x: np.modf(x - 2.5),
+        lambda x: np.modf((x - 1).astype("int8")),
+        lambda x: tuple(map(np.signbit, np.modf(1.0 - x))),
+        lambda x: np.modf(x - np.inf),
+    ],
     np.divmod: [lambda x: np.divmod(x, 2.0), lambda x: divmod(7, x + 1.0), lambda x: divmod(x.astype("int64"), 3)],
     np.atleast_1d: [lambda x: np.atleast_1d(x, np.sum(x))],
     np.atleast_2d: [lambda x: np.atleast_2d(x[0], x, np.sum(x))],
@@ -391,6 +427,30 @@ def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
     assert ufunc(*tensors, out=out) is out
     with np.errstate(all="ignore"):
         compare(out.get(), ufunc(*values), name, "by NumPy's ufunc with out=")
+
+
+@pytest.mark.parametrize("ufunc", [*UFUNCS, np.left_shift, np.divmod, np.positive], ids=lambda ufunc: ufunc.__name__)
+@pytest.mark.parametrize("given", ["bool", "int8", "int64", "float32", "float64"])
+def test_a_ufuncs_dtype_chooses_its_loop_as_numpy_does(ufunc: np.ufunc, given: str) -> None:
+    be = gen_backend("cpu", jit=False)
+    arrays = [np.array([[1, 2, 1], [1, 0, 1]], given), np.array([1, 1, 0], given)][: ufunc.nin]
+    tensors = [be.array(x, given) for x in arrays]
+    calls = [(tensors, arrays)] + [((tensors[0], n), (arrays[0], n)) for n in (1, 0.5) if ufunc.nin == 2]
+    for dtype in ("bool", "int32", "float32", "float64"):
+        for casting in ("same_kind", "unsafe"):
+            for mine, numpys in calls:
+                note = f"{ufunc.__name__}({given}, dtype={dtype}, casting={casting})"
+                with np.errstate(all="ignore"):
+                    try:
+                        wanted = ufunc(*numpys, dtype=dtype, casting=casting)
+                    except TypeError:
+                        with pytest.raises(TypeError):
+                            ufunc(*mine, dtype=dtype, casting=casting)
+                        continue
+                    found = ufunc(*mine, dtype=dtype, casting=casting)
+                    pairs = zip(found, wanted, strict=True) if ufunc.nout > 1 else [(found, wanted)]
+                    for tree, value in pairs:
+                        compare(tree.asnumpyarray(), value, note, "by NumPy", ulps=8)
 
 
 @pytest.mark.parametrize("name", [n for n, m in MEANINGS.items() if isinstance(m, np.ufunc)])
@@ -486,6 +546,37 @@ def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, n
     with pytest.raises(TypeError) as caught:
         call(cpu.ones((2, 2)))
     assert f"{name} has no equal here; {name}(x.asnumpyarray(), ...)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x, i: np.delete(x, 3, axis=1), AxisError, "delete: index 3 is out of bounds.*x"),
+        (
+            lambda x, i: np.insert(x, [0, 7], 1.0, axis=1),
+            AxisError,
+            r"insert: \[0, 7\] is out of range for axis 1 of x",
+        ),
+        (lambda x, i: np.delete(x, [True], axis=1), OperandError, "delete: boolean array argument.*x"),
+        (lambda x, i: np.delete(x, i, axis=0), OperandError, r"delete: the indices i .* give i\.get\(\)"),
+        (lambda x, i: np.insert(x, i, 0, axis=0), OperandError, r"insert: the indices i .* give i\.get\(\)"),
+        (
+            lambda x, i: np.insert(x, [0, 1], [1, 2, 3], axis=1),
+            ShapeError,
+            r"insert: the values .* broadcast to \(2, 2\)",
+        ),
+        (lambda x, i: np.repeat(x, i, axis=0), OperandError, "repeat: the shape depends on i"),
+        (lambda x, i: np.repeat(x, [1, 2], axis=1), ShapeError, r"repeat: \(2,\) repeats for axis 1 of x"),
+        (lambda x, i: np.repeat(x, [1, -2], axis=0), OperandError, "repeat: repeats are integers of 0 or more"),
+        (lambda x, i: np.take(x, [0.5], mode="wrap"), DTypeError, "take: indices are integers"),
+        (lambda x, i: np.convolve(x, x), ShapeError, "convolve: vectors are wanted, and x"),
+        (lambda x, i: np.convolve(i, []), ShapeError, "convolve: .* is empty"),
+        (lambda x, i: np.correlate(i, i, "most"), OperandError, "correlate: mode is 'full', 'same' or 'valid'"),
+    ],
+)
+def test_what_is_refused_names_the_operand(call: Any, error: Any, message: str, cpu: Any) -> None:
+    with pytest.raises(error, match=message):
+        call(cpu.array(np.ones((2, 3)), name="x"), cpu.array(np.array([0]), "int64", name="i"))
 
 
 MASK = np.array([[True, False, True], [False, False, True]])
