@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from math import ceil, inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -141,7 +142,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "an integer of 1 or more",
                 _count,
                 None,
-                "How many threads a kernel may use, up to 256; by default OMP_NUM_THREADS, or one for each processor.",
+                "How many threads a kernel may use, up to 256; by default OMP_NUM_THREADS, or one for each processor "
+                "within the quota of the control group.",
             ),
             Setting(
                 "OPTREE_SHOW",
@@ -199,11 +201,38 @@ def thread_count() -> int:
 
 @cache
 def _default_count() -> int:
-    """The first number of OMP_NUM_THREADS, or the processors that this process may run on."""
+    """The first number of OMP_NUM_THREADS, or the processors that this process may run on, within its quota."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdecimal() and int(first) > 0:
         return int(first)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, ceil(min(count, _quota())))
+
+
+def _quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float:
+    """The processors whose time Linux's control groups grant this process, such as a container's; inf without a limit.
+
+    More threads than that, which spin for a moment before they sleep, would use the quota up.
+
+    Parameters
+    ----------
+    membership : Path
+        The file of the process's groups, of which the hierarchy of version 2 counts.
+    root : Path
+        The folder of that hierarchy.
+    """
+    found = inf
+    try:
+        groups = [line[3:] for line in membership.read_text().splitlines() if line.startswith("0::/")]
+    except OSError:
+        return found
+    for group in groups:
+        folder = root / group.lstrip("/")
+        for each in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # no such file above the groups; "max" is no limit
+                quota, period = (each / "cpu.max").read_text().split()
+                found = min(found, int(quota) / int(period))
+    return found
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -67,8 +67,17 @@ class _Callers:
 
 _callers = _Callers()
 
-if hasattr(os, "register_at_fork"):  # a lock that another thread held would stay locked in the child
-    os.register_at_fork(after_in_child=_callers.__init__)  # type: ignore[misc]
+
+def _begin_in_child() -> None:
+    """Leave `one_thread` in a fork's child: the threads that were within it are not there, and a lock may be held."""
+    found = threads() if _callers.count else None
+    if found is not None:
+        found.set(_callers.before)
+    _callers.__init__()  # type: ignore[misc]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 @contextmanager

@@ -346,7 +346,7 @@ class AttentionGradient(AttentionOperator):
             keys, values = (x[..., whole, :].astype(dtype, copy=False) for x in (key, value))
             keys_across, values_across = (_laid_across(x) for x in (keys, values))
             by_key, by_value = (filled(x.shape, 0, dtype, query) for x in (keys, values))
-            first = whole.start // size[0] * size[0] if self.causal else 0
+            first = whole.start // size[0] * size[0] if self.causal and size[0] else 0
             for rows in _blocks(first, part.stop, size[0]):
                 columns = self.columns(rows, whole)
                 count = columns.stop - columns.start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import signal
@@ -289,6 +290,36 @@ def test_the_number_of_threads(monkeypatch):
             assert settings.thread_count() == 7
     finally:
         settings._default_count.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({}, math.inf),
+        ({"jobs/one": "max 100000"}, math.inf),
+        ({"jobs/one": ""}, math.inf),
+        ({"": "250000 100000"}, 2.5),
+        ({"jobs/one": "400000 100000", "jobs": "30000 20000"}, 1.5),
+        ({"others": "10000 100000"}, math.inf),
+    ],
+    ids=["no files", "no limit", "an empty file", "a container's", "the least of all groups", "another group's"],
+)
+def test_the_quota_of_processors(tmp_path, limits, wanted):
+    own = tmp_path / "own"
+    own.write_text("1:cpu:/old\n0::/jobs/one\n")
+    for group, text in limits.items():
+        (tmp_path / "root" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / group / "cpu.max").write_text(f"{text}\n")
+    assert settings._quota(own, tmp_path / "root") == wanted
+    assert settings._quota(tmp_path / "absent", tmp_path / "root") == math.inf
+
+
+@pytest.mark.parametrize(("quota", "wanted"), [(0.5, 1), (1.5, 2), (math.inf, 4)])
+def test_threads_are_within_the_quota(monkeypatch, quota, wanted):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4), raising=False)
+    monkeypatch.setattr(settings, "_quota", lambda: quota)
+    assert settings._default_count.__wrapped__() == wanted
 
 
 def test_a_child_forked_during_a_compilation_can_compile(folder, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from harness.compiling import needs_compiler
 
 from backends import gen_backend
 from backends.cpu import shared_products
-from backends.cpu.openblas import products, threads
+from backends.cpu.openblas import one_thread, products, threads
 from backends.cpu.shared_products import MIN_SIDE, SMALL, SharedProduct
 from optree.registry import f
 
@@ -126,3 +128,30 @@ def test_it_has_no_more_threads_than_openblas(monkeypatch: Any) -> None:
         assert shared_products._threads() == 1
     finally:
         found.set(before)
+
+
+def test_a_child_forked_during_a_product_has_openblas_threads() -> None:
+    control = threads()
+    assert control is not None
+    before, begun, forked = control.get(), Event(), Event()
+
+    def multiply() -> None:
+        with one_thread():
+            begun.set()
+            forked.wait()
+
+    control.set(2)
+    thread = Thread(target=multiply)
+    thread.start()
+    try:
+        begun.wait()
+        child = os.fork()
+        if not child:
+            os._exit(control.get())
+        _, status = os.waitpid(child, 0)
+    finally:
+        forked.set()
+        thread.join()
+        found = control.get()
+        control.set(before)
+    assert (os.waitstatus_to_exitcode(status), found) == (2, 2)

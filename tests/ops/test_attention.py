@@ -159,6 +159,15 @@ def test_a_query_without_keys_is_zero_and_so_is_its_gradient(be: Any) -> None:
     assert be.attention(be.zeros((2, 0, 4)), key, value).asnumpyarray().shape == (2, 0, 3)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_queries_or_keys_derivatives_are_zero(be: Any, causal: bool) -> None:
+    for queries, keys in ((0, 5), (3, 0), (0, 0)):
+        operands = be.array(np.ones((queries, 4))), be.array(np.ones((keys, 4))), be.array(np.ones((keys, 2)))
+        value = be.attention(*operands, causal=causal)
+        for x, found in zip(operands, optree.grad(f.sum(value), operands), strict=True):
+            np.testing.assert_array_equal(found.asnumpyarray(), np.zeros(x.shape))
+
+
 def test_large_scores_do_not_overflow(be: Any) -> None:
     query, key, value, _ = drawn(SHAPES[0])
     query[0] *= 1e4
