@@ -48,6 +48,8 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "round": [lambda x: x.round(), lambda x: (x / 3).round(2)],
     "clip": [lambda x: x.clip(1, 3), lambda x: x.clip(max=2), lambda x: x.clip(None, 2.5)],
     "copy": [lambda x: x.copy()],
+    "conj": [lambda x: x.conj()],
+    "conjugate": [lambda x: x.conjugate()],
     "dot": [lambda x: x.reshape(2, 3).dot(np.ones((3, 2))), lambda x: x.flatten().dot(x.flatten())],
     "ravel": [lambda x: x.ravel(), lambda x: x.T.ravel()],
     "repeat": [lambda x: x.repeat(2), lambda x: x.repeat(2, axis=0)],
