@@ -33,6 +33,9 @@ from optree.tree.variable import Variable, variable_of
 #: The most spatial dimensions.
 MOST = 3
 
+#: The positions from which sums of products of floats are quicker than `numpy.correlate`.
+FEW_POSITIONS = 1 << 16
+
 
 class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
@@ -140,6 +143,11 @@ class ConvolutionOperator(ImageOperator):
         """The convolution of images with weights."""
         shape: Any = self.convolved_shape(x.shape, weights.shape)
         dtype, groups = np.result_type(x, weights), self.groups
+        if self._is_of_vectors(x, weights, shape, dtype):
+            (sliding,) = self.slidings(self.image(x.shape)[2:], self.filters(weights.shape)[2:])
+            padded = np.zeros(sliding.positions + sliding.window - 1, dtype)
+            padded[sliding.before : sliding.before + x.size] = x.reshape(-1)
+            return np.correlate(padded, weights.reshape(-1)).astype(dtype, copy=False).reshape(shape)
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
         for element, windows, slices in elements(self.slidings(x.shape[2:], weights.shape[2:])):
@@ -147,6 +155,14 @@ class ConvolutionOperator(ImageOperator):
                 _factors(weights, element, groups), _grouped(x[(..., *slices)], groups), target[(..., *windows)].shape
             )
         return out
+
+    def _is_of_vectors(self, x: Any, weights: Any, shape: Any, dtype: np.dtype) -> bool:
+        """Whether one image meets one filter, both vectors, and `numpy.correlate` is quicker than a sum of products."""
+        props = self.stride, self.dilation, self.layout, self.weights_layout
+        if not isinstance(x, np.ndarray) or props != ((1,), (1,), "NCW", "OIW"):
+            return False
+        is_vector = all(0 < v.size == v.shape[-1] for v in (x, weights))
+        return is_vector and (prod(shape) < FEW_POSITIONS or (dtype.kind != "f" and dtype.itemsize > 2))
 
     def spread(self, delta: Any, weights: Any, shape: Any) -> Any:
         """The derivative of a convolution by its images, which have a shape, times delta."""

@@ -216,3 +216,19 @@ def test_a_box_of_no_image_is_named_when_it_runs() -> None:
         with pytest.raises(optree.OptreeError, match="box 0 is of image 2, and there are 2"):
             out[:] = op(x, be.array([[2, 0, 0, 1, 1]]), 2)
         assert not out.get().any()
+
+
+@pytest.mark.parametrize("few", [0, 1 << 16])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float32", "float64"])
+def test_a_vector_is_convolved_with_another_as_numpy_does(dtype: str, few: int, monkeypatch: Any) -> None:
+    """By sums of products, and by NumPy's function, on strided views."""
+    monkeypatch.setattr("optree.ops.convolution.FEW_POSITIONS", few)
+    be, rng = gen_backend("cpu", jit=False), np.random.default_rng(0)
+    for size, window in ((1, 1), (9, 4), (4, 9), (7, 7)):
+        a, v = (rng.integers(0, 4, 2 * n).astype(dtype) for n in (size, window))
+        x, weights = be.array(a, dtype)[::2], be.array(v, dtype)[::-2]
+        for mode in ("full", "same", "valid"):
+            for by in (np.convolve, np.correlate):
+                found, wanted = by(x, weights, mode).asnumpyarray(), by(a[::2], v[::-2], mode)
+                assert found.dtype == wanted.dtype
+                np.testing.assert_array_equal(found, wanted, f"{by.__name__} {size} {window} {mode}")
