@@ -239,7 +239,7 @@ class CudaPrinter(Printer):
             lines.append(f"__shared__ {self.storage_type(array)} tile{array}[{TILE}][{TILE + 1}];")
         lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
         body = self.unravelled(f"p / tiles{last} / tiles{other}", others)
-        body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
+        body.append(f"const Index t{other} = p / tiles{last}{f' % tiles{other}' if others else ''} * {TILE};")
         body.append(f"const Index t{last} = p % tiles{last} * {TILE};")
         body += self.pointers(others, ("inner",))
         along = [f"const Index k = t{other} + first + u * {step};", f"const Index i = t{last} + lane;", inside]
