@@ -181,6 +181,10 @@ class Printer:
         """Whether each column of an outer index has such a value."""
         return bool(self.column) and self.nest.level_of(value) == "outer"
 
+    def column_arrays(self, values: Sequence[int]) -> Lines:
+        """The declarations of those values that each column has."""
+        return [f"{self.type_of(value)} v{value}[{self.columns}];" for value in values if self.has_columns(value)]
+
     def name(self, value: int) -> str:
         return self.of_column(f"v{value}") if self.has_columns(value) else f"v{value}"
 
@@ -319,8 +323,7 @@ class Printer:
                 [f"x{array}[{self.column_offset(array)}] = {self.stored(value)};" for array, value in stores]
             )
         values = [*reads, *(r.value for r in done), *(s.value for s in statements)]
-        arrays = [f"{self.type_of(value)} v{value}[{self.columns}];" for value in values if self.has_columns(value)]
-        return [*arrays, *self.each_column(lines)]
+        return [*self.column_arrays(values), *self.each_column(lines)]
 
     def outer_reads(self, number: int, used: Collection[int]) -> list[int]:
         """The arrays that are read at an outer index after a number of stages."""

@@ -331,11 +331,11 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
     blocks, lanes = -(-columns // (vector * width)), threads // width
     variant = replace(variant, vector=vector, team="columns", width=width, threads=threads)
     variant = replace(variant, accesses=_in_flight(nest, vector, min(2 * MAX_IN_FLIGHT // vector, -(-rows // lanes))))
-    parts = _parts(blocks, rows * width, threads, bool(slots), device)
+    parts, online = _parts(blocks, rows * width, threads, bool(slots), device), online_of(nest) is not None
     if parts > 1:
-        return _split(nest, replace(variant, split=True), blocks, rows, parts, threads)
+        return _split(nest, replace(variant, split=True, online=online), blocks, rows, parts, threads)
     launch = Launch("kernel", (min(MAX_GRID, blocks), 1), threads, shared if cached else 0)
-    return LaunchConfig(replace(variant, cache="shared" if cached else ""), (launch,))
+    return LaunchConfig(replace(variant, cache="shared" if cached else "", online=online and not cached), (launch,))
 
 
 def _parts(blocks: int, accesses: int, threads: int, reread: bool, device: DeviceLimits) -> int:

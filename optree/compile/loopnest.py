@@ -263,20 +263,24 @@ class Online(NamedTuple):
         The reduction of the first stage that it is computed from.
     statements : list of Statement
         The outer statements between the two.
+    sums : list of (Reduction, Reduction)
+        The sums, and the sum of all elements that each is rescaled by, itself where none are left out. One that is
+        rescaled by another comes before it.
     """
 
     value: int
     reduction: Reduction
     statements: list[Statement]
+    sums: list[tuple[Reduction, Reduction]]
 
 
 def online_of(nest: LoopNest) -> Online | None:
     """What the second stage's sums are relative to; None where its elements need the first stage's values at once."""
-    if nest.columns or len(stages := stages_of(nest, cache=False)) < 2:
+    if len(stages := stages_of(nest, cache=False)) < 2:
         return None
     first, second = stages[:2]
-    sums = [bool(r.accumulator.rescaled) for r in second.reductions]
-    if first.writes or second.writes or not all(sums) or any(r.accumulator.sums for r in first.reductions):
+    sums = _rescaled_sums(second)
+    if first.writes or second.writes or not sums or any(r.accumulator.sums for r in first.reductions):
         return None
     outer = {s.value: s for s in nest.statements_at("outer", 1)}
     reduced = {r.value: r for r in first.reductions}
@@ -289,7 +293,24 @@ def online_of(nest: LoopNest) -> Online | None:
     sources = [reduced[i] for i in found if i in reduced]
     if len(used) != 1 or len(sources) != 1:
         return None
-    return Online(used.pop(), sources[0], [outer[i] for i in sorted(found) if i in outer])
+    return Online(used.pop(), sources[0], [outer[i] for i in sorted(found) if i in outer], sums)
+
+
+def _rescaled_sums(stage: Stage) -> list[tuple[Reduction, Reduction]]:
+    """The sums of a stage and those that they are rescaled by (`Online.sums`); none, if one cannot be."""
+    arguments = {s.value: s.arguments for s in stage.statements if isinstance(s, Statement)}
+    apart, whole = list[tuple[Reduction, Reduction]](), list[tuple[Reduction, Reduction]]()
+    for r in stage.reductions:
+        if not r.accumulator.rescaled:
+            return []
+        if "{3}" not in r.accumulator.rescaled:
+            whole.append((r, r))
+            continue
+        sums = [other for other in stage.reductions if other.argument in arguments.get(r.argument, ())]
+        if not sums:
+            return []
+        apart.append((r, sums[0]))
+    return apart + whole
 
 
 def _is_expensive(value: int, inner: dict[int, Statement]) -> bool:

@@ -53,6 +53,17 @@ class ExponentialSum(Sum):
     )
 
 
+class OtherExponentialSum(Sum):
+    """The sum of exponentials relative to their maximum, but for those of the maximum; not registered.
+
+    Relative to another maximum none is left out.
+    """
+
+    accumulator = Accumulator(
+        "0", "{0} + {1}", sums=True, rescaled="({3} == 0 || {1} == {2} ? {0} : {3} * exp({1} - {2}))"
+    )
+
+
 def _exponential_sum(exponentials: Variable, axis: Any) -> Variable:
     return ExponentialSum.make(axis=axis, keepdims=True)(exponentials)
 
@@ -166,7 +177,8 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperat
         shifted = _shifted(widened(inputs[0]), self.axis)
         exponentials = f.exp(shifted)
         total = _exponential_sum(exponentials, self.axis)
-        others = f.sum(f.where(f.eq(shifted, 0), 0, exponentials), axis=self.axis, keepdims=True)
+        others = f.where(f.eq(shifted, 0), 0, exponentials)
+        others = OtherExponentialSum.make(axis=self.axis, keepdims=True)(others)
         ties = f.rint(total - others)  # not a count: the total is shared with the gradient's softmax
         return in_dtype(shifted - f.log1p(others + f.maximum(ties - 1, 0)), mean_dtype(inputs[0].dtype))
 

@@ -236,7 +236,8 @@ class Accumulator(NamedTuple):
     rescaled : str
         Of a sum whose elements are relative to one reduced value, as ``exp(x - top)``: the sum relative to another,
         of ``{0}``, the accumulator, ``{1}``, the value that it is relative to, and ``{2}``, the other. A kernel may
-        then add up elements while it still reduces that value (online softmax). Or empty.
+        then add up elements while it still reduces that value (online softmax). Where some elements are left out by
+        that value, ``{3}`` is the sum of all of them, another reduction. Or empty.
     """
 
     start: str

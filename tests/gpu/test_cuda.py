@@ -157,7 +157,9 @@ def test_every_kind_of_team_is_among_them() -> None:
     for group, word in (
         ("on a small device", "(Index)held"),
         ("on a small device", "shift ="),
+        ("on a small device", ", const int e)"),
         ("in parts", "base_of(q"),
+        ("in parts", ", const int e)"),
     ):
         online = [source for source in sources_in(f"softmaxes {group}") if "base_of" in source]
         assert any(word in source for source in online), f"no traversal of two stages {group} has {word}"

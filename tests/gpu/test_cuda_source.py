@@ -83,6 +83,14 @@ def test_loads_are_under_way_before_the_first_is_used(be, tree, count):
     assert max(under_way(text, OPTIONS) for text in source(tree(be), "cuda")) == count
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((2, 1 << 20), 1), ((1 << 16, 1024), 0), ((1 << 16, 1023), 0)])
+def test_a_maximum_and_sums_of_exponentials_are_one_traversal(be, shape, axis):
+    x = TensorType("float32", shape)("x")
+    for tree in (be.softmax(x, axis), be.log_softmax(x, axis)):
+        assert [launch.name for launch in launches(tree)] == ["stage0", "stage1"]
+    assert [launch.name for launch in launches(be.logsumexp(x, axis))] == ["stage0", "end"]
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("length", [4, 32, 100, 1024])
 def test_short_rows_of_halves_are_added_without_float64(be, length):

@@ -79,8 +79,16 @@ def batch_norm(be: Any, dtype: str) -> Any:
     return (x - be.mean(x, axis=0)) / be.sqrt(be.var(x, axis=0) + 1e-5)
 
 
+def column_softmax(be: Any, dtype: str) -> Any:
+    return be.softmax(_of(dtype, SIDE, SIDE), axis=0)
+
+
 def softmax(be: Any, dtype: str, length: int) -> Any:
     return be.softmax(_of(dtype, COUNT // length, length), axis=1)
+
+
+def log_softmax(be: Any, dtype: str, length: int) -> Any:
+    return be.log_softmax(_of(dtype, COUNT // length, length), axis=1)
 
 
 def layer_norm(be: Any, dtype: str, length: int) -> Any:
@@ -100,7 +108,7 @@ def labelled(be: Any, dtype: str, length: int) -> Any:
 DTYPES = ("float32", "float16", "bfloat16")
 WORKLOADS = (
     *(line, add, add_row, chain, gelu, dropout, adam, transposed_add),
-    *(total, squared_error, column_sums, row_sums, batch_norm),
+    *(total, squared_error, column_sums, row_sums, batch_norm, column_softmax),
 )
 
 #: Rows in registers of warps and blocks, at the limits of shared memory, beyond it, and of two models' vocabularies.
@@ -114,7 +122,12 @@ COUNTED: dict[str, Tree] = {
     **{f"{workload.__name__}-{dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES},
     **{
         f"{workload.__name__}-{length}-{dtype}": partial(workload, dtype=dtype, length=length)
-        for workload, lengths in ((softmax, SOFTMAX), (layer_norm, LAYER_NORM), (labelled, VOCABULARIES))
+        for workload, lengths in (
+            (softmax, SOFTMAX),
+            (log_softmax, VOCABULARIES),
+            (layer_norm, LAYER_NORM),
+            (labelled, VOCABULARIES),
+        )
         for length in lengths
         for dtype in DTYPES
     },

@@ -138,7 +138,7 @@ def _rows_of_kinds(n: int) -> np.ndarray:
 
 
 def softmaxes(lengths: Sequence[int], dtypes: Sequence[Any] = ("float32", "float64", "float16")) -> dict[str, Trial]:
-    """Softmaxes, their logarithms' sums, and cross entropies with their gradients, of rows of every kind."""
+    """Softmaxes and their logarithms, of rows and columns of every kind, and cross entropies with their gradients."""
     found = {}
     for dtype in map(np.dtype, dtypes):
         for n in lengths:
@@ -148,7 +148,10 @@ def softmaxes(lengths: Sequence[int], dtypes: Sequence[Any] = ("float32", "float
                 x, labels = be.array(rows, rows.dtype), be.array(np.array(LABELS), np.int64)
                 losses = be.cross_entropy(x, labels)
                 fused = function([], [losses + 1, grad(be.sum(losses), x)])()  # small losses are of one digit
-                return [y.asnumpyarray() for y in (be.softmax(x, axis=1), be.logsumexp(x, axis=1), *fused)]
+                columns = be.array(np.tile(rows, (2, 1)).T.copy(), rows.dtype)
+                along = [f(y, axis) for y, axis in ((x, 1), (columns, 0)) for f in (be.softmax, be.log_softmax)]
+                sums = [be.logsumexp(x, axis=1), be.logsumexp(columns, axis=0)]
+                return [y.asnumpyarray() for y in (*along, *sums, *fused)]
 
             unit = float(finfo(dtype).eps)
             found[f"softmax-{dtype}-{n}"] = alike(

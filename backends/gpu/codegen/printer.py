@@ -239,7 +239,7 @@ class CudaPrinter(Printer):
             lines.append(f"__shared__ {self.storage_type(array)} tile{array}[{TILE}][{TILE + 1}];")
         lines += [f"const Index tiles{axis} = ((Index)n{axis} + {TILE - 1}) / {TILE};" for axis in (other, last)]
         body = self.unravelled(f"p / tiles{last} / tiles{other}", others)
-        body.append(f"const Index t{other} = p / tiles{last} % tiles{other} * {TILE};")
+        body.append(f"const Index t{other} = p / tiles{last}{f' % tiles{other}' if others else ''} * {TILE};")
         body.append(f"const Index t{last} = p % tiles{last} * {TILE};")
         body += self.pointers(others, ("inner",))
         along = [f"const Index k = t{other} + first + u * {step};", f"const Index i = t{last} + lane;", inside]
@@ -365,7 +365,7 @@ class CudaPrinter(Printer):
         block = f"{SUM_BLOCK} * (Index)lanes"
         inner = [f"const Index stop = b + {block} < {last} ? b + {block} : {last};", *parts]
         inner += [f"for (Index c = b; c < stop; c += {step})", *braced(self.batch(stage, "y", index, "stop")), *joined]
-        before = [f"{self.base_type()} row_base = {self.base_value()[1]};"] if self.is_online(stage) else []
+        before = self.variables([(self.base_type(), "row_base", self.base_value()[1])] if self.is_online(stage) else [])
         return [*before, f"for (Index b = {first} + lane; b < {last}; b += {block})", *braced(inner)]
 
     def partial_accumulators(self, stage: Stage) -> tuple[Lines, Lines]:
@@ -373,11 +373,12 @@ class CudaPrinter(Printer):
         parts: Lines = []
         joined: Lines = []
         if self.is_online(stage):
-            for r in self.stages[1].reductions:
-                total, part = self.total(r), f"t{r.value}"
-                parts.append(f"{CUDA.part_type(r)} {part} = {initial_value(r)};")
-                joined.append(f"{total} = Join{r.value}()({self.rescaled(r, total, 'row_base', 'base')}, {part});")
-            return [*parts, f"{self.base_type()} base = row_base;"], [*joined, "row_base = base;"]
+            row_base, base = self.of_column("row_base"), self.of_column("base")
+            sums = self.rescaled_sums(self.of_column("r{}"), row_base, base)
+            variables = [(CUDA.part_type(r), f"t{r.value}", initial_value(r)) for r, _ in sums]
+            parts = self.variables([*variables, (self.base_type(), "base", row_base)])
+            joined = [f"{self.total(r)} = Join{r.value}()({sum}, {self.of_column(f't{r.value}')});" for r, sum in sums]
+            return parts, self.each_column([*joined, f"{row_base} = {base};"])
         for r in stage.reductions:
             name, total = f"p{r.value}", self.total(r)
             parts.append(f"{CUDA.part_type(r)} {name}[{self.variant.vector}];")
@@ -414,7 +415,7 @@ class CudaPrinter(Printer):
             given = part_of.format(r.value)
             if self.online is not None and self.is_relative(r):
                 _, base = self.base_value(part_of.format(self.online.reduction.value))
-                given = self.rescaled(r, given, base, self.base_value()[0])
+                given = dict(self.rescaled_sums(part_of, base, self.base_value()[0]))[r]
             part = self.each_column([f"{total} = Join{r.value}()({total}, {given});"])
             lines += [
                 *self.initialised([r]),
@@ -450,26 +451,34 @@ class CudaPrinter(Printer):
         """The name of the value that sums are relative to, and its expression for a reduction's value so far."""
         if self.online is None:
             return "", ""
-        return self.name(self.online.value), f"base_of({reduced or self.total(self.online.reduction)})"
+        given = [reduced or self.total(self.online.reduction), *([self.column] if self.column else [])]
+        return self.name(self.online.value), f"base_of({', '.join(given)})"
 
-    def rescaled(self, r: Reduction, total: str, old: str, new: str) -> str:
-        """A sum that is relative to one value, relative to another."""
-        return r.accumulator.rescaled.format(total, old, new)
+    def rescaled_sums(self, name: str, old: str, new: str) -> list[tuple[Reduction, str]]:
+        """The sums that are relative to one value, relative to another, in an order in which they may be assigned."""
+        pairs = self.online.sums if self.online else []
+        given = [(r, name.format(r.value), name.format(whole.value)) for r, whole in pairs]
+        return [(r, r.accumulator.rescaled.format(part, old, new, whole)) for r, part, whole in given]
 
     def rebased(self, r: Reduction, base: str) -> Lines:
-        """A thread's sum, made relative to its team's value."""
-        total = self.total(r)
-        return [f"{total} = {self.rescaled(r, total, 'row_base', base)};"] if self.is_relative(r) else []
+        """A thread's sums, made relative to its team's value before the first of them is joined."""
+        if not self.is_relative(r) or r != self.stages[1].reductions[0]:
+            return []
+        sums = self.rescaled_sums(self.of_column("r{}"), self.of_column("row_base"), base)
+        return self.each_column([f"{self.total(r)} = {sum};" for r, sum in sums])
 
     def outer(self, number: int) -> Lines:
         lines = super().outer(number)
         if self.online is None or number:
             return lines
-        reduction, name = self.online.reduction, self.total(self.online.reduction)
+        reduction, name = self.online.reduction, f"r{self.online.reduction.value}"
+        values = [reduction.value, *(statement.value for statement in self.online.statements)]
         finished = f"({reduction.accumulator.finish.format(name, count=0)})"
-        body = [f"{self.declared(reduction.value)} = {self.dialect.converted(finished, reduction.dtype)};"]
+        body = self.column_arrays(values)
+        body += [f"{self.declared(reduction.value)} = {self.dialect.converted(finished, reduction.dtype)};"]
         body += [line for statement in self.online.statements for line in self.assigned(statement)]
-        head = f"const auto base_of = [&](const {CUDA.type_of(accumulator_dtype(reduction))} {name})"
+        column = f", const int {self.column}" if self.column else ""
+        head = f"const auto base_of = [&](const {CUDA.type_of(accumulator_dtype(reduction))} {name}{column})"
         return [*lines, head, *braced([*body, f"return {self.base_value()[0]};"])[:-1], "};"]
 
     # Indices
@@ -592,19 +601,22 @@ class CudaPrinter(Printer):
         each_access : callable
             From the body for one access to the loop over a batch.
         """
-        if not self.is_online(stage):
+        if self.online is None or not self.is_online(stage):
             return each_access(self.access_elements(stage, letter))
         first, second = self.stages[:2]
         value, base = self.base_value()
-        sums = [(r, f"t{r.value}", f"p{r.value}") for r in second.reductions]
+        rescaled = self.rescaled_sums(self.of_column("t{}"), self.of_column("base"), value)
+        moved = [f"{self.of_column(f't{r.value}')} = {sum};" for r, sum in rescaled]
+        based = [f"{self.declared(self.online.value)} = {base};", *moved, f"{self.of_column('base')} = {value};"]
+        parts = [(CUDA.part_type(r), f"p{r.value}", initial_value(r)) for r in second.reductions]
+        added = [(r, self.of_column(f"t{r.value}"), self.of_column(f"p{r.value}")) for r in second.reductions]
         return [
             *each_access(self.access_elements(first, letter)),
-            f"const {self.base_type()} {value} = {base};",
-            *(f"{total} = {self.rescaled(r, total, 'base', value)};" for r, total, _ in sums),
-            f"base = {value};",
-            *(f"{CUDA.part_type(r)} {part} = {initial_value(r)};" for r, _, part in sums),
+            *self.column_arrays([self.online.value]),
+            *self.each_column(based),
+            *self.variables(parts),
             *each_access(self.access_elements(second, letter)),
-            *(f"{total} = {self.combine(r).format(total, part)};" for r, total, part in sums),
+            *self.each_column([f"{total} = {self.combine(r).format(total, part)};" for r, total, part in added]),
         ]
 
     def loads(self, stage: Stage, letter: str) -> tuple[Lines, Lines]:
@@ -663,7 +675,7 @@ class CudaPrinter(Printer):
         def part(r: Reduction) -> str:
             if self.online is None or r.stage > 1:
                 return f"p{r.value}[e]"
-            return f"p{r.value}" if self.is_relative(r) else self.total(r)
+            return self.of_column(f"p{r.value}") if self.is_relative(r) else self.total(r)
 
         access = Access(load, part, cache, lambda array: f"w{array}.at[e]")
         elements = self.unrolled(self.element(stage, access))
