@@ -291,6 +291,7 @@ def test_arrays_and_numbers_of_a_repeated_assignment_may_be_others(gpu: Any) -> 
 @needs_gxx
 def test_what_assignments_remember_keeps_no_memory(gpu: Any) -> None:
     x, z = gpu.ones(1 << 16), gpu.empty(1 << 16)
+    assert gpu._unallocated((3,), np.float32).size == 3  # all such arrays share one element, made with the first
     used = gpu.stats()["memory"]["used"]
     y = gpu.ones(1 << 16)
     for _ in range(3):
