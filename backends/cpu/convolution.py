@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.convolution import source
-from backends.cpu.convolution_epilogues import ConvolutionKernel
+from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
 from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
@@ -625,7 +625,7 @@ class Convolution:
         is_one_pass = type(self.op) is Conv or (not isinstance(self.op, ConvWeights) and set(self.op.stride) == {1})
         if not is_one_pass or not isinstance(kernel, FusedKernel) or kernel.flat_indices:
             return None
-        return ConvolutionKernel(self, kernel, operands, value, is_stored)
+        return BlockedConvolutionKernel(self, kernel, operands, value, is_stored)
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None where NumPy computes it."""

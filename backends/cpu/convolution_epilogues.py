@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.convolution import VARIANTS
-from backends.execution.executor import ExecutableKernel
+from backends.execution.convolution_kernel import ConvolutionKernel
 from backends.execution.memory import empty_array
 from backends.execution.specialize import FusedKernel, Layout, as_int64, strides_along
 from optree.arrays import overlap
-from optree.cache import Cache
 from optree.errors import CompilerError
 from optree.records import NamedTuple
 from optree.settings import thread_count
@@ -61,67 +60,36 @@ class _Plan(NamedTuple):
         return [len(addresses), *self.block, *offsets, *self.steps, *found]
 
 
-class ConvolutionKernel(ExecutableKernel):
-    """A convolution and the kernel that continues with it, block by block.
-
-    Parameters
-    ----------
-    convolution : Convolution
-    kernel : FusedKernel
-    operands : sequence of int
-        The convolution's, among the values of the program.
-    value : int
-        The convolution's value.
-    is_stored : bool
-        Whether other steps need the value.
-    """
+class BlockedConvolutionKernel(ConvolutionKernel):
+    """A convolution and the kernel that continues with it, block by block."""
 
     def __init__(
         self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, is_stored: bool
     ) -> None:
-        self.convolution, self.kernel, self.operands, self.value = convolution, kernel, operands, value
-        self.rank, self.reduced, self.memory = kernel.rank, kernel.reduced, kernel.memory
+        super().__init__(convolution, kernel, operands, value, is_stored)
         self.label = f" after {convolution.op} in blocks, by {convolution.backend.windows_by()}"
-        self.reads = list(dict.fromkeys([*operands[:2], *(i for i in kernel.reads if i != value)]))
-        self.shape_inputs = list(dict.fromkeys([*operands[2:], *kernel.shape_inputs]))
-        self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in kernel.numbers)}
-        self.writes = [*kernel.writes, *[value] * is_stored]
-        self.axes = {**dict.fromkeys(operands, ()), **kernel.axes}
-        # A block's operands are read after other blocks have been written.
-        self.last_read = {**kernel.last_read, **dict.fromkeys(operands, 1)}
-        self.written_in = {**kernel.written_in, value: 0}
-        self.sizes = kernel.sizes
-        self._plans = Cache("convolutions with epilogues by layout", 64)
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """See `ExecutableKernel.run`; None where one of the two does not run in C."""
         convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
         first, second = (values[i] for i in self.operands[:2])
-        known = dict(zip(self.shape_inputs, self.input_shapes(values), strict=True))
-        shapes = [first.shape, second.shape, *(known[i] for i in self.operands[2:])]
-        shape = convolution.op.output_shape(*shapes)
+        known, shapes, shape, sizes = self.shapes(values)
         functions = convolution.functions_for(dtype, shapes, shape) if first.dtype == second.dtype == dtype else None
         if functions is None:
             return None
-        sizes = {axis: size for axis, size in zip(self.axes[self.value], shape, strict=True) if axis is not None}
-        outputs = [
-            empty_array(tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]), kernel.dtypes[i])
-            if target is None
-            else target
-            for i, target in zip(self.writes, targets, strict=True)
-        ]
+        outputs = self.outputs(sizes, targets)
         made = self._memory(values, outputs, shape)
         read = [made if i == self.value else kernel.memory.array(values[i]) for i in kernel.reads]
         arrays = [*read, *outputs[: len(kernel.writes)]]
         layouts = [(x.shape, x.strides, x.ctypes.data % x.itemsize) for x in (first, second, made, *arrays)]
         key = *layouts, *known.values(), thread_count()
-        plan: _Plan | None = self._plans.get(key)
+        plan: _Plan | None = self.layouts.get(key)
         if plan is None:
             conv = convolution.plan(functions, first, second, made)
             plan = self._planned(conv, arrays, [known[i] for i in kernel.shape_inputs])
             if plan is None:
                 return None
-            self._plans[key] = plan
+            self.layouts[key] = plan
         numbers = [as_int64(values[i], dtype) for i, dtype in kernel.numbers]
         plan.convolution.run(first, second, made, plan.words([x.ctypes.data for x in arrays], numbers))
         return outputs

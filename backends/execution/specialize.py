@@ -256,7 +256,7 @@ class FusedKernel(ExecutableKernel):
         return runner
 
     def fail(self, error: CompilerError) -> None:
-        """What happens when a variant does not compile: the error is raised."""
+        """Raise the error of a variant that does not compile."""
         raise error
 
     def is_compiled(self, variant: Variant) -> bool:

@@ -21,7 +21,7 @@ from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
-from backends.gpu.convolution_epilogues import ConvolutionKernel
+from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
@@ -383,7 +383,7 @@ class GPUBackend(Backend):
         found = [kernel.runner_of(arrays, input_shapes) for kernel, arrays, input_shapes in foresight.run()]
         sources = [runner.source(pointers, layout) for runner, pointers, layout in filter(None, found)]
         for step in steps:
-            if isinstance(step, KernelStep) and isinstance(step.kernel, ConvolutionKernel):
+            if isinstance(step, KernelStep) and isinstance(step.kernel, CudaConvolutionKernel):
                 sources += step.kernel.sources()
         for step, inputs in foresight.calls:
             call: Any = step.implementation.call

@@ -14,7 +14,7 @@ import numpy as np
 from backends.execution.executor import ExecutableKernel
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
-from backends.gpu.convolution_epilogues import ConvolutionKernel, CuDNNKernel, addends_of
+from backends.gpu.convolution_epilogues import CudaConvolutionKernel, CuDNNKernel, addends_of
 from backends.gpu.cudnn import problem_of
 from backends.gpu.direct import HUGE, type_of
 from backends.gpu.launch_config import Launch
@@ -109,7 +109,7 @@ class Convolution:
         if all(axis is None for axis in kernel.axes[value]):
             return None
         if self.device.cudnn is None:
-            return ConvolutionKernel(self, kernel, operands, value, is_stored)
+            return CudaConvolutionKernel(self, kernel, operands, value, is_stored)
         addends = addends_of(self, kernel, value) if is_sum and not is_stored else None
         return None if addends is None else CuDNNKernel(self, kernel, operands, value, addends)
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from backends.execution.executor import ExecutableKernel
+from backends.execution.convolution_kernel import ConvolutionKernel
 from backends.execution.memory import HOST
 from backends.execution.specialize import FusedKernel, as_int64
 from backends.gpu.codegen.convolution import FORWARD, Epilogue, epilogue_names, source
 from backends.gpu.direct import type_of
 from optree.arrays import overlap
-from optree.cache import Cache
 from optree.errors import CompilerError
 from optree.ops.convolution import MOST
 from optree.records import NamedTuple
@@ -26,35 +25,14 @@ from optree.records import NamedTuple
 AXES = 2 + MOST
 
 
-class ConvolutionKernel(ExecutableKernel):
-    """A convolution and the kernel that continues with it.
-
-    Parameters
-    ----------
-    convolution : Convolution
-    kernel : FusedKernel
-    operands : sequence of int
-        The convolution's, among the values of the program.
-    value : int
-        The convolution's value.
-    is_stored : bool
-        Whether other steps need the value.
-    """
+class CudaConvolutionKernel(ConvolutionKernel):
+    """A convolution and the kernel that continues with it, printed into its store."""
 
     def __init__(
         self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, is_stored: bool
     ) -> None:
-        self.convolution, self.kernel, self.operands, self.value = convolution, kernel, operands, value
-        self.rank, self.reduced, self.memory, self.sizes = kernel.rank, kernel.reduced, kernel.memory, kernel.sizes
+        super().__init__(convolution, kernel, operands, value, is_stored)
         self.label = f" after {convolution.op}, by CUDA kernels"
-        self.reads = list(dict.fromkeys([*operands[:2], *(i for i in kernel.reads if i != value)]))
-        self.shape_inputs = list(dict.fromkeys([*operands[2:], *kernel.shape_inputs]))
-        self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in kernel.numbers)}
-        self.writes = [*kernel.writes, *[value] * is_stored]
-        self.axes = {**dict.fromkeys(operands, ()), **kernel.axes}
-        # Blocks read the convolution's operands after others have written.
-        self.last_read = {**kernel.last_read, **dict.fromkeys(operands[:2], 1)}
-        self.written_in = {**kernel.written_in, value: 0}
         arrays = len(kernel.reads) + len(kernel.flat_indices) + len(kernel.writes)
         nest = kernel.nest(AXES, AXES, (-1,) * arrays)
         epilogue = Epilogue(nest, kernel.reads.index(value), is_stored)
@@ -64,24 +42,15 @@ class ConvolutionKernel(ExecutableKernel):
         given = [n for n in range(arrays) if n != epilogue.value and not nest.is_flat_index(n)]
         self._addresses = [self._names.index(f"a{n}") for n in given]
         self._numbers = [self._names.index(f"c{len(nest.reads) + n}") for n in range(len(kernel.numbers))]
-        self._layouts = Cache("convolutions with epilogues by layout", 64)
 
     def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
         """See `ExecutableKernel.run`; None where one of the two has no kernel for the arrays."""
         convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
-        operands = [values[i].astype(dtype, copy=False) for i in self.operands[:2]]
-        known = dict(zip(self.shape_inputs, self.input_shapes(values), strict=True))
-        shapes = [*(x.shape for x in operands), *(known[i] for i in self.operands[2:])]
-        shape = convolution.op.output_shape(*shapes)
+        _, shapes, shape, sizes = self.shapes(values)
         if not convolution.fits(shapes, shape):
             return None
-        sizes = {axis: size for axis, size in zip(self.axes[self.value], shape, strict=True) if axis is not None}
-        outputs = [
-            self.memory.empty(tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]), kernel.dtypes[i])
-            if target is None
-            else target
-            for i, target in zip(self.writes, targets, strict=True)
-        ]
+        operands = [values[i].astype(dtype, copy=False) for i in self.operands[:2]]
+        outputs = self.outputs(sizes, targets)
         stored = outputs[len(kernel.writes) :]
         read = [None if i == self.value else self.memory.array(values[i]) for i in kernel.reads]
         arrays = [*read, *outputs[: len(kernel.writes)]]
@@ -103,7 +72,7 @@ class ConvolutionKernel(ExecutableKernel):
     def _words(self, arrays: Sequence[Any], sizes: Sequence[int]) -> list[int]:
         """The arguments of the epilogue's parameters: the strides, and 0 for addresses and numbers."""
         key = tuple([None if x is None else (x.shape, x.strides) for x in arrays])
-        words: list[int] | None = self._layouts.get(key)
+        words: list[int] | None = self.layouts.get(key)
         if words is None:
             along = [self.axes[self.value][axis] for axis in self.convolution.order]
             along[2:2] = [None] * (AXES - len(along))
@@ -112,7 +81,7 @@ class ConvolutionKernel(ExecutableKernel):
                 for n, steps in enumerate(self.kernel.strides(arrays, sizes))
                 for axis, of in enumerate(along)
             }
-            words = self._layouts[key] = [strides.get(name, 0) for name in self._names]
+            words = self.layouts[key] = [strides.get(name, 0) for name in self._names]
         return words.copy()
 
     def sources(self) -> list[str]:
@@ -121,7 +90,7 @@ class ConvolutionKernel(ExecutableKernel):
 
 
 class Addends(NamedTuple):
-    """What is added to a convolution, among the values of the program.
+    """The addends of a convolution, among the values of the program.
 
     Attributes
     ----------
@@ -136,7 +105,7 @@ class Addends(NamedTuple):
 
 
 def addends_of(convolution: Any, kernel: FusedKernel, value: int) -> Addends | None:
-    """What a kernel adds to a convolution's value, where it only adds; None if cuDNN does not add it."""
+    """The addends of a kernel that only adds to a convolution's value; None if cuDNN does not add them."""
     axes, others = kernel.axes, [i for i in kernel.reads if i != value]
     channel = axes[value][convolution.order[1]]
     if convolution.role is not FORWARD or channel is None or axes[kernel.writes[0]] != axes[value]:
@@ -148,7 +117,7 @@ def addends_of(convolution: Any, kernel: FusedKernel, value: int) -> Addends | N
     return Addends(next(iter(wholes), None), biases[0])
 
 
-class CuDNNKernel(ConvolutionKernel):
+class CuDNNKernel(CudaConvolutionKernel):
     """A convolution with a bias, and the kernel that adds it where cuDNN does not.
 
     Parameters

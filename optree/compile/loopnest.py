@@ -275,7 +275,7 @@ class Online(NamedTuple):
 
 
 def online_of(nest: LoopNest) -> Online | None:
-    """What the second stage's sums are relative to; None where its elements need the first stage's values at once."""
+    """Stage two's sums relative to a reduction of stage one; None where its elements need stage one at once."""
     if len(stages := stages_of(nest, cache=False)) < 2:
         return None
     first, second = stages[:2]
