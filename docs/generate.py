@@ -163,7 +163,7 @@ def listed(names: Iterable[str]) -> Iterator[str]:
 
 
 def numpy_names() -> list[str]:
-    """What NumPy calls the functions that build trees."""
+    """NumPy's names of the functions that build trees."""
     names = {
         f"np.{'linalg.' if function.__module__ == 'numpy.linalg' else ''}{function.__name__}"
         for function in NUMPY_FUNCTIONS

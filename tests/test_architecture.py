@@ -83,7 +83,7 @@ def _code(path: Path) -> ast.Module:
 
 
 def _places(found: dict[Path, Any]) -> str:
-    """What was found in which file, a line each."""
+    """The findings in each file, a line each."""
     return "\n".join(f"{path.relative_to(ROOT)}: {what}" for path, what in found.items() if what)
 
 
@@ -212,6 +212,16 @@ def test_everything_public_is_documented(name: str) -> None:
     if len(ast.get_docstring(tree) or "") < 3:
         bare.insert(0, "the module itself")
     assert not bare, f"{name}: no docstring for {', '.join(bare)}"
+
+
+def test_docstrings_name_things() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = {
+        path: [ast.get_docstring(node) or "" for node in ast.walk(_code(path)) if isinstance(node, kinds)]
+        for path in SOURCES
+    }
+    found = _places({path: [text for text in each if text.startswith("What ")] for path, each in texts.items()})
+    assert not found, f"docstrings that begin with What\n{found}"
 
 
 #: Rules rewrite certain ops: each names those of its own pattern. NumPy's protocol is by NumPy's functions, and the

@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def printed(cell):
-    """What a cell wrote, to which stream, and the texts of what it showed.
+    """The output of a cell: its text by stream, and the texts of what it showed.
 
     A kernel sends what is written in as many pieces as it likes: adjacent ones of a stream are joined.
     """

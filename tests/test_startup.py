@@ -1,4 +1,4 @@
-"""What a first result loads, and runs: a program that needs neither a compiler nor a GPU waits for neither."""
+"""The modules that a first result loads: a program that needs neither a compiler nor a GPU waits for neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What neon's "Op-Tree" document shows, statement by statement, in our own words."""
+"""The statements of neon's "Op-Tree" document, one by one, in our own words."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ A, B = np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 20.0, 30.0, 40.0])
 
 
 def ops_of(trees: list[Any]) -> list[str]:
-    """What runs for trees, in order."""
+    """The steps that run for trees, in order."""
     return [i.op.name or str(i.op) for i in schedule(unalias_outputs(flatten(trees))).instructions]
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a value for its shape alone is not computed: a gradient taken alone leaves the cost out."""
+"""A value that is used for its shape alone is not computed: a gradient taken alone leaves the cost out."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_half_precision_is_computed_in_float32(compiled: Any) -> None:
 
 
 def test_infinities_stay_where_they_are(compiled: Any) -> None:
-    """What is packed beside a row does not reach its sums."""
+    """Values packed beside a row do not reach its sums."""
     for groups, channels in ((1, 20), (20, 20)):
         x = np.ones((1, channels, 5, 19), "float32")
         x[0, :, :, 18] = np.inf

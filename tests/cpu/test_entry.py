@@ -30,7 +30,7 @@ def be() -> Any:
 
 @pytest.fixture
 def general(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What went through a kernel's general way, by its writes."""
+    """The calls that went through a kernel's `run`, by its writes."""
     met: list[Any] = []
     run = FusedKernel.run
 

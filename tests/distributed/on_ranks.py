@@ -266,7 +266,7 @@ class Alone(NamedTuple):
 
 
 def alone(group: Group, *args: Any, **options: Any) -> Alone:
-    """What one process gives: rank 0 trains, and the others get a copy."""
+    """The result of one process: rank 0 trains, and the others get a copy."""
 
     def made() -> Alone:
         weights, losses, opt = trained(group.backend, None, *args, **options)

@@ -53,7 +53,7 @@ def launch(ranks: int, *command: str, options: tuple[str, ...] = ()) -> subproce
 
 @cache
 def outcomes(ranks: int, *names: str) -> Any:
-    """What checks of these names gave on some processes; all of them, where none is named."""
+    """The results of the checks of these names on some processes; of all checks, where none is named."""
     made = launch(ranks, str(HERE / "on_ranks.py"), *names)
     assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-6000:]
     return json.loads(made.stdout.splitlines()[-1])

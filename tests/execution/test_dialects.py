@@ -41,7 +41,7 @@ def drawn(be: Any, rng: np.random.Generator, shape: Any, dtype: Any = np.float32
 
 
 def both(of: Any) -> tuple[Any, Any]:
-    """What a function of a backend gives by kernels and by NumPy; the backend's `ones` are drawn numbers."""
+    """The results of a backend's function by kernels and by NumPy; the backend's `ones` are drawn numbers."""
     found = []
     for jit in (True, False):
         be: Any = gen_backend("cpu", rng_seed=0, jit=jit)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 @pytest.fixture
 def be() -> Any:
-    """What computes op by op."""
+    """A backend that computes op by op."""
     return gen_backend("cpu", rng_seed=0, jit=False)
 
 

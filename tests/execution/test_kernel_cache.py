@@ -1,4 +1,4 @@
-"""What may happen to the cache folder, each made to happen: nothing broken is loaded, and nothing of others."""
+"""Events that befall the cache folder, each made to happen: nothing broken is loaded, and nothing of others."""
 
 from __future__ import annotations
 

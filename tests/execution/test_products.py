@@ -50,7 +50,7 @@ PRODUCTS: dict[str, Callable[[Any], Any]] = {
 
 
 def held(be: Any, call: Callable[[], Any], before: int = 4) -> int:
-    """What a call allocates after some calls before: bytes on the CPU, and on a device a million for each array."""
+    """The allocations of a call after some calls before: bytes on the CPU, on a device a million for each array."""
     if be.name == "cpu":
         return allocated(call, before)
     for _ in range(before):

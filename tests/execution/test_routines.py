@@ -1,4 +1,4 @@
-"""What steps are made of: routines of libraries by a table, and calls that write into targets and dead operands."""
+"""Steps: routines of libraries by a table, and calls that write into targets and dead operands."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_no_golden_file_is_left_over():
 
 
 def _usage(be: Any, tree: Any, arch: str) -> dict[str, dict[str, int]]:
-    """What each kernel of a tree takes on an architecture, by its number and name."""
+    """The resources of each kernel of a tree on an architecture, by its number and name."""
     found = {}
     for number, kernel in enumerate(source(tree(be), "cuda", arch)):
         for name, usage in compile_cuda(kernel, arch, OPTIONS).usage.items():

@@ -1,4 +1,4 @@
-"""What a GPU backend needs: what is missing for it, its options, and what launches its kernels."""
+"""The needs of a GPU backend: what is missing for it, its options, and the launcher of its kernels."""
 
 from __future__ import annotations
 

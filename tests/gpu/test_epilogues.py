@@ -33,7 +33,7 @@ CUPY = fake_cupy()
 
 
 def multiplier(tf32: bool = False) -> tuple[Products, FakeCuBLASLt]:
-    """What multiplies on the stand-in, and its library."""
+    """The products of the stand-in, and its library."""
     made, library = Products(CUPY, tf32), FakeCuBLASLt(CUPY.machine)
     CUPY.machine.products.clear()
     made.library = cublaslt.CuBLASLt(library)
@@ -90,7 +90,7 @@ def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
 
 @pytest.fixture(scope="module")
 def multiplies(device_kind: str) -> Any:
-    """What multiplies, and its CuPy."""
+    """The products, and their CuPy."""
     if device_kind == "stand-in":
         return multiplier()[0], CUPY
     be = home(device_kind)

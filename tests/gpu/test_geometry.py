@@ -335,7 +335,7 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
 
 
 def test_long_kernels_are_not_repeated_often() -> None:
-    """What NVRTC compiles grows with the accesses of a thread."""
+    """The code that NVRTC makes grows with the accesses of a thread."""
     nest = nest_of("long softmax of rows")
     for n in (64, 256, 600, 1024, 4096, 1 << 14, 1 << 16):
         variant = laid_out(nest, [4096, n]).variant

@@ -1,4 +1,4 @@
-"""What only a device can show: faults, streams, graphs, other libraries; what the stand-in has, there too.
+"""Tests that need a device: faults, streams, graphs, other libraries; what the stand-in has, there too.
 
 ``make test-gpu`` runs it on a real device; without one, its tests are skipped there, and say so.
 """

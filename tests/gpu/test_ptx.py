@@ -1,4 +1,4 @@
-"""What NVRTC makes of kernels, interpreted: golden kernels and random trees against float64, and what they cost."""
+"""The PTX that NVRTC makes of kernels, interpreted: golden kernels and random trees against float64, and costs."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ def test_the_benchmarks_table_is_of_the_counts(request: Any) -> None:
 
 
 def _table(rows: dict[str, list[list[str]]]) -> str:
-    """What is kept: a row for each kernel, by workload."""
+    """The costs to store: a row for each kernel, by workload."""
     lines = [["workload", *HEAD], *([name, *row] for name, found in rows.items() for row in found)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [" ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]

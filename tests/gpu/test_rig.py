@@ -348,7 +348,7 @@ def with_registers(cupy: Any) -> None:
 
 
 def in_capture(then: Callable[[Any, Any], Any], mode: int = 2, non_blocking: bool = True) -> Callable[[Any], Any]:
-    """What breaks a rule while a stream is captured; the capture is ended after it."""
+    """Break a rule while a stream is captured; the capture is ended after it."""
 
     def breaks(cupy: Any) -> None:
         runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=non_blocking)
@@ -365,7 +365,7 @@ def in_capture(then: Callable[[Any, Any], Any], mode: int = 2, non_blocking: boo
 
 
 def end_after(then: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """What invalidates a capture, whose end then is refused."""
+    """Calls that invalidate a capture, whose end then is refused."""
 
     def breaks(cupy: Any) -> None:
         runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)

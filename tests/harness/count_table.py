@@ -68,7 +68,7 @@ def _share(launches: Sequence[Mapping[str, str]], is_of_vectors: bool) -> float:
 
 
 def _follows(launch: Mapping[str, str], again: float, blocks: int, is_of_vectors: bool) -> str:
-    """What bounds a launch that takes most instructions."""
+    """The bound of a launch that takes most instructions."""
     if _busy(launch, is_of_vectors) > 1:
         pipe = max(THREADS, key=lambda pipe: float(launch[pipe]) / THREADS[pipe])
         is_pipe = float(launch[pipe]) / THREADS[pipe] > float(launch["all"]) / 128

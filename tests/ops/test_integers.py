@@ -127,7 +127,7 @@ CONDITIONED = [name for name, op in sorted(OPS.items()) if has_own_examples(op)]
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [*CONDITIONED, *COMPOSED])
 def test_a_condition_within_a_cost_is_flat(name: str) -> None:
-    """What is made of x > 1 alone, and is multiplied by x, has a derivative by x as a constant has."""
+    """A factor made of x > 1 alone counts as a constant in a derivative by x."""
     for example in examples_for(name):
         values = example.draw()
         inputs = inputs_for(values)

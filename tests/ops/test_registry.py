@@ -155,7 +155,7 @@ VIEWS = [name for name, op in PURE.items() if op.view_map]
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_is_what_compilers_take_a_view_for(name: str) -> None:
-    """What holds on every example is said of the op, so that no pass treats it otherwise than its like."""
+    """An op declares each fact that holds on all its examples, so that passes treat it like its kin."""
     op = OPS[name]
     assert not op.can_fail and op.is_captured, f"{name} has a view_map: let it be a ViewOperator"
     found = [_moved(example) for example in examples_of(op)]

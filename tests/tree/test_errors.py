@@ -1,4 +1,4 @@
-"""What bad input gets: an error at the line that is wrong, to the person who wrote it, and nothing changed."""
+"""Bad input raises an error at the line that is wrong, for the person who wrote it, and changes nothing."""
 
 from __future__ import annotations
 
