@@ -193,10 +193,10 @@ class Scan(Op):
         axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
         cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
         _check_lengths(given, axes, length)
+        shown = None if sequences is None else _like(sequences, cut)
         if not given:
             given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
         states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
-        shown = None if sequences is None else _like(sequences, cut)
         result = step(_like(initial, states), shown)
         if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
             raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
@@ -280,18 +280,19 @@ class Scan(Op):
         ]
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
-        before, current = made[first:second], states
+        before, current = made[first:second], list(states)
         order = range(length - 1, -1, -1) if self.reverse else range(length)
         for i, x in enumerate(before):
             if x is not None and length:
-                x[order[0]], current[i] = states[i], x[order[0]]
+                current[i] = _at(x, 0, order[0])
+                current[i][...] = states[i]
         pairs = zip(states, before, strict=True)
         spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
         for count, t in enumerate(order):
             left = length - 1 - count
             # Each step writes the states where the next reads them, and the last one the outputs.
             targets = [
-                (spare[i] if left % 2 else made[i]) if x is None else x[order[count + 1]] if left else made[i]
+                (spare[i] if left % 2 else made[i]) if x is None else _at(x, 0, order[count + 1]) if left else made[i]
                 for i, x in enumerate(before)
             ]
             slices = [_at(x, a, t) for x, a in zip(sequences, self.axes, strict=True)]

@@ -136,6 +136,30 @@ def test_each_part_of_the_result_has_its_own_derivative(be: Any) -> None:
             np.testing.assert_allclose(mine.get(), other.get(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", [None, "reference", "debug"])
+@pytest.mark.parametrize("jit", [True, "auto", False])
+def test_the_derivative_by_a_state_without_axes(jit: Any, mode: Any) -> None:
+    """Which an element of the states before each step holds: a view of it, not its value."""
+    be = home("cpu", datatype=np.float64, jit=jit)
+    x, s = be.array([0.5, -1.0, 2.0]), be.array(0.3)
+    (last, _), values, slopes = be.scan(lambda s, v: (f.tanh(s * v), None), s, x), [0.3], []
+    for v in x.get():
+        values.append(np.tanh(values[-1] * v))
+        slopes.append((1 - values[-1] ** 2) * v)
+    by_s, by_x = optree.function([], optree.grad(last, [s, x]), mode=mode)()
+    np.testing.assert_allclose(by_s.get(), np.prod(slopes), rtol=1e-12)
+    np.testing.assert_allclose(by_x.get()[-1], slopes[-1] / 2.0 * values[-2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("none", [None, [], ()])
+def test_without_sequences_there_are_no_slices(be: Any, none: Any) -> None:
+    def step(s: Any, slices: Any) -> Any:
+        assert slices == none
+        return s * 2.0, None
+
+    assert be.scan(step, be.array(1.0), none, 3)[0].item() == 8.0
+
+
 def test_forms_of_states_slices_and_outputs(be: Any) -> None:
     x = be.array([1.0, 2.0, 4.0])
     total, sums = be.scan(lambda s, v: (s + v, s), be.array(0.0), x)
