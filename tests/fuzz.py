@@ -2,10 +2,11 @@
 
 Each seed is a program of its own: tensors of several dtypes, strided, flipped, transposed and
 broadcasting views of them, and statements that assign trees, update several views at once, call a function
-again with other arguments or with those that it writes, differentiate, or apply a function of the registry, any that
-there is, amid other ops, by `jit`, by `vmap`, with its gradient. After each statement the tensors are compared with
-NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of writes and views that wait. The executors take turns in
-one process, a statement each.
+again with other arguments or with those that it writes, differentiate, draw random numbers, or apply a function of the
+registry, any that there is, amid other ops, by `jit`, by `vmap`, with its gradient, into memory of its own operands.
+Products, convolutions, attention, recurrent networks and loops have random sizes and options, and loops random steps.
+After each statement the tensors are compared with NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of
+writes and views that wait. The executors take turns in one process, a statement each.
 ``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
 """
 
@@ -18,8 +19,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -27,11 +28,14 @@ import numpy as np
 from harness import array_programs
 from harness.blocks import small
 from harness.drawn import ALL_DTYPES, SAME, Call, calls
+from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.emulated import emulated_cupy
 from harness.homes import home, stand_in
+from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
+from backends.cpu import attention, openblas, products, shared_products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -73,6 +77,18 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+#: The least work of kernels, of attention and of products that threads share, and of products by compiled C.
+LEAST_WORK = (
+    (printer, "PARALLEL_WORK"),
+    (attention, "ALONE"),
+    (shared_products, "SMALL"),
+    (shared_products, "PART"),
+    (products, "SMALL"),
+)
+
+#: The most elements of operands by which derivatives are compared with differences.
+DIFFERENCES = 120
+
 #: Views of larger memory, and the memory's shape for that of the view: layouts that operands come in.
 PLACES: tuple[tuple[Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     (lambda x: x, lambda shape: shape),
@@ -91,8 +107,16 @@ def _numpy_in_blocks() -> Any:
 
 @contextmanager
 def _in_threads() -> Iterator[None]:
-    """However little there is for each to do."""
-    with override(num_threads=3), patch.object(printer, "PARALLEL_WORK", 1):
+    """However little there is for each to do; products and attention, too."""
+    blas = openblas.threads()
+    before = blas.get() if blas else 0
+    with ExitStack() as stack:
+        stack.enter_context(override(num_threads=3))
+        for module, name in LEAST_WORK:
+            stack.enter_context(patch.object(module, name, 1))
+        if blas:
+            blas.set(3)
+            stack.callback(blas.set, before)
         yield
 
 
@@ -136,7 +160,8 @@ class Program:
 
     def statement(self) -> None:
         on_trees = (self.assign, self.update, self.call, self.differentiate)
-        self.chance.choice((*on_trees, self.apply, self.apply, self.batch, self.slope))()
+        of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes)
+        self.chance.choice((*on_trees, *of_functions, self.draw))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
             tensor.set(array)  # rounding does not add up from statement to statement
 
@@ -242,13 +267,17 @@ class Program:
     def drawn(self, dtypes: Sequence[str] = ALL_DTYPES) -> tuple[Call, list[Any], Callable[..., Any]]:
         """A function of the registry, its operands' values, and what makes its tree, amid ops that change nothing."""
         examples = calls()
-        call = self.chance.choice(examples[self.chance.choice(sorted(examples))])
-        values = call.example.draw(as_dtype(self.chance.choice([x for x in call.dtypes if x in dtypes])))
+        if self.chance.random() < 0.5:
+            call = self.chance.choice(RANDOM)(self.chance, dtypes is not ALL_DTYPES or self.chance.random() < 0.3)
+        else:
+            call = self.chance.choice(examples[self.chance.choice(sorted(examples))])
+        dtype = self.chance.choice([x for x in call.dtypes if x in dtypes] or call.dtypes)
+        values = call.example.draw(as_dtype(dtype))
         before = [self.chance.choice(SAME) if isinstance(x, np.ndarray) else SAME[0] for x in values]
         after = self.chance.choice(SAME)
         if self.chance.random() < 0.4:
             before, after = [SAME[0]] * len(values), SAME[0]
-        self.said.append(f"{call.example} of {values}, amid {[SAME.index(x) for x in (*before, after)]}")
+        self.said.append(f"{call.example} of {dtype}, amid {[SAME.index(x) for x in (*before, after)]}")
         return call, values, lambda *xs: after(call.example.tree([w(x) for w, x in zip(before, xs, strict=True)]))
 
     def placed(self, x: Any) -> Any:
@@ -268,7 +297,8 @@ class Program:
             return
         if tree.backend is None:  # of numbers alone
             return
-        run = self.chance.choice((self.evaluated, self.written_into, self.as_function, self.jitted))
+        ways = (self.evaluated, self.written_into, self.written_over, self.as_function, self.jitted)
+        run = self.chance.choice(ways)
         self.said.append(run.__name__)
         wanted = np.asarray(call.meaning(*values))
         for got in run(tree, build, operands, values):
@@ -283,6 +313,27 @@ class Program:
             target = self.placed(np.zeros(tree.shape, tree.dtype))
             target[...] = tree
             yield target.get()
+
+    def written_over(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
+        """Into memory that one of the operands is in, or a part of it."""
+        places = [i for i, x in enumerate(values) if isinstance(x, np.ndarray) and operands[i].dtype == tree.dtype]
+        if not places:
+            return
+        i = self.chance.choice(places)
+        own, count, shift = values[i].size, tree.size, self.chance.choice((0, 0, 1, 5))
+        memory = self.be.zeros((max(own, shift + count),), tree.dtype)
+        given = list(operands)
+        given[i] = memory[:own].reshape(values[i].shape).set(values[i])
+        target = memory[shift : shift + count].reshape(tree.shape)
+        before, found = memory.get(), build(*given)
+        if self.chance.random() < 0.5:
+            target[...] = found
+        else:
+            function([], [], [(target, found)])()
+        yield target.get()
+        after = memory.get()
+        after[shift : shift + count] = before[shift : shift + count]
+        np.testing.assert_array_equal(after, before, err_msg="what is beside the target")
 
     def as_function(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
         inputs, mode = inputs_for(values), self.chance.choice(MODES)
@@ -300,49 +351,107 @@ class Program:
         for _ in range(2):
             yield compiled(*operands).get()
 
-    def batch(self) -> None:
-        """A function of the registry by `vmap`, on a batch of two."""
-        call, values, build = self.drawn()
+    def pair(self, call: Call, values: Sequence[Any]) -> tuple[Any, Any, Any] | None:
+        """Operands that are batches of two, or the same for both; their axes, and the other example's values."""
         mapped = [isinstance(x, np.ndarray) and self.chance.random() < 0.8 for x in values]
         if not any(mapped):
-            return
+            return None
         # Those that are given by a list may be sorted, or boxes.
         drawn = [isinstance(x, tuple) for x in call.example.operands]
         rolled = [np.roll(x, 1) if each and free else x for x, each, free in zip(values, mapped, drawn, strict=True)]
         pairs = zip(values, rolled, mapped, strict=True)
         operands = [self.placed(np.stack([one, other]) if each else one) for one, other, each in pairs]
+        self.said.append(f"a batch of {mapped}")
+        return operands, tuple(0 if each else None for each in mapped), rolled
+
+    def batch(self) -> None:
+        """A function of the registry by `vmap`, on a batch of two."""
+        call, values, build = self.drawn()
+        found = self.pair(call, values)
+        if found is None:
+            return
+        operands, axes, other = found
         try:
-            tree = vmap(build, tuple(0 if each else None for each in mapped))(*operands)
+            tree = vmap(build, axes)(*operands)
         except (DTypeError, BatchingError):
             return
-        self.said.append(f"a batch of {mapped}")
-        wanted = np.stack([np.asarray(call.meaning(*row)) for row in (values, rolled)])
+        wanted = np.stack([np.asarray(call.meaning(*row)) for row in (values, other)])
         scale = 32 * max(1.0, scale_of(call.example, values))
         compare(tree.asnumpyarray(), wanted, call.example, "a batch", ulps=call.ulps, scale=scale)
 
     def slope(self) -> None:
         """The gradient of a function of the registry, by the executor, by the reference and by differences."""
         call, values, build = self.drawn(["float64"])
-        if not call.example.takes_floats:
-            return
-        given = [np.asarray(x) for x in values]
-        floating = [i for i, x in enumerate(given) if x.dtype.kind == "f" and isinstance(values[i], np.ndarray)]
-
-        def gradients(xs: Sequence[Any]) -> Any:
-            tree = build(*xs)
-            if not is_floating(tree.dtype):
-                return None
-            return grad(weighted_sum(tree), [xs[i] for i in floating], disconnected_inputs="ignore")
-
+        gradients = _gradients(call, values, build)
         inputs = inputs_for(values)
-        found = gradients([self.placed(x) for x in values])
+        found = gradients(*(self.placed(x) for x in values))
         if not found:
             return
-        wanted = Runner(gradients(inputs), inputs)(values)
-        for got, one in zip(self.be.evaluate(found), wanted, strict=True):
+        self.same_gradients(self.be.evaluate(found), Runner(gradients(*inputs), inputs)(values))
+        if sum(map(np.size, values)) <= DIFFERENCES:
+            check_gradient(call.example._replace(build=lambda *xs: build(*xs)))
+
+    def slopes(self) -> None:
+        """The gradients of two examples by `vmap`, and by the reference one by one."""
+        call, values, build = self.drawn(["float64"])
+        gradients = _gradients(call, values, build)
+        inputs = inputs_for(values)
+        trees = gradients(*inputs)
+        found = self.pair(call, values) if trees else None
+        if found is None:
+            return
+        operands, axes, other = found
+        try:
+            both = vmap(gradients, axes)(*operands)
+        except BatchingError:
+            return
+        rows = (Runner(trees, inputs)(row) for row in (values, other))
+        self.same_gradients(self.be.evaluate(both), [np.stack(each) for each in zip(*rows, strict=True)])
+
+    def same_gradients(self, found: Sequence[Any], wanted: Sequence[Any]) -> None:
+        for got, one in zip(found, wanted, strict=True):
             size = float(np.max(np.abs(one), initial=1.0, where=np.isfinite(one)))
             np.testing.assert_allclose(got.get(), one, rtol=1e-9, atol=1e-9 * size)
-        check_gradient(call.example._replace(build=lambda *xs: build(*xs)))
+
+    def draw(self) -> None:
+        """Two draws from a state on, one of them used twice, in one of many ways, and again."""
+        names, state = self.chance.choices(sorted(DRAWS), k=2), self.chance.choice(STATES)
+        shape, dtype = self.chance.choice(((), (0,), (1,), (5,), (4, 6), (3, 21, 67))), self.chance.choice(FLOATS)
+
+        def build() -> list[Any]:
+            one, other = (DRAWS[name].tree(self.be, shape, dtype) for name in names)
+            return [one, one - one, other]
+
+        generator = Generator(*state)
+        self.be.rng_state.set(np.array(state, np.uint64))
+        way = self.chance.choice(("evaluate", "update", "jit", *MODES))
+        self.said.append(f"draws of {names}, {shape} {dtype}, from the state {state} on, by {way}")
+        run = self.repeated(way, build)
+        for _ in range(2):
+            one, nothing, other = (x.get() for x in run())
+            assert not nothing.any(), "a draw that is used twice is one"
+            for name, got in zip(names, (one, other), strict=True):
+                draw = DRAWS[name]
+                compare(got, draw.value(generator, shape, dtype), name, "a draw", ulps=32, scale=draw.high)
+                draw.check_moments(got)
+        assert self.be.rng_state.get().tolist() == [generator.seed, generator.counter]
+
+    def repeated(self, way: str | None, build: Callable[[], list[Any]]) -> Callable[[], Sequence[Any]]:
+        """A function that computes trees anew in each call."""
+        if way == "jit":
+            return jit(build)
+        trees = build()
+        if way == "evaluate":
+            return partial(self.be.evaluate, trees)
+        if way != "update":
+            return function([], trees, mode=way)
+        targets = [self.placed(np.zeros(x.shape, x.dtype)) for x in trees]
+
+        def update() -> list[Any]:
+            self.be.update(list(zip(targets, trees, strict=True)))
+            return targets
+
+        return update
 
     def differentiate(self) -> None:
         choices: list[int] = []
@@ -364,6 +473,19 @@ class Program:
             return f.sum(f.tanh(tree)) + sum((f.sum(x * x) for x in tensors), 0.0)
 
         check_grad(again, leaves, rtol=1e-4, atol=1e-5)
+
+
+def _gradients(call: Call, values: Sequence[Any], build: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """From operands to the gradients of a function's weighted sum by those that are floats; none where it has none."""
+    floating = [i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+
+    def gradients(*xs: Any) -> list[Any]:
+        tree = build(*xs) if call.example.takes_floats and floating else None
+        if tree is None or not is_floating(tree.dtype):
+            return []
+        return grad(weighted_sum(tree), [xs[i] for i in floating], disconnected_inputs="ignore")
+
+    return gradients
 
 
 def _name(tensor: Any) -> str:

@@ -109,31 +109,49 @@ def _sig(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _recurrent(kind: str, mask: Any = None, reverse: bool = False, batch_first: bool = False) -> Callable[..., Any]:
-    """The outputs of a recurrent network, one step after the other in float64."""
+def recurrent(
+    kind: str,
+    x: Any,
+    w: Any,
+    u: Any,
+    b: Any = 0.0,
+    state: Any = None,
+    cell: Any = None,
+    mask: Any = None,
+    recurrent_bias: Any = 0.0,
+    activation: str = "tanh",
+    reverse: bool = False,
+    batch_first: bool = False,
+) -> list[Any]:
+    """The outputs of a recurrent network, and its states after the last step, one step after the other."""
+    x, mask = (y.swapaxes(0, 1) if batch_first and y is not None else y for y in (x, mask))
+    h, c = (np.zeros((x.shape[1], len(u))) if y is None else y for y in (state, cell))
+    out = np.zeros((*x.shape[:2], len(u)))
+    for t in range(len(x))[:: -1 if reverse else 1]:
+        before = h, c
+        enters, kept = (np.split(y, u.shape[1] // len(u), axis=1) for y in (x[t] @ w + b, h @ u))
+        if kind == "rnn":
+            h = {"tanh": np.tanh, "sig": _sig}[activation](enters[0] + kept[0])
+        elif kind == "lstm":
+            i, g, n, o = (p + q for p, q in zip(enters, kept, strict=True))
+            c = _sig(g) * c + _sig(i) * np.tanh(n)
+            h = _sig(o) * np.tanh(c)
+        else:
+            r, z = (_sig(p + q) for p, q in zip(enters[:2], kept[:2], strict=True))
+            h = (1 - z) * np.tanh(enters[2] + r * (kept[2] + recurrent_bias)) + z * h
+        if mask is not None:
+            h, c = (np.where(mask[t][:, None], new, old) for new, old in zip((h, c), before, strict=True))
+        out[t] = h
+    return [out.swapaxes(0, 1) if batch_first else out, h, *([c] if kind == "lstm" else [])]
 
-    def meaning(x: Any, w: Any, u: Any, b: Any = 0.0) -> Any:
-        dtype = np.result_type(*(y for y in (x, w, u, b) if hasattr(y, "dtype")), np.float16)
-        x, w, u = (np.asarray(y, np.float64) for y in (x, w, u))
-        x = x.swapaxes(0, 1) if batch_first else x
-        h = c = np.zeros((x.shape[1], len(u)))
-        out = np.zeros((*x.shape[:2], len(u)))
-        for t in range(len(x))[:: -1 if reverse else 1]:
-            before = h, c
-            enters, kept = (np.split(y, u.shape[1] // len(u), axis=1) for y in (x[t] @ w + b, h @ u))
-            if kind == "rnn":
-                h = np.tanh(enters[0] + kept[0])
-            elif kind == "lstm":
-                i, g, n, o = (p + q for p, q in zip(enters, kept, strict=True))
-                c = _sig(g) * c + _sig(i) * np.tanh(n)
-                h = _sig(o) * np.tanh(c)
-            else:
-                r, z = (_sig(p + q) for p, q in zip(enters[:2], kept[:2], strict=True))
-                h = (1 - z) * np.tanh(enters[2] + r * kept[2]) + z * h
-            if mask is not None:
-                h, c = (np.where(mask[t][:, None], new, old) for new, old in zip((h, c), before, strict=True))
-            out[t] = h
-        return (out.swapaxes(0, 1) if batch_first else out).astype(dtype)
+
+def _outputs(kind: str, mask: Any = None, reverse: bool = False, batch_first: bool = False) -> Callable[..., Any]:
+    """The outputs of a recurrent network, computed in float64."""
+
+    def meaning(*operands: Any) -> Any:
+        dtype = np.result_type(*operands, np.float16)
+        wide = [np.asarray(y, np.float64) for y in operands]
+        return recurrent(kind, *wide, mask=mask, reverse=reverse, batch_first=batch_first)[0].astype(dtype)
 
     return meaning
 
@@ -143,7 +161,7 @@ RECURRENT = {
         Case(
             ((3, 2, 2), (2, 2 * gates), (2, 2 * gates), (2 * gates,)),
             lambda *xs, kind=kind: getattr(f, kind)(*(x * 0.5 for x in xs)).outputs,
-            lambda *xs, kind=kind: _recurrent(kind)(*(x * np.asarray(0.5, floating(x)) for x in xs)),
+            lambda *xs, kind=kind: _outputs(kind)(*(x * np.asarray(0.5, floating(x)) for x in xs)),
         ),
         Case(
             ((2, 3, 2), (2, 2 * gates), (2, 2 * gates)),
@@ -152,7 +170,7 @@ RECURRENT = {
                     *(x * 0.5 for x in xs), mask=np.array([[1, 1, 0], [0, 1, 1]], bool), reverse=True, batch_first=True
                 ).outputs
             ),
-            lambda *xs, kind=kind: _recurrent(kind, np.array([[1, 0], [1, 1], [0, 1]], bool), True, True)(
+            lambda *xs, kind=kind: _outputs(kind, np.array([[1, 1, 0], [0, 1, 1]], bool), True, True)(
                 *(x * np.asarray(0.5, floating(x)) for x in xs)
             ),
         ),
