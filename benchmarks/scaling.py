@@ -1,8 +1,10 @@
 """Scaling of a data parallel step to 1,024 GPUs: a simulation of compute, buckets, latency and bandwidth.
 
 No GPU is needed: the numbers of the machine are stated, and can be others. The schedule is that of op-tree's plans: the
-backward pass goes from the last layer to the first, a bucket is summed when its last gradient is there, one bucket
-after another on a stream of their own, and the update waits for all of them.
+backward pass goes from the last layer to the first, a bucket is summed when its last gradient is there, one operation
+after another on a stream of their own, and the update waits for all of them. Where each rank has a part of the state,
+it waits for a bucket's sum when the next one has begun, updates its part, and begins to gather the new weights, while
+the backward pass goes on (`optree.compile.schedule.moments`).
 """
 
 from __future__ import annotations
@@ -51,30 +53,31 @@ class Machine(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A network, of layers of one size.
+    """A network whose gradients come evenly throughout the backward pass.
 
     Attributes
     ----------
     weights : int
-    layers : int
     flops : float
         Of a GPU's part of a batch, forward; backward takes twice as many.
     """
 
     weights: int
-    layers: int
     flops: float
 
 
 #: By name. A transformer takes 2 operations a weight and token forward, of 16,384 tokens here; ResNet-50 8.2 Gflop an
 #: image, of 256, at a third of a product's speed.
 MODELS = {
-    "transformer, 1.3e9 weights": Model(1_300_000_000, 24, 2 * 1.3e9 * 16384),
-    "ResNet-50, 2.6e7 weights": Model(25_600_000, 54, 3 * 8.2e9 * 256),
+    "transformer, 1.3e9 weights": Model(1_300_000_000, 2 * 1.3e9 * 16384),
+    "ResNet-50, 2.6e7 weights": Model(25_600_000, 3 * 8.2e9 * 256),
 }
 
-#: Bytes of a gradient's element: sums are of float32.
-ELEMENT = 4
+#: Bytes of a gradient's element: sums are of float32; and of a weight's that is gathered, in bfloat16.
+ELEMENT, GATHERED = 4, 2
+
+#: Bytes that AdamW reads and writes for a weight: four arrays and three.
+UPDATE = 7 * ELEMENT
 
 
 def ring(size: float, ranks: int, speed: float, hop: float) -> float:
@@ -123,6 +126,34 @@ class Timeline(NamedTuple):
     operations: int
 
 
+class _Step:
+    """A step as it runs: the times at which the GPU's computation, and its operations, have got so far.
+
+    Attributes
+    ----------
+    now, free : float
+        Seconds from the beginning, of the computation and of the operations, which run in order.
+    """
+
+    def __init__(self, ranks: int, machine: Machine, trees: bool) -> None:
+        self.ranks, self.machine, self.trees = ranks, machine, trees
+        self.now = self.free = 0.0
+
+    def begin(self, size: float, halves: int) -> float:
+        """Begin an operation on as many bytes; the time of its end."""
+        if self.ranks > 1:
+            begin = max(self.now, self.free) + self.machine.launch + agreement_seconds(self.ranks, self.machine)
+            self.free = begin + halves * half_seconds(size, self.ranks, self.machine, self.trees)
+        return max(self.now, self.free)
+
+    def update(self, size: float, summed: float, shards: bool) -> None:
+        """Wait for the sum of as many bytes of gradients and update the weights, or a part of them, to be gathered."""
+        self.now = max(self.now, summed)
+        self.now += size / ELEMENT * UPDATE / (self.ranks if shards else 1) / self.machine.memory
+        if shards:
+            self.begin(size / ELEMENT * GATHERED, 1)
+
+
 def simulate(
     model: Model,
     ranks: int,
@@ -134,30 +165,23 @@ def simulate(
 ) -> Timeline:
     """A step, bucket by bucket."""
     slowest = 1 + machine.jitter * sqrt(2 * log(ranks))  # the expected largest of normal numbers, about
-    forward = model.flops / machine.flops * slowest
-    layer = 2 * forward / model.layers
-    size = model.weights * ELEMENT / model.layers
-    halves = 1 if shards else 2
-    free, buckets, pending = 0.0, list[float](), 0.0
-    for number in range(model.layers):
-        there = forward + layer * (number + 1)
-        # A gradient larger than a bucket is one by itself, so that a layer's parts count as gradients here.
-        pending += size
-        while pending >= bucket or (pending and number == model.layers - 1):
-            part = min(bucket, pending)
-            pending -= part
-            begin = max(free, there if overlaps else forward + layer * model.layers)
-            each = machine.launch + agreement_seconds(ranks, machine)
-            free = begin + each + halves * half_seconds(part, ranks, machine, trees) if ranks > 1 else begin
-            buckets.append(part)
-    done = forward + layer * model.layers
-    mine = model.weights / (ranks if shards else 1)
-    update = mine * (7 * ELEMENT) / machine.memory  # AdamW reads four arrays and writes three
-    end = max(done, free) + update
-    if shards and ranks > 1:  # new weights are gathered when they are there, in bfloat16
-        end += sum(half_seconds(part / 2, ranks, machine, trees) + machine.launch for part in buckets)
-    alone = 3 * model.flops / machine.flops + model.weights * (7 * ELEMENT) / machine.memory
-    return Timeline(end, max(0.0, end - alone), len(buckets))
+    forward, size = model.flops / machine.flops * slowest, model.weights * ELEMENT
+    step, shards = _Step(ranks, machine, trees), shards and ranks > 1
+    step.now = forward if overlaps else 3 * forward
+    parts = [bucket] * int(size // bucket) + [size % bucket] * (size % bucket > 0)
+    waiting = list[tuple[float, float]]()  # sums that have begun: their bytes, and their ends
+    for part in parts:
+        step.now += 2 * forward * part / size if overlaps else 0.0
+        waiting.append((part, step.begin(part, 1 if shards else 2)))
+        if shards and overlaps and len(waiting) > 1:
+            step.update(*waiting.pop(0), shards)
+    for each in waiting:
+        step.update(*each, shards)
+    end = max(step.now, step.free)
+    if shards:  # new weights are copied from where they were gathered
+        end += model.weights * 2 * GATHERED / machine.memory
+    alone = 3 * model.flops / machine.flops + model.weights * UPDATE / machine.memory
+    return Timeline(end, max(0.0, end - alone), len(parts))
 
 
 def best_bucket(model: Model, ranks: int, machine: Machine) -> float:

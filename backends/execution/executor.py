@@ -25,7 +25,7 @@ from optree.compile.aliasing import alias_sets, dead_after, last_uses
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import lower
 from optree.compile.program import Program
-from optree.compile.schedule import failing
+from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
@@ -622,10 +622,11 @@ def _targets(
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
         is_only_use = is_only_use or (fills and _is_readable(program, aliases, value, target, index))
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
-        others = [] if instructions[index].op.owns_target else others
-        is_whole = updates or (n not in kernels and implementation.is_atomic)
+        is_safe = last_failing < n + (updates or (n not in kernels and implementation.is_atomic))
+        if not is_assignment(instructions[index].op):  # a buffer that nothing else reads
+            others, is_safe = [], True
         is_available = target < first or step_of[target - first] < n
-        if is_only_use and is_available and all(other <= n for other in others) and last_failing < n + is_whole:
+        if is_only_use and is_available and all(other <= n for other in others) and is_safe:
             found[value] = (target, index)
     return found
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from optree.compile.aliasing import alias_sets
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import failing, levels
+from optree.compile.schedule import Moment, failing, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
-from optree.ops.assignment import Assign
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
 from optree.tree.traversal import in_order
@@ -114,15 +113,15 @@ class _Fusion:
             for i in self.waits[index]:
                 self.readers.setdefault(i, []).append(program.instructions[index])
         self.failing = sorted({*self.needed}.intersection(failing(program.instructions)))
-        self.levels = levels(program)
-        self.level_of: list[int] = []  # for each step
+        self.moments = moments(program)
+        self.moment_of: list[Moment] = []  # for each step
         self.needs: list[int] = []  # for each step, the bit set of the steps that it depends on, itself included
 
     def run(self) -> list[Kernel | Call]:
         for index in self.needed:
             instruction = self.program.instructions[index]
             step = self._step_of(index, instruction)
-            self.level_of[len(self.level_of) :] = [self.levels[index]] * (step == len(self.level_of))
+            self.moment_of[len(self.moment_of) :] = [self.moments[index]] * (step == len(self.moment_of))
             needs = 1 << step
             for i in self.waits[index]:
                 if i in self.made_in:
@@ -179,7 +178,7 @@ class _Fusion:
     def _conflicts(self, index: int, instruction: Instruction) -> set[int]:
         """The steps that must precede it: it overwrites what they read, they what it reads, or they may fail."""
         found = self._overwriters(instruction)
-        if isinstance(instruction.op, Assign):
+        if is_assignment(instruction.op):
             found |= {self.made_in[self.first + earlier] for earlier in self.failing if earlier < index}
         positions = instruction.op.destroyed_inputs()
         if positions:
@@ -229,7 +228,8 @@ class _Fusion:
         latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
         domains = {i: step.domain for i in makers.union(latest) if isinstance(step := self.steps[i], Kernel)}
         # A kernel that waited for what only a part of it needs would keep the rest from running meanwhile.
-        kernels = {i for i in domains if self.level_of[i] == self.levels[index]}
+        now = self.moments[index]
+        kernels = {i for i in domains if self.moment_of[i] == now or self.moment_of[i].level == now.level == 0}
         if all(dim == ONE for dim in self.dims[self.first + index] or ()):  # a scalar waits for no further step
             kernels = {i for i in kernels if i in makers or not domains[i]}
         # Of the makers the latest, which may depend on the others; of the rest the first, on which fewest steps depend.

@@ -3,6 +3,7 @@
 Ops that run beside others, collective ones, are begun where their operands are there, and awaited where the value is
 read. An instruction's level is the number of waits on the longest chain that leads to it. In the order of levels, all
 that needs no awaited value runs first: the rest of a backward pass, while the gradients that are there are summed.
+What another op can begin with is awaited earlier: a part of the weights is updated, and gathered, during that pass.
 
 An op that destroys an input (Aesara, "Destroyers and viewers") runs after all other readers of that memory. Where no
 order allows that, or the memory is not the program's own, it gets a copy. Ops that destroy one tensor, as random ones
@@ -13,6 +14,7 @@ fail, so that all are made or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from optree.compile.aliasing import shared_memories
@@ -51,7 +53,7 @@ def schedule(program: Program) -> Program:
 
 
 def overlapped(program: Program) -> Program:
-    """The program with each op that has `halves` in two, and its instructions in the order of their levels."""
+    """The program with each op that has `halves` in two, and its instructions in the order of their moments."""
     if not any(instruction.op.halves() for instruction in program.instructions):
         return program
     first = len(program.leaves)
@@ -68,29 +70,64 @@ def overlapped(program: Program) -> Program:
             made += [_applied(halves[1], (begun, *operands[1:]), given, node)]
         number.append(first + len(made) - 1)
     split = Program(program.leaves, made, [number[i] for i in program.outputs], program.owners)
-    return _in_order_of_levels(split)
+    return _in_order_of_moments(split)
 
 
-def levels(program: Program) -> list[int]:
-    """The level of each instruction.
+class Moment(NamedTuple):
+    """When an instruction runs, for the order of a program.
 
-    What destroys an operand, such as an assignment, is of no lower level than those before it, so that they stay in
-    order. Beginnings are among themselves, on their group's turn: they are all of the order of levels.
+    Attributes
+    ----------
+    begun : float
+        The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
+    level : int
     """
-    if not any(instruction.op.waits for instruction in program.instructions):
-        return [0] * len(program.instructions)
-    first, found, last = len(program.leaves), list[int](), 0
-    for op, inputs, _ in program.instructions:
-        level = max((found[i - first] for i in inputs if i >= first), default=0) + op.waits
-        if op.destroy_map and not op.begins:
-            level = last = max(level, last)
-        found.append(level)
+
+    begun: float
+    level: int
+
+
+def moments(program: Program) -> list[Moment]:
+    """The moment of each instruction.
+
+    A value that other ops wait for to begin is awaited after one more op has begun than the one that gives it: it has
+    the time of as much work. All other values are awaited at the end.
+
+    What destroys an operand, such as an assignment, runs no earlier than those before it, so that they stay in order.
+    Beginnings are in order by their group's turn, and each write to a buffer that has no other readers is by itself.
+    """
+    first, instructions, begun = len(program.leaves), program.instructions, 0
+    if not any(instruction.op.waits for instruction in instructions):
+        return [Moment(0, 0)] * len(instructions)
+    found, last, is_needed = list[Moment](), Moment(0, 0), _needed_to_begin(program)
+    for (op, inputs, _), is_early in zip(instructions, is_needed, strict=True):
+        given = [found[i - first] for i in inputs if i >= first]
+        level = max((each.level for each in given), default=0) + op.waits
+        is_ordered = op.destroy_map and not (op.begins or _is_of_buffer(op))
+        level = max(level, last.level) if is_ordered else level
+        if level == 0:
+            found.append(Moment(begun, 0))
+            begun += op.begins
+            continue
+        after = max((each.begun for each in given), default=0) + op.waits if is_early else inf
+        found.append(Moment(max(after, last.begun) if is_ordered else after, level))
+        last = found[-1] if is_ordered else last
     return found
 
 
-def _in_order_of_levels(program: Program) -> Program:
-    level, first = levels(program), len(program.leaves)
-    order = sorted(range(len(level)), key=level.__getitem__)  # stable
+def _needed_to_begin(program: Program) -> list[bool]:
+    """For each instruction, whether an op that begins what runs beside others depends on it."""
+    first, needed = len(program.leaves), set[int]()
+    for index in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[index]
+        if op.begins or first + index in needed:
+            needed.update(inputs)
+    return [instruction.op.begins or first + index in needed for index, instruction in enumerate(program.instructions)]
+
+
+def _in_order_of_moments(program: Program) -> Program:
+    moment, first = moments(program), len(program.leaves)
+    order = sorted(range(len(moment)), key=moment.__getitem__)  # stable
     number = list(range(first)) + [0] * len(order)
     for position, index in enumerate(order, first):
         number[first + index] = position
@@ -150,6 +187,15 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
         return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
+
+
+def is_assignment(op: Any) -> bool:
+    """Whether an op writes a tensor that others see, which it does after all that may fail."""
+    return isinstance(op, Assign) and not op.owns_target
+
+
+def _is_of_buffer(op: Any) -> bool:
+    return isinstance(op, Assign) and op.owns_target
 
 
 def failing(instructions: Sequence[Instruction]) -> list[int]:
@@ -313,7 +359,7 @@ class _Draft:
         for step, mine in aliasing.destroyed.items():
             after, new = self._after(step)
             before = waits[step] = []
-            if isinstance(self.steps[step].op, Assign):
+            if is_assignment(self.steps[step].op):
                 before += [other for other in may_fail_first if self.first + other not in after]
             for other in self._readers_of(mine, new):
                 later = aliasing.destroyed.get(other, _NOWHERE) & mine and aliasing.rank[other] > aliasing.rank[step]

@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
+from optree.dtypes import is_narrow
 from optree.errors import OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import (
@@ -72,6 +73,8 @@ class Group:
         self.turn: Tensor = backend.zeros(1, "uint64", "turn")
         #: Operations that have begun, by the identity of the array that the value will be in: that, and what waits.
         self.begun: dict[int, tuple[Any, Callable[[], None]]] = {}
+        #: The last tree of a number of examples, in float64, and of all ranks' numbers: a step has it in several means.
+        self._counted: tuple[Any, Any, Any] = None, None, None
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {self.size} ({self.engine.name})"
@@ -168,18 +171,19 @@ class Group:
         bucket : int, optional
             The bytes of a vector, at most; by default `bucket_of` the number of ranks.
         """
-        given, kind = self._weighted([variable_of(x, "averaged") for x in trees], count)
+        given, total = self._weighted([variable_of(x, "averaged") for x in trees], count)
         if self.size == 1:
             return given
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, self._bucket(given, bucket)):
+        kind = "mean" if total is None else "sum"
+        for numbers in self._buckets(given, [x.shape for x in given], bucket):
             if len(numbers) == 1:
                 found[numbers[0]] = self.all_reduce(given[numbers[0]], kind)
                 continue
             whole = self.all_reduce(self._vector([given[i] for i in numbers]), kind)
             for i, part in zip(numbers, _split(whole, [given[i].size for i in numbers]), strict=True):
                 found[i] = f.reshape(part, given[i].shape)
-        return found
+        return found if total is None else [_quotient(x, total, like) for x, like in zip(found, trees, strict=True)]
 
     # Vectors of which each rank has a part
 
@@ -197,13 +201,13 @@ class Group:
 
     def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
         """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
-        given, kind = self._weighted([variable_of(x, "averaged_shards") for x in trees], count)
+        given, total = self._weighted([variable_of(x, "averaged_shards") for x in trees], count)
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, self._bucket(given, bucket)):
+        for numbers in self._buckets(given, [x.shape for x in given], bucket):
             rows = [self._rows(given[i]) for i in numbers]
             mine = _flat(self.reduce_scatter(rows[0] if len(rows) == 1 else f.concatenate(rows, 1)))
             for i, part in zip(numbers, _split(mine, [x.shape[1] for x in rows]), strict=True):
-                found[i] = part / self.size if kind == "mean" else part
+                found[i] = part / self.size if total is None else _quotient(part, total, trees[i])
         return found
 
     def _rows(self, x: Any) -> Any:
@@ -216,7 +220,7 @@ class Group:
         """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
         given: list[Any] = [variable_of(x, "unsharded") for x in shards]
         found: list[Any] = [None] * len(given)
-        for numbers in _buckets(given, self._bucket(given, bucket)):
+        for numbers in self._buckets(given, shapes, bucket):
             vector = self._vector([given[i] for i in numbers]) if len(numbers) > 1 else given[numbers[0]]
             whole = self.all_gather(f.reshape(vector, (1, vector.size)))
             start = 0
@@ -227,8 +231,27 @@ class Group:
                 start += given[i].size
         return found
 
-    def _bucket(self, trees: Sequence[Any], bucket: int | None) -> int:
-        return bucket or bucket_of(self.size, sum(x.size * x.dtype.itemsize for x in trees))
+    def _buckets(self, trees: Sequence[Any], shapes: Sequence[Any], most: int | None) -> list[list[int]]:
+        """The numbers of trees that are carried together: neighbours of one dtype, from the last, which is there first.
+
+        Parameters
+        ----------
+        trees : sequence of Variable
+        shapes : sequence of tuple of int
+            Of their values on all ranks together.
+        most : int, optional
+            The bytes of a bucket, at most; by default `bucket_of` the number of ranks.
+        """
+        sizes = [prod(shape) * x.dtype.itemsize for x, shape in zip(trees, shapes, strict=True)]
+        most, found = most or bucket_of(self.size, sum(sizes)), list[list[int]]()
+        room, last = 0, None
+        for i in reversed(range(len(trees))):
+            if trees[i].dtype != last or sizes[i] > room:
+                found.append([])
+                room, last = most, trees[i].dtype
+            found[-1].append(i)
+            room -= sizes[i]
+        return found
 
     def _vector(self, trees: Sequence[Any]) -> Any:
         """The elements of trees as one vector, into which each is computed directly, as gradients are by a product."""
@@ -239,22 +262,24 @@ class Group:
             stores.append(Store.make()(self.backend.over(flat[begin:end].reshape(x.shape), "part"), x))
         return Joined(size=ends[-1], count=len(stores))(*stores)
 
-    def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], str]:
-        """Trees, and the kind of reduction that gives their means of all ranks."""
-        if count is None or self.size == 1:
-            return trees, "mean"
-        share = self._share(count)
-        none = f.eq(share, 0)
-        return [f.where(none, f.fill_like(x, 0), x * f.cast(share, x.dtype)) for x in trees], "sum"
+    def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], Any]:
+        """Trees to sum, and by what sums are divided to be means of all ranks; None for the number of ranks.
 
-    def _share(self, count: Any) -> Any:
-        """The rank's share of all examples, in float64."""
-        wide = np.dtype(np.float64)
-        if isinstance(count, Variable):
-            mine = f.cast(f.reshape(count, ()) if count.ndim else count, wide)
-        else:
-            mine = variable_of(np.float64(count), "count")
-        return mine / self.all_reduce(mine)
+        What a sum needs is of this rank alone, so that it can begin before all ranks know the number of examples.
+        """
+        if count is None or self.size == 1:
+            return trees, None
+        if self._counted[0] is not count:
+            is_tree, wide = isinstance(count, Variable), np.dtype(np.float64)
+            tree = count if is_tree else variable_of(np.float64(count), "count")
+            mine = f.cast(f.reshape(tree, ()) if tree.ndim else tree, wide)
+            self._counted = count if is_tree else None, mine, self.all_reduce(mine)
+        _, mine, total = self._counted
+        none, found = f.eq(mine, 0), []
+        for x in trees:
+            x = f.cast(x, np.dtype(np.float32)) if is_narrow(x.dtype) else x  # which are summed in float32 anyway
+            found.append(f.where(none, f.fill_like(x, 0), x * f.cast(mine, x.dtype)))
+        return found, total
 
     def count(self, x: Any) -> Any:
         """The number of examples of a batch, the sizes of its first axis, as a tree."""
@@ -382,19 +407,10 @@ def bucket_of(ranks: int, total: int) -> int:
     return min(LARGEST_BUCKET, max(BUCKET, min(BUCKET * ranks // FEW, total // PARTS)))
 
 
-def _buckets(trees: Sequence[Any], most: int) -> list[list[int]]:
-    """The numbers of trees that are summed together: neighbours of one dtype, from the last, which is there first."""
-    found: list[list[int]] = []
-    room, last = 0, None
-    for i in reversed(range(len(trees))):
-        x = trees[i]
-        nbytes = x.dtype.itemsize * int(np.prod(x.shape))
-        if x.dtype != last or nbytes > room:
-            found.append([])
-            room, last = most, x.dtype
-        found[-1].append(i)
-        room -= nbytes
-    return found
+def _quotient(x: Any, total: Any, like: Any) -> Any:
+    """A sum, divided by the number of examples, in the dtype of what was summed."""
+    found = x / f.cast(total, x.dtype)
+    return found if found.dtype == like.dtype else f.cast(found, like.dtype)
 
 
 def _flat(x: Any) -> Any:

@@ -328,8 +328,6 @@ class Optimizer:
             given = over.averaged(given, count) if self._group is None else over.averaged_shards(given, count)
             loss = over.mean(loss, count) if self._checks else loss
         given, is_last = self._accumulated(self._unscaled(given), found)
-        if self._checks:
-            found.update(self._first_not_finite(loss, given))
         goes = is_last
         if isinstance(self._scale, LossScale):
             is_finite = self._on_all(_all_finite(given))
@@ -343,6 +341,8 @@ class Optimizer:
         for numbers in self._groups:
             found.update({t: _chosen(goes, new, t) for t, new in numbers.powers_after().items()})
         found[self.step] = _chosen(goes, self.step + 1, self.step)
+        if self._checks:  # last, because it needs the first weights' gradients first
+            found.update(self._first_not_finite(loss, given))
         return found
 
     def _equalize(self, over: Any) -> None:

@@ -305,34 +305,86 @@ OPTIONS: Any = (
 )
 
 
+#: Letters of what `order_of_step` lists: an operation's beginning, and the wait for its value.
+LETTERS = {"AllReduce": "sS", "ReduceScatter": "sS", "AllGather": "gG"}
+
+
+def order_of_step(group: Group, embeds: bool, counts: bool, layers: int, **options: Any) -> list[str]:
+    """The order of a step's products, sums and gathers, in its program, and in its fused steps.
+
+    There are four layers of a weight and a bias. A product is ``p``, and the gradient of an embedding ``e``.
+
+    Parameters
+    ----------
+    layers : int
+        The number of layers of which gradients are summed together.
+    """
+    be, rng = group.backend, np.random.default_rng(0)
+    names = ["table"] * embeds + [f"{kind}{i}" for i in range(4) for kind in "wb"]
+    weights = [be.array(rng.normal(size=6 if name[0] == "b" else (6, 6)), name=name) for name in names]
+    x = TensorType("int64", (None,))("ids") if embeds else TensorType("float32", (None, 6))("x")
+    hidden, own = (be.embedding(weights[0], x), weights[1:]) if embeds else (x, weights)
+    for w, b in zip(own[::2], own[1::2], strict=True):
+        hidden = be.tanh(be.dot(hidden, w) + b)
+    loss, count = be.mean(be.square(hidden), keepdims=False), group.count(x) if counts else None
+    bucket = layers * 4 * 42
+    small = {
+        name: partial(getattr(group, name), bucket=bucket) for name in ("averaged", "averaged_shards", "unsharded")
+    }
+    with patch.multiple(group, **small):
+        updates = train.AdamW(weights, 0.01, **options).updates(loss, over=group, count=count)
+    step = optree.function([x], group.mean(loss, count), updates=updates)
+    fused = lower(step.program, first="parts", last="fusion")
+    steps = [fused.program.instructions[i] for each in fused.steps for i in each.instructions]
+    step([1, 2, 1] if embeds else np.ones((3, 6), "f"))
+    group.check_equal(weights)
+    return ["".join(map(_letter, listed)) for listed in (step.program.instructions, steps)]
+
+
+def _letter(instruction: Any) -> str:
+    op = instruction.op
+    if op.begins or op.waits:
+        return str(LETTERS[type(op.whole).__name__][op.waits]) if instruction.type.shape else ""  # scalars aside
+    return {"dot": "p", "index_add": "e"}.get(op.name, "")
+
+
 @check
 def sums_run_beside_the_rest_of_the_backward_pass(group: Group) -> None:
-    """Each is begun when its gradient is there, before the next one's product, and none is awaited before the last."""
-    be = group.backend
-    for options in ({}, {"shard": group}, {"clip_global_norm": 1.0}):
-        rng = np.random.default_rng(0)
-        weights: Any = [be.array(rng.normal(size=(6, 6)), name=f"w{i}") for i in range(3)]
-        hidden = x = TensorType("float32", (None, 6))("x")
-        for w in weights:
-            hidden = be.tanh(be.dot(hidden, w))
-        loss = be.mean(be.square(hidden), keepdims=False)
-        small = {name: partial(getattr(group, name), bucket=1) for name in ("averaged", "averaged_shards")}
-        with patch.multiple(group, **small):
-            updates = train.AdamW(weights, 0.01, **options).updates(loss, over=group)
-        step = optree.function([x], loss, updates=updates)
-        if group.size == 1:
-            assert not any(instruction.op.begins for instruction in step.program.instructions)
-            continue
-        fused = lower(step.program, first="parts", last="fusion")
-        steps = [[fused.program.instructions[i].op for i in each.instructions] for each in fused.steps]
-        for listed in ([[instruction.op] for instruction in step.program.instructions], steps):
-            begun = [n for n, ops in enumerate(listed) if any(op.begins for op in ops)][:3]
-            awaited = [n for n, ops in enumerate(listed) if any(op.waits for op in ops)]
-            products = [n for n, ops in enumerate(listed) if any(op.name == "dot" for op in ops)]
-            assert len(products) == 8 and products[3] < begun[0] < products[5] < begun[1] < products[7] < begun[2]
-            assert begun[2] < awaited[0]
-        step(np.ones((2, 6), "f"))
-        group.check_equal(weights)
+    """Each is begun when its gradients are there, before the next layer's products, and awaited after the last one.
+
+    So it is where ranks have other numbers of examples, where buckets have several weights, whatever is done with the
+    sums, and with an op, the embedding's, after which assignments have to wait.
+    """
+    if group.size == 1:
+        assert order_of_step(group, False, False, 1) == ["ppppppppppp"] * 2
+        return
+    cases: Any = ({}, {"clip_global_norm": 1.0, "average": 0.9}, {"accumulate": 2, "loss_scale": "dynamic"})
+    for counts, options in ((False, {}), (True, {"check_finite": True}), *((True, options) for options in cases)):
+        assert order_of_step(group, False, counts, 1, **options) == ["pppppsppsppsppsSSSS"] * 2, options
+        assert order_of_step(group, False, counts, 2, **options) == ["pppppppsppppsSS"] * 2, options
+    assert order_of_step(group, True, True, 1) == ["pppppsppsppsppspesSSSSS"] * 2
+    assert order_of_step(group, True, True, 2) == ["pppppppsppppspesSSS"] * 2
+
+
+@check
+def new_weights_are_gathered_beside_the_rest_of_the_backward_pass(group: Group) -> None:
+    """A part is updated, and its gather begun, when the next sum has begun, and all gathers are awaited at the end.
+
+    What needs all gradients, such as their norm, is updated after the backward pass.
+    """
+    if group.size == 1:
+        return
+    for counts, options in ((False, {}), (True, {}), (True, {"average": 0.9, "weight_decay": 0.1})):
+        order = order_of_step(group, False, counts, 1, shard=group, **options)
+        assert order == ["pppppsppsSgppsSgppsSgSgGGGG"] * 2, (order, options)
+        order = order_of_step(group, False, counts, 2, shard=group, **options)
+        assert order == ["pppppppsppppsSgSgGG"] * 2, (order, options)
+    order = order_of_step(group, True, False, 1, shard=group)
+    assert order == ["pppppsppsSgppsSgppsSgpesSgSgGGGGG"] * 2, order
+    order = order_of_step(group, False, False, 1, shard=group, check_finite=True)
+    assert order == ["pppppsppsSgppsSgppsSgSgsGGGGS"] * 2, order
+    order = order_of_step(group, False, True, 1, shard=group, clip_global_norm=1.0)
+    assert order == ["pppppsppsSppsSppsSSggggGGGG"] * 2, order
 
 
 @check
@@ -583,9 +635,14 @@ def bits(group: Group) -> str:
     """The bits of weights after training, for runs to be compared; by kernels where there is a compiler."""
     be = gen_backend("cpu", jit="always", rng_seed=1)
     own = Group(be, group.engine)
-    weights, losses, _ = trained(be, own, True, "float32")
-    own.check_equal(weights)
-    return "".join(w.get().tobytes().hex() for w in weights) + str(losses)
+    found = ""
+    for packs, options in ((True, {}), (False, {"shard": own})):  # the parts of these are in several buckets
+        small = {name: partial(getattr(own, name), bucket=100) for name in ("averaged_shards", "unsharded")}
+        with patch.multiple(own, **small):
+            weights, losses, _ = trained(be, own, packs, "float32", **options)
+        own.check_equal(weights)
+        found += "".join(w.get().tobytes().hex() for w in weights) + str(losses)
+    return found
 
 
 def device_group() -> Group:
