@@ -113,6 +113,13 @@ class Indexing(ArraysOperator):
         """The NumPy index, an entry for each axis of an operand of this shape."""
         raise NotImplementedError
 
+    def in_rows(self, shape: tuple[int, ...], *arrays: Any) -> tuple[int, Any]:
+        """The number of leading axes along which the index is the same, and the flat indices that it selects in a row.
+
+        It raises AxisError if an index is out of range.
+        """
+        return 0, flat_positions(shape, self.index_of(shape, arrays), str(self.name))
+
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         x, *rest = map(promote, dtypes)
         return (x, *rest, x)
@@ -172,6 +179,53 @@ def out_of_range(what: str, shape: tuple[int, ...], index: tuple[Any, ...], erro
     except AxisError as found:
         return found
     return error
+
+
+def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
+    """The flat index of each element that a NumPy index selects in an array of this shape.
+
+    It raises AxisError if a value in the index is out of range; `what` names the op.
+    """
+    if all(hasattr(entry, "dtype") for entry in index):
+        return _of_arrays(shape, index, what)
+    whole = taken_whole(index)  # computed without indexing, which is faster
+    outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
+    step = width = math.prod(inner)
+    total: Any = None
+    array = next((entry for entry in index if hasattr(entry, "dtype")), np.intp(0))
+    if not isinstance(array, np.ndarray | np.generic):
+        check_bounds(what, shape, index)  # CuPy does not
+    for axis in reversed(range(len(outer))):
+        numbers = _arange(outer[axis], array)  # each operation is a kernel on a GPU
+        steps = (numbers if step == 1 else numbers * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
+        try:
+            part = np.broadcast_to(steps, outer)[index[: len(index) - whole]]
+        except IndexError as error:
+            raise out_of_range(what, shape, index, error) from None
+        total = part if total is None else total + part
+        step *= outer[axis]
+    total = as_array(np.intp(0) if total is None else total)
+    return (total[..., None] + _arange(width, array)).reshape((*total.shape, *inner)) if inner else total
+
+
+def _of_arrays(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> Any:
+    """`flat_positions` of an index of arrays alone."""
+    check_bounds(what, shape, index)
+    total: Any = np.intp(0)
+    for axis, (entry, size) in enumerate(zip(index, shape, strict=True)):
+        total = total + np.where(entry < 0, entry + size, entry) * math.prod(shape[axis + 1 :])
+    return total
+
+
+def taken_whole(index: tuple[Any, ...]) -> int:
+    """The number of trailing axes that an index selects as ``:``."""
+    parts = [isinstance(entry, slice) and entry == slice(None) for entry in reversed(index)]
+    return (*parts, False).index(False)
+
+
+def _arange(count: int, like: Any) -> Any:
+    """The numbers below a count, in an array of another's library."""
+    return np.arange(count) if isinstance(like, np.generic) else np.arange(count, like=like)
 
 
 def parsed(x: Any, index: Any, what: str) -> tuple[Any, indices.Template, list[Any]]:
@@ -384,6 +438,7 @@ class TakeAlongAxis(Indexing):
         (((2, 3), [[1]]), {}),
         (((1, 3), [[1], [2]]), {"axis": -1}),
         (((4,), [3, 3, -1]), {"axis": 0}),
+        (((3, 2, 4), [[[2, 0, -1], [0, 0, 3]]]), {}),
     )
 
     def __call__(self, *inputs: Any) -> Any:
@@ -414,6 +469,31 @@ class TakeAlongAxis(Indexing):
         index = [np.arange(n, like=positions).reshape(-1, *(1,) * (last - i)) for i, n in enumerate(shape)]
         index[self.axis] = positions
         return tuple(index)
+
+    def in_rows(self, shape: tuple[int, ...], *arrays: Any) -> tuple[int, Any]:
+        (positions,) = arrays
+        rows = next((i for i in range(self.axis) if positions.shape[i] != 1), self.axis)
+        rest = self.make(axis=self.axis - rows)
+        index = rest.index_of(shape[rows:], [positions.reshape(positions.shape[rows:])])
+        return rows, flat_positions(shape[rows:], index, str(self.name))
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
+        if not isinstance(x, np.ndarray):
+            return super().value(*arrays)
+        rows, flat = self.in_rows(x.shape, positions)
+        found = _rows_of(x, rows).take(flat, 1)
+        return found.reshape((*x.shape[:rows], *flat.shape))
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
+        if isinstance(out, np.ndarray) and out.flags.c_contiguous:
+            rows, flat = self.in_rows(x.shape, positions)
+            target = out.reshape((math.prod(x.shape[:rows]), *flat.shape))
+            _rows_of(x, rows).take(flat, 1, out=target, mode="clip")  # all are in range
+        else:
+            out[...] = self.value(*arrays)
 
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         given = [a if each else f.expand_dims(a, 0) for a, each in zip(arrays, batched, strict=True)]
@@ -510,3 +590,8 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         classes_of = np.where(positions < 0, positions + self.n, positions)
         classes = np.arange(self.n, like=positions).reshape(-1, *(1,) * (positions.ndim - self.axis))
         return np.equal(np.expand_dims(classes_of, self.axis), classes).astype(self.dtype)
+
+
+def _rows_of(x: Any, rows: int) -> Any:
+    """An array as a matrix, with its first axes as one."""
+    return x.reshape(math.prod(x.shape[:rows]), math.prod(x.shape[rows:]))

@@ -21,9 +21,11 @@ from optree.ops.indexing import (
     batched_template,
     check_bounds,
     check_indices,
+    flat_positions,
     out_of_range,
     parsed,
     pick,
+    taken_whole,
 )
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
@@ -36,6 +38,9 @@ from optree.tree.variable import Variable, as_operand, as_variable, constant
 
 #: Maximum ratio of the result's elements to the values at which `np.bincount` is faster than `np.add.at`.
 SPARSE = 4
+
+#: Values in a block of rows that are added up at the same flat indices.
+BLOCK = 1 << 15
 
 
 class IndexAdd(FirstDtypeOperator, ArraysOperator):
@@ -62,6 +67,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
         (((5, 2), (5, 3), [1, 1]), {"indexing": Take.make(axis=1)}),
         (((2, 4), (2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"indexing": TakeAlongAxis.make(axis=1)}),
         (((), (6,), [5]), {"indexing": Take.make(axis=0)}),
+        (((3, 2, 3), (3, 2, 4), [[[2, 0, -1], [0, 0, 3]]]), {"indexing": TakeAlongAxis.make(axis=2)}),
     )
 
     @classmethod
@@ -82,12 +88,11 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x, like, *rest = (as_array(a, *arrays) for a in arrays)
-        index = self.indexing.index_of(like.shape, [as_positions(a) for a in rest])
-        what = str(self.indexing.name)
+        places = [as_positions(a) for a in rest]
         if not isinstance(x, np.ndarray):
-            return _add_rows(like.shape, index, x, what)
-        positions = flat_positions(like.shape, index, what)
-        return add_at(like.shape, positions, np.broadcast_to(x, positions.shape))
+            return _add_rows(like.shape, self.indexing.index_of(like.shape, places), x, str(self.indexing.name))
+        rows, positions = self.indexing.in_rows(like.shape, *places)
+        return add_at(like.shape, positions, np.broadcast_to(x, (*like.shape[:rows], *positions.shape)))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         (x, like), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
@@ -106,52 +111,25 @@ def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
     return values if order is None else f.transpose(values, tuple(order.index(i) for i in range(len(order))))
 
 
-def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> np.ndarray:
-    """The flat index of each element that a NumPy index selects in an array of this shape.
-
-    It raises AxisError if a value in the index is out of range; `what` names the op.
-    """
-    whole = _taken_whole(index)  # computed without indexing, which is faster
-    outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
-    step = width = math.prod(inner)
-    total: Any = None
-    array = next((entry for entry in index if hasattr(entry, "dtype")), np.intp(0))
-    if not isinstance(array, np.ndarray | np.generic):
-        check_bounds(what, shape, index)  # CuPy does not
-    for axis in reversed(range(len(outer))):
-        numbers = _arange(outer[axis], array)  # each operation is a kernel on a GPU
-        steps = (numbers if step == 1 else numbers * step).reshape(-1, *(1,) * (len(outer) - axis - 1))
-        try:
-            part = np.broadcast_to(steps, outer)[index[: len(index) - whole]]
-        except IndexError as error:
-            raise out_of_range(what, shape, index, error) from None
-        total = part if total is None else total + part
-        step *= outer[axis]
-    total = as_array(np.intp(0) if total is None else total)
-    return (total[..., None] + _arange(width, array)).reshape((*total.shape, *inner)) if inner else total
-
-
-def _taken_whole(index: tuple[Any, ...]) -> int:
-    """The number of trailing axes that an index selects as ``:``."""
-    parts = [isinstance(entry, slice) and entry == slice(None) for entry in reversed(index)]
-    return (*parts, False).index(False)
-
-
-def _arange(count: int, like: Any) -> Any:
-    """The numbers below a count, in an array of another's library."""
-    return np.arange(count) if isinstance(like, np.generic) else np.arange(count, like=like)
-
-
 def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
-    """Zeros of a shape with values added at flat indices, in order."""
-    size, dtype = math.prod(shape), values.dtype
-    indices, flat = positions.ravel(), values.ravel()
-    if dtype.kind == "f" and flat.size * SPARSE >= size:
-        total = np.bincount(indices, weights=flat, minlength=size)
-    else:
-        total = np.zeros(size, wide_dtype(dtype))  # float16 cannot count past 2048
-        np.add.at(total, indices, flat.astype(total.dtype, copy=False))
-    return total.astype(dtype, copy=False).reshape(shape)
+    """Zeros of a shape with values added at flat indices, in order; in a row each, where the values have more axes."""
+    lead = values.ndim - positions.ndim
+    size, rows, dtype = math.prod(shape), math.prod(values.shape[:lead]), values.dtype
+    width = size // max(rows, 1)
+    indices, flat = positions.reshape(-1), values.reshape(rows, positions.size)
+    if dtype.kind != "f" or flat.size * SPARSE < size:
+        whole = np.zeros(size, wide_dtype(dtype))  # float16 cannot count past 2048
+        indices = (np.arange(rows)[:, None] * width + indices).reshape(-1)
+        np.add.at(whole, indices, flat.reshape(-1).astype(whole.dtype, copy=False))
+        return whole.astype(dtype, copy=False).reshape(shape)
+    total = np.empty((rows, width), dtype)
+    count = min(rows, max(1, BLOCK // max(width, indices.size, 1)))
+    indices = (np.arange(count)[:, None] * width + indices).reshape(-1)
+    for row in range(0, rows, count):  # in blocks, which stay in cache as float64
+        part = flat[row : row + count]
+        sums = np.bincount(indices[: part.size], weights=part.reshape(-1), minlength=len(part) * width)
+        total[row : row + count] = sums.reshape(len(part), width)
+    return total.reshape(shape)
 
 
 def _in_groups(positions: Any) -> tuple[Any, Any, Any]:
@@ -175,7 +153,7 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what:
 
     The trailing axes that the index selects whole form rows, which are sorted and added as a whole.
     """
-    whole = _taken_whole(index)
+    whole = taken_whole(index)
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
     rows = flat_positions(outer, index[: len(index) - whole], what)
     values = np.broadcast_to(values, (*rows.shape, *inner)).reshape(rows.size, math.prod(inner))

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.arrays import array_of, check
+from harness.counting import allocated
 
+import optree
 from backends import gen_backend
 from optree import check_grad, grad
 from optree.errors import AxisError, OperandError
+from optree.ops.indexing import TakeAlongAxis
 from optree.registry import f
 
 CPU = gen_backend("cpu", datatype=np.float64)
@@ -113,3 +116,17 @@ def test_deltas_of_what_is_repeated_add_up_in_float32(axis: int) -> None:
     x = CPU.zeros((2, 2), "float16")
     gradient = grad(f.sum(f.repeat(x, 3000, axis)), x)
     assert (gradient.asnumpyarray() == 3000).all()
+
+
+def test_indices_that_are_the_same_in_all_rows_are_not_repeated() -> None:
+    be = gen_backend("cpu", jit=False)
+    x, index = be.zeros((8000, 8, 5)), np.arange(56).reshape(1, 8, 7) % 5
+    factor = be.array(np.random.default_rng(0).normal(size=(8000, 8, 7)))
+    picked = optree.function([], f.take_along_axis(x, index, axis=2))
+    slope = optree.function([], f.index_add(factor, x, be.array(index, "int64"), indexing=TakeAlongAxis.make(axis=2)))
+    every = 8000 * 8 * 7 * 8  # the bytes of an index of each element
+    assert allocated(picked) < every
+    assert allocated(slope) < every
+    wanted = np.zeros(x.shape)
+    np.add.at(wanted, (np.arange(8000)[:, None, None], np.arange(8)[:, None], index), factor.get())
+    np.testing.assert_allclose(slope().get(), wanted, rtol=1e-5, atol=1e-6)
