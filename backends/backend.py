@@ -43,12 +43,36 @@ class Within(NamedTuple):
     ----------
     run : callable
         Of a list of the arrays.
+    loop : callable
+        Calls it many times: of a function from a call's number to its arrays, and the number of calls. The arrays of
+        all calls but the first and the last have the same layouts; and the addresses of each array in even calls, and
+        in odd ones, are equally spaced.
     is_captured : bool
         Whether a CUDA graph can capture it.
     """
 
-    run: Callable[[Sequence[Any]], None]
-    is_captured: bool
+    run: Callable[[Any], Any]
+    loop: Callable[[Callable[[int], Any], int], None]
+    is_captured: bool = False
+
+    @classmethod
+    def of(cls, run: Callable[[Any], Any], is_captured: bool = False) -> Within:
+        """A function that is called once for each step of a loop."""
+
+        def loop(arrays_of: Callable[[int], Any], count: int) -> None:
+            for step in range(count):
+                run(arrays_of(step))
+
+        return cls(run, loop, is_captured)
+
+    def after(self, given: Callable[[Any], Any]) -> Within:
+        """The same of arrays from which `given` makes its own."""
+        run, loop, is_captured = self
+        return Within(
+            lambda arrays: run(given(arrays)),
+            lambda arrays_of, count: loop(lambda step: given(arrays_of(step)), count),
+            is_captured,
+        )
 
 
 class Backend(RandomMethods):
@@ -213,10 +237,10 @@ class Backend(RandomMethods):
         """
         raise NotImplementedError
 
-    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
-        """A program as a function of its leaves' values, for calls within a step; and whether a graph captures it."""
+    def compile_within(self, program: Program) -> Within:
+        """A program as a function of its leaves' values, for calls within a step."""
         plan = self.compile(program)
-        return lambda values: plan.run(values, None), False
+        return Within.of(lambda values: plan.run(values, None))
 
     def within(self, key: Any, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
         """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
@@ -232,9 +256,9 @@ class Backend(RandomMethods):
         if found is None:
             leaves, roots = build()
             program = self.program(roots)
-            run, is_captured = self.compile_within(program.outline())
+            compiled = self.compile_within(program.outline())
             self.compiles += 1
-            found = self.plans["within", key] = Within(_on_leaves(self, program, leaves, run), is_captured)
+            found = self.plans["within", key] = compiled.after(_leaves(self, program, leaves))
         return found  # type: ignore[no-any-return]
 
     def target(self, type: TensorType) -> Tensor:
@@ -467,19 +491,19 @@ class Backend(RandomMethods):
         return f"{self.name} backend {id(self):#x}"
 
 
-def _on_leaves(backend: Backend, program: Program, given: Sequence[Any], run: Any) -> Callable[[Sequence[Any]], None]:
-    """A function of the values of some leaves, of which the program may read but a part; those of others are known."""
+def _leaves(backend: Backend, program: Program, given: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    """From the values of some leaves, of which the program may read but a part, to those of all; others are known."""
     indices = [next((i for i, leaf in enumerate(program.leaves) if leaf is x), None) for x in given]
     known = [None if i in indices else backend.value_of(leaf) for i, leaf in enumerate(program.leaves)]
     pairs = [(n, i) for n, i in enumerate(indices) if i is not None]
 
-    def call(arrays: Sequence[Any]) -> None:
+    def leaves(arrays: Sequence[Any]) -> list[Any]:
         values = known.copy()
         for n, i in pairs:
             values[i] = arrays[n]
-        run(values)
+        return values
 
-    return call
+    return leaves
 
 
 def _check_stale(tree: Any) -> None:

@@ -15,6 +15,7 @@ MODULES = {
     "ahead": "backends.cpu.ahead",
     "libraries": "backends.cpu.libraries",
     "loops": "backends.execution.loops",
+    "loops_in_c": "backends.cpu.loops",
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",

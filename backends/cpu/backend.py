@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.backend import Backend
+from backends.backend import Backend, Within
 from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
@@ -166,6 +166,15 @@ class CPUBackend(Backend):
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
         implementations = self._implementations(outline, reuse)
         return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
+
+    def compile_within(self, program: Program) -> Within:
+        plan = self.compile(program)
+        once = Within.of(lambda values: plan.run(values, None))
+        return (
+            once._replace(loop=lazy.loops_in_c.LoopInC(plan, self.c_functions))
+            if isinstance(plan, KernelPlan)
+            else once
+        )
 
     def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""

@@ -12,6 +12,7 @@ import numpy as np
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
 from backends.execution.executor import (
+    CallStep,
     ExecutableKernel,
     Executor,
     FastCall,
@@ -186,6 +187,8 @@ class KernelPlan(Plan):
         super().__init__(self._choose)
         self._calls: Any = None
         self._kernels: Any = None
+        #: The steps by kernels, once there are kernels.
+        self.steps: list[CallStep | KernelStep] | None = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
 
@@ -213,7 +216,7 @@ class KernelPlan(Plan):
 
     def _fused(self, values: list[Any]) -> Any:
         """The plan by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
-        steps = steps_of(self.program, self.implementation_of, self.when.executor)
+        steps = self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
         kernels = [step for step in steps if isinstance(step, KernelStep)]
         if len(kernels) > 1:
             lazy.ahead.compile_ahead(self.program, steps, values + self.open)

@@ -28,24 +28,45 @@ class CompiledNest:
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        sizes, strides = layout
-        threads = thread_count() if is_parallel(self._nest, sizes) else 1
-        *offsets, stride = scratch_offsets(self._scratch(sizes))
-        scratch = np.empty(stride * (1 if self._nest.split else threads) + LINE if offsets else 0, np.uint8)
-        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if offsets else 0
+        threads, (*offsets, stride) = self.threads(layout), self.scratch(layout)
+        size = self.scratch_bytes(stride, threads)
+        scratch = np.empty(size + LINE if size else 0, np.uint8)
+        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if size else 0
         addresses = [start + offset for offset in offsets]
-        sharing = share_address() if threads > 1 else 0
-        packed = array("q", [*pointers, *sizes, *strides, *numbers, *addresses, stride, threads, sharing])
+        packed = array("q", self.words(pointers, numbers, layout, threads, (*addresses, stride))[1:])
         self._function(packed.buffer_info()[0])
 
-    def words(self, addresses: Sequence[int], numbers: Sequence[int], layout: Layout) -> list[int]:
-        """The function's address and its arguments, of an elementwise nest that runs on one thread."""
+    def threads(self, layout: Layout) -> int:
+        """The number of threads for arrays of a layout."""
+        return thread_count() if is_parallel(self._nest, layout[0]) else 1
+
+    def scratch(self, layout: Layout) -> list[int]:
+        """The offset of each scratch array of a thread, and the stride between those of two threads, in bytes."""
+        return scratch_offsets(c.scratch(self._nest, layout[0]) if self._needs_scratch else ())
+
+    def scratch_bytes(self, stride: int, threads: int) -> int:
+        """The bytes of the scratch arrays of all threads."""
+        return stride * (1 if self._nest.split else threads)
+
+    def words(
+        self,
+        addresses: Sequence[int],
+        numbers: Sequence[int],
+        layout: Layout,
+        threads: int = 1,
+        scratch: Sequence[int] = (0,),
+    ) -> list[int]:
+        """The function's address and its arguments.
+
+        Parameters
+        ----------
+        scratch : sequence of int
+            The addresses of the first thread's scratch arrays, and the stride between those of two threads.
+        """
         sizes, strides = layout
         function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        return [function, *addresses, *sizes, *strides, *numbers, 0, 1, 0]
-
-    def _scratch(self, sizes: Sequence[int]) -> Sequence[int]:
-        return c.scratch(self._nest, sizes) if self._needs_scratch else ()
+        sharing = share_address() if threads > 1 else 0
+        return [function, *addresses, *sizes, *strides, *numbers, *scratch, threads, sharing]
 
     def entry(
         self,
@@ -59,7 +80,7 @@ class CompiledNest:
         if enter() is None:
             return None
         sizes, strides = layout
-        offsets = scratch_offsets(self._scratch(sizes))
+        offsets = self.scratch(layout)
         words, split, parallel = (*sizes, *strides), self._nest.split, is_parallel(self._nest, sizes)
         return KernelEntry(
             self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, parallel

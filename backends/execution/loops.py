@@ -19,7 +19,7 @@ def loop(backend: Any, program: Program, index: int) -> Implementation:
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
     def run(*inputs: Any) -> Any:
-        found = op.run(within.run, wanted, *inputs)
+        found = op.run(within.loop, wanted, *inputs)
         return tuple(found) if len(found) > 1 else found[0]
 
     return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)

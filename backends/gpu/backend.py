@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.backend import Backend
+from backends.backend import Backend, Within
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
@@ -391,7 +391,7 @@ class GPUBackend(Backend):
                 sources += call.sources(*inputs)
         self.kernels.compile_ahead(filter(None, sources), thread_count())
 
-    def compile_within(self, program: Program) -> tuple[Callable[[list[Any]], Sequence[Any]], bool]:
+    def compile_within(self, program: Program) -> Within:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
@@ -408,7 +408,7 @@ class GPUBackend(Backend):
                 self.compile_ahead(outline, steps, values + rest)
             return run_whole(values)
 
-        return run, all(map(is_capturable, steps))
+        return Within.of(run, all(map(is_capturable, steps)))
 
     @property
     def lowering(self) -> Options:

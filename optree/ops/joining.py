@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,13 +84,18 @@ class Concatenate(AssociativeOperator):
         return out
 
     def fill(self, out: Any, *arrays: Any) -> None:
-        parts, begin = [as_array(x, *arrays) for x in arrays], 0
+        parts = [as_array(x, *arrays) for x in arrays]
         if isinstance(out, np.ndarray):
             np.concatenate(parts, self.axis, out=out)
             return
-        for part in parts:
+        for target, part in self.copies(out, *parts):
+            target[...] = part
+
+    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+        begin = 0
+        for part in arrays:
             end = begin + part.shape[self.axis]
-            out[(slice(None),) * self.axis + (slice(begin, end),)] = part
+            yield out[(slice(None),) * self.axis + (slice(begin, end),)], part
             begin = end
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -225,13 +230,17 @@ class Pad(MorphOperator):
         return out
 
     def fill(self, out: Any, *arrays: Any) -> None:
+        for target, source in self.copies(out, *arrays):
+            target[...] = source
+
+    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
         inner = out
         for axis, (before, after) in enumerate(self.pad_width):  # what is around the other axes, then around this one
             along = (slice(None),) * axis
-            inner[(*along, slice(0, before))] = self.constant_values
-            inner[(*along, slice(inner.shape[axis] - after, None))] = self.constant_values
+            yield inner[(*along, slice(0, before))], self.constant_values
+            yield inner[(*along, slice(inner.shape[axis] - after, None))], self.constant_values
             inner = inner[(*along, slice(before, inner.shape[axis] - after))]
-        inner[...] = arrays[0]
+        yield inner[...], arrays[0]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.pad(*inputs, ((0, 0), *self.pad_width), self.constant_values)

@@ -248,22 +248,26 @@ class Scan(Op):
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         count = len(self.body.arguments)
 
-        def update(arrays: Sequence[Any]) -> None:
-            for target, value in zip(arrays[count:], self.body.values(arrays[:count]), strict=True):
-                target[...] = value
+        def loop(arrays_of: Callable[[int], Sequence[Any]], length: int) -> None:
+            for step in range(length):
+                arrays = arrays_of(step)
+                for target, value in zip(arrays[count:], self.body.values(arrays[:count]), strict=True):
+                    target[...] = value
 
-        values = self.run(update, [True] * len(output_storage), *inputs)
+        values = self.run(loop, [True] * len(output_storage), *inputs)
         for cell, value in zip(output_storage, values, strict=True):
             cell[0] = value
 
-    def run(self, update: Callable[[Sequence[Any]], None], wanted: Sequence[bool], *inputs: Any) -> list[Any]:
+    def run(self, loop: Callable[[Callable[[int], Any], int], None], wanted: Sequence[bool], *inputs: Any) -> list[Any]:
         """The outputs that are wanted, None for others.
 
         Parameters
         ----------
-        update : callable
-            Of a step's arguments and, in the order of the outputs but for the states before each step, arrays for the
-            results that are wanted: it writes these.
+        loop : callable
+            Of a function from a step's number to arrays, and the number of steps, which it runs in order. The arrays
+            are the step's arguments and, in the order of the outputs but for the states before each step, those of the
+            results that are wanted, which it writes. But for the first and the last step they are laid out as
+            `backends.backend.Within.loop` says.
         wanted : sequence of bool
             For each output. The states after the last step are always wanted.
         """
@@ -288,17 +292,22 @@ class Scan(Op):
                 current[i][...] = states[i]
         pairs = zip(states, before, strict=True)
         spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
-        for count, t in enumerate(order):
+
+        def states_after(count: int) -> list[Any]:
+            """Where a step writes the states: where the next one reads them, and the last one the outputs."""
             left = length - 1 - count
-            # Each step writes the states where the next reads them, and the last one the outputs.
-            targets = [
+            return [
                 (spare[i] if left % 2 else made[i]) if x is None else _at(x, 0, order[count + 1]) if left else made[i]
                 for i, x in enumerate(before)
             ]
+
+        def arrays_of(count: int) -> list[Any]:
+            t, read = order[count], states_after(count - 1) if count else current
             slices = [_at(x, a, t) for x, a in zip(sequences, self.axes, strict=True)]
-            update([*current, *slices, *constants, *targets, *(_at(x, a, t) for x, a in joined)])
-            current = targets
-        for target, x in zip(made, current, strict=False):
+            return [*read, *slices, *constants, *states_after(count), *(_at(x, a, t) for x, a in joined)]
+
+        loop(arrays_of, length)
+        for target, x in zip(made, states, strict=False):
             if not length:
                 target[...] = x
         return made

@@ -6,7 +6,7 @@ The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial, wraps
 from types import MemberDescriptorType
 from typing import Any, ClassVar
@@ -100,8 +100,7 @@ class Op:
     associative, commutative : bool
         Whether operands may be regrouped, and exchanged.
     destroy_map, view_map : dict
-        Output index to the indices of the inputs that it overwrites, or is a view of;
-        under None those that are overwritten and that no output aliases.
+        Output index to the indices of the inputs that it overwrites, or is a view of; under None those of no output.
     shape_only : tuple of int
         The inputs of which the op reads only the shape.
     can_fail : bool
@@ -137,8 +136,9 @@ class Op:
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
     fill : callable, optional
-        A method of an array, of any layout, and of the operands, which it shares no memory with: it writes the value
-        into the array, and nothing if it raises.
+        A method of an array of any layout, apart from the operands, and of these: it writes the value, or raises first.
+    copies : callable, optional
+        A method of the same: pairs of a part of the array, and an operand or a number that is copied there, in order.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -189,6 +189,7 @@ class Op:
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
+    copies: ClassVar[Callable[..., Iterator[tuple[Any, Any]]] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False

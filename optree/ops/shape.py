@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -414,6 +414,10 @@ class Unslice(MorphOperator):
         out = np.zeros(np.shape(like), x.dtype, like=x)
         out[indices.to_numpy(self.index)] = x
         return out
+
+    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+        yield out, 0
+        yield out[(*indices.to_numpy(self.index), Ellipsis)], arrays[0]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         x, like = spread_all(inputs, batched)

@@ -396,6 +396,12 @@ def check_facts(example: Example, backend: Any = None) -> None:
         for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
             op.fill(filled, *arrays)
             expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
+    if op.copies is not None:
+        copied = np.empty_like(value)
+        for target, source in op.copies(copied, *arrays):
+            expect(np.shares_memory(target, copied) or not target.size, example, "copies gives no part of the array")
+            target[...] = source
+        expect(np.array_equal(copied, value, equal_nan=True), example, "copies do not make up the value")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)

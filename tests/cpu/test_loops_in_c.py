@@ -1,0 +1,194 @@
+"""Loops in C: the values and derivatives of the same steps run one by one, and how many steps are still run so."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.compiling import needs_compiler
+
+import optree
+from backends import gen_backend
+from backends.cpu import loops
+from optree import settings
+from optree.registry import f
+
+pytestmark = needs_compiler
+
+
+def shifted(states: Any, slices: Any) -> Any:
+    """A step of kernels, views and copies: what a value of a state is made of is at other indices, too."""
+    (alpha,), (x,) = states, slices
+    before = f.pad(alpha[:, :-1], ((0, 0), (1, 0)), -2.0)
+    new = f.tanh(f.logaddexp(alpha, before) + x)
+    return (new,), (new * 2,)
+
+
+def joined(states: Any, slices: Any) -> Any:
+    """A step with two states, of which one is not needed before each step, copies of both, and a reduction."""
+    (a, b), (x,) = states, slices
+    wide = f.concatenate([b[:, 1:], a[:, :1] * 0.5], axis=1)
+    total = f.sum(f.square(wide), axis=1)
+    return (a * 0.5 + x / (1 + total), wide), (f.max(a, axis=1, keepdims=True),)
+
+
+def by_columns(states: Any, slices: Any) -> Any:
+    """A step whose reductions are of columns, and need scratch memory of each thread."""
+    (a,), (x,) = states, slices
+    return (f.softmax(a + x, axis=0) - f.mean(a, axis=0),), (a,)
+
+
+def of_integers(states: Any, slices: Any) -> Any:
+    (a,), (x,) = states, slices
+    count = f.cast(f.flat_indices(a), a.dtype)
+    return (f.where(f.gt(x, 0), f.mod(a + count, 7), a),), (f.gt(a, 3),)
+
+
+STEPS = {
+    "shifted": (shifted, 1, "float32"),
+    "shifted in float64": (shifted, 1, "float64"),
+    "shifted in float16": (shifted, 1, "float16"),
+    "joined": (joined, 2, "float32"),
+    "by columns": (by_columns, 1, "float64"),
+    "of integers": (of_integers, 1, "int64"),
+}
+
+
+@pytest.fixture
+def in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps that each loop has run in C."""
+    counts: list[int] = []
+    whole, some = loops.LoopInC.__call__, loops.LoopInC._in_c
+
+    def counted(self: Any, values_of: Any, length: int) -> None:
+        counts.append(0)
+        whole(self, values_of, length)
+
+    def noted(self: Any, values_of: Any, start: int, end: int) -> bool:
+        has_run = some(self, values_of, start, end)
+        counts[-1] += has_run * (end - start)
+        return has_run
+
+    monkeypatch.setattr(loops.LoopInC, "__call__", counted)
+    monkeypatch.setattr(loops.LoopInC, "_in_c", noted)
+    return counts
+
+
+def operands(name: str, length: int, shape: tuple[int, int] = (3, 5), axis: int = 0) -> tuple[Any, ...]:
+    """A step, its states and its sequence, as NumPy arrays."""
+    step, states, dtype = STEPS[name]
+    rng = np.random.default_rng(length)
+    drawn = [rng.normal(size=shape) * 3 for _ in range(states)]
+    sequence = rng.normal(size=(*shape[:axis], length, *shape[axis:]))
+    return step, [x.astype(dtype) for x in drawn], sequence.astype(dtype), dtype
+
+
+def results(be: Any, name: str, length: int, reverse: bool, axis: int, shape: tuple[int, int]) -> list[np.ndarray]:
+    """The states, the outputs, and the derivatives of a cost by the states and the sequence before."""
+    step, states, sequence, dtype = operands(name, length, shape, axis)
+    tensors = [be.array(x, dtype) for x in (*states, sequence)]
+    found, outputs = be.scan(step, tuple(tensors[:-1]), (tensors[-1],), reverse=reverse, axis=axis)
+    roots = [*found, *outputs]
+    if dtype != "int64":
+        cost = sum(f.sum(f.square(f.cast(x, np.dtype("float64")))) for x in roots)
+        roots += optree.grad(cost, tensors)
+    run = optree.function([], roots)
+    run()
+    return [x.get() for x in run()]
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("length", "reverse", "axis"), [(10, False, 0), (11, True, 0), (12, False, 1), (37, True, 2)])
+def test_values_and_derivatives_are_those_of_steps_one_by_one(
+    in_c: list[int], name: str, length: int, reverse: bool, axis: int
+) -> None:
+    by_numpy, compiled = gen_backend("cpu", jit=False), gen_backend("cpu", jit=True)
+    wanted = results(by_numpy, name, length, reverse, axis, (3, 5))
+    in_c.clear()
+    found = results(compiled, name, length, reverse, axis, (3, 5))
+    assert in_c and set(in_c) == {length - 2}, "all but the first and the last step"
+    unit = float(np.finfo(found[0].dtype).eps) if found[0].dtype.kind == "f" else 0
+    for got, expected in zip(found, wanted, strict=True):
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=200 * unit, atol=200 * unit)
+
+
+@pytest.mark.parametrize("length", [2, 3, loops.LEAST + 1, loops.LEAST + 2, loops.MOST + 1, 2 * loops.MOST + 5])
+def test_every_number_of_steps(in_c: list[int], length: int) -> None:
+    be = gen_backend("cpu", jit=True)
+    x = np.random.default_rng(0).integers(-9, 9, (length, 4)).astype("float64")
+    # A state of which no value before a step is needed alternates between two arrays.
+    (total, last), sums = be.scan(
+        lambda states, part: ((states[0] + part, part), states[0] * 2 - states[1]),
+        (be.zeros(4, "float64"), be.zeros(4, "float64")),
+        be.array(x, "float64"),
+    )
+    found, final, joined = optree.function([], [total, last, sums])()
+    before = np.concatenate([np.zeros((1, 4)), x.cumsum(0)[:-1]])
+    np.testing.assert_array_equal(found.get(), x.sum(0))
+    np.testing.assert_array_equal(final.get(), x[-1])
+    np.testing.assert_array_equal(joined.get(), before * 2 - np.concatenate([np.zeros((1, 4)), x[:-1]]))
+    assert in_c == [length - 2 if length - 2 >= loops.LEAST else 0]
+
+
+def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int]) -> None:
+    be = gen_backend("cpu", jit=True)
+    x, w = np.random.default_rng(0).normal(size=(20, 3, 3)), np.eye(3) * 0.5
+    state, _ = be.scan(
+        lambda h, part: (f.sort(h @ w + part, axis=1), None), be.zeros((3, 3), "float64"), be.array(x, "float64")
+    )
+    expected = np.zeros((3, 3))
+    for part in x:
+        expected = np.sort(expected @ w + part, axis=1)
+    np.testing.assert_allclose(state.asnumpyarray(), expected, rtol=1e-12)
+    assert in_c == [0]
+
+
+def test_layouts_of_constants_and_sequences_and_arrays_without_elements(in_c: list[int]) -> None:
+    half = gen_backend("cpu", jit=True).array(0.5, "float64")
+    rng = np.random.default_rng(0)
+    x, c = (optree.Input(optree.TensorType("float64", (None,) * ndim)) for ndim in (3, 2))
+    run = optree.function([x, c], f.scan(lambda h, part: (h * half + part * c, h), f.fill_like(c, 0.0), x)[1])
+    for shape in ((12, 3, 4), (12, 3, 4), (30, 2, 7), (12, 0, 4), (12, 3, 1)):
+        parts = rng.normal(size=shape)
+        for given in (parts, np.asfortranarray(parts), parts[::-1, :, ::-1]):
+            constant = rng.normal(size=shape[1:])
+            state, expected = np.zeros(shape[1:]), []
+            for part in given:
+                expected.append(state)
+                state = state * 0.5 + part * constant
+            np.testing.assert_allclose(run(given, constant), np.array(expected), rtol=1e-12)
+            assert in_c[-1] == len(parts) - 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_steps_share_their_kernels_among_threads(in_c: list[int], threads: int) -> None:
+    be = gen_backend("cpu", jit=True)
+    with settings.override(num_threads=threads):
+        wanted = results(gen_backend("cpu", jit=False), "by columns", 10, False, 0, (300, 400))
+        in_c.clear()
+        found = results(be, "by columns", 10, False, 0, (300, 400))
+    assert set(in_c) == {8}
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "MOST", 1 << 20)  # without the interpreter's lock for longer
+    be, wrong = gen_backend("cpu", jit=True), list[int]()
+    zeros = be.zeros(64, "float64")
+
+    def run(i: int) -> None:
+        x = be.array(np.full((20_000, 64), float(i + 1)), "float64")
+        whole = optree.function([], be.scan(lambda h, x: (f.concatenate([h[1:], h[:1]]) + x, None), zeros, x)[0])
+        for _ in range(20):
+            wrong.append(np.count_nonzero(whole().get() != 20_000.0 * (i + 1)))
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert wrong == [0] * 80
