@@ -175,22 +175,21 @@ def ctc(
 
 def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
     """The logarithm of the probability of each example's states, in order; of none, as much as `NEVER` or less."""
-    # Those of the states' classes alone, in all steps.
+    skips = f.logical_and(f.ne(states, blank), f.ne(states, _shifted(_shifted(states, blank), blank)))
+    times = f.expand_dims(f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False)), (1, 2))
+    # Those of the states' classes alone, in all steps; beyond an example's steps, a number that is no logarithm. With a
+    # mask for each row, the loop over a step's elements would be a short one in each row, and not one of all.
     given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
-    two_before = f.head_like(f.pad(states, ((0, 0), (2, 0)), blank), states, 1)
-    skips = f.logical_and(f.ne(states, blank), f.ne(states, two_before))
-    times = f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False))
+    given = f.where(f.lt(times, f.expand_dims(steps, 0)), given, -NEVER)
 
-    def step(alpha: Any, at: Any) -> Any:
-        given, time = at
-        wide = f.pad(alpha, ((0, 0), (2, 0)), NEVER)
-        before, skipped = (f.slice(wide, (slice(None), slice(2 - n, -n))) for n in (1, 2))
-        reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, skipped, NEVER)) + given
-        return f.where(f.lt(time, steps), reached, alpha), None
+    def step(alpha: Any, given: Any) -> Any:
+        before = _shifted(alpha, NEVER)
+        reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, _shifted(before, NEVER), NEVER)) + given
+        return f.where(f.gt(given, -NEVER / 2), alpha, reached), None
 
     columns = _columns(states)
     first = f.where(f.eq(columns, 0), f.cast(0, shares.dtype), f.cast(NEVER, shares.dtype))
-    alpha, _ = f.scan(step, f.broadcast_like(first, states), (given, times))
+    alpha, _ = f.scan(step, f.broadcast_like(first, states), given)
     beyond = columns - 2 * counts  # the last label, or the blank after it
     is_end = f.logical_and(f.le(beyond, 0), f.ge(beyond, -1))
     return f.logsumexp(f.where(is_end, alpha, NEVER), axis=1, keepdims=False)
@@ -219,6 +218,11 @@ def _ctc_states(labels: Variable, blank: int) -> Variable:
     twice = f.repeat(labels, 2, axis=1)
     is_label = f.eq(f.mod(_columns(twice), 2), 0)
     return f.pad(f.where(is_label, twice, blank), ((0, 0), (1, 0)), blank)
+
+
+def _shifted(x: Variable, first: Any) -> Variable:
+    """The columns of a matrix, each one further, with a number in the first."""
+    return f.pad(f.slice(x, (slice(None), slice(-1))), ((0, 0), (1, 0)), first)
 
 
 def _columns(x: Variable) -> Variable:

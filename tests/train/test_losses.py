@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.compiling import needs_compiler
 
 import optree
 from backends import gen_backend, launches
+from backends.cpu import loops
 from optree import TensorType
 from optree.errors import DTypeError, OptreeError, ParameterError, ShapeError
+from optree.registry import f
 from optree.train import losses
 
 be = gen_backend("cpu")
@@ -309,6 +312,63 @@ def test_ctc_gives_nan_of_what_names_no_class_and_refuses_what_does_not_fit() ->
         losses.ctc(t, labels, lengths * 1.0, lengths)
     with pytest.raises(ParameterError, match="blank is one of the 3 classes"):
         losses.ctc(t, labels, lengths, lengths, blank=3)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3])
+def test_ctc_of_examples_without_labels_is_the_blanks_probability(columns: int) -> None:
+    scores = rng.normal(size=(4, 2, 3))
+    t = be.array(scores, "float64")
+    loss = losses.ctc(t, np.ones((2, columns), np.int64), np.array([4, 3]), np.array([0, 0]), reduce="none")
+    blanks = -log_softmax(scores)[..., 0]
+    np.testing.assert_allclose(loss.asnumpyarray(), [blanks[:, 0].sum(), blanks[:3, 1].sum()], rtol=1e-12)
+    shares = np.exp(log_softmax(scores))
+    slopes = shares - [1, 0, 0]
+    slopes[3, 1] = 0
+    np.testing.assert_allclose(optree.grad(f.sum(loss), t).asnumpyarray(), slopes, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_ctc_of_narrow_scores_is_computed_in_float32(dtype: str) -> None:
+    t = be.array(rng.normal(size=(30, 3, 5)), dtype)
+    given = rng.integers(1, 5, (3, 6)), np.array([30, 25, 28]), np.array([6, 4, 0])
+    loss = losses.ctc(t, *given, reduce="sum")
+    exact = t.astype("float64")
+    wide = losses.ctc(exact, *given, reduce="sum")
+    assert loss.dtype == np.float32 and loss.item() == pytest.approx(wide.item(), rel=1e-5)
+    slopes, wanted = optree.grad(loss, t), optree.grad(wide, exact)
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[dtype]
+    found = slopes.asnumpyarray().astype("float64")
+    assert slopes.dtype == t.dtype
+    np.testing.assert_allclose(found, wanted.asnumpyarray(), rtol=unit, atol=4e-5)
+
+
+def test_second_derivatives_of_ctc() -> None:
+    x = be.array(rng.normal(size=(4, 2, 3)), "float64")
+
+    def slopes(x: Any) -> Any:
+        return optree.grad(
+            losses.ctc(x, np.array([[1, 1], [2, 0]]), np.array([4, 3]), np.array([2, 1]), reduce="sum"), x
+        )
+
+    optree.check_grad(lambda x: f.sum(f.square(slopes(x))), [x])
+
+
+@needs_compiler
+def test_ctc_and_its_gradient_run_in_c_but_for_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list[int]()
+    some = loops.LoopInC._in_c
+
+    def noted(self: Any, values_of: Any, start: int, end: int) -> bool:
+        has_run = some(self, values_of, start, end)
+        counts.append(has_run * (end - start))
+        return has_run
+
+    monkeypatch.setattr(loops.LoopInC, "_in_c", noted)
+    t = gen_backend("cpu", jit=True).array(rng.normal(size=(30, 3, 5)))
+    loss = losses.ctc(t, np.ones((3, 4), np.int64), np.array([30, 25, 28]), np.array([4, 2, 0]), reduce="sum")
+    value, slopes = optree.function([], [loss, optree.grad(loss, t)])()
+    assert np.isfinite(value.get()) and np.isfinite(slopes.get()).all()
+    assert counts == [28, 28]
 
 
 def test_ctc_in_a_function_serves_all_sizes() -> None:
