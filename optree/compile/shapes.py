@@ -211,15 +211,21 @@ def _traced(instruction: Instruction, given: Sequence[Dims], dimensions: _Dimens
         return fresh
     for pair in instruction.op.equal_axes(*map(len, given)):
         dimensions.join([given[operand][axis] for operand, axis in pair])
-    shapes = [tuple(1 if dim == ONE else _size(dimensions.root(dim)) for dim in dims) for dims in given]
-    known = {_size(dimensions.root(dim)): dimensions.root(dim) for dims in given for dim in dims if dim != ONE}
+    roots = [tuple(map(dimensions.root, dims)) for dims in given]
+    distinct = {dim for dims in roots for dim in dims if dim != ONE}
+    found = _placed(instruction, roots, distinct, 1)
+    if len(distinct) > 1:  # an axis of the lesser of two sizes, as of singular values, has neither dimension
+        again = _placed(instruction, roots, distinct, -1)
+        found = tuple([one if one == other else None for one, other in zip(found, again, strict=True)])
+    return tuple([own if dim is None else dim for dim, own in zip(found, fresh, strict=True)])
+
+
+def _placed(instruction: Instruction, given: Sequence[Dims], distinct: set[int], sign: int) -> tuple[int | None, ...]:
+    """The dimension of the inputs that each axis of a value has, or None, where later ones are larger, or smaller."""
+    sizes = {dim: 10**9 + sign * 7919 * dim for dim in distinct}  # unlikely to equal a sum or difference of others
+    known = {size: dim for dim, size in sizes.items()}
     try:
-        sizes = instruction.op.output_shape(*shapes)
+        shape = instruction.op.output_shape(*(tuple([sizes.get(dim, 1) for dim in dims]) for dims in given))
     except ShapeError:
-        return fresh
-    return tuple(known.get(size, dim) for size, dim in zip(sizes, fresh, strict=True))
-
-
-def _size(dim: int) -> int:
-    """A size for a dimension, unlikely to equal a sum or difference of others."""
-    return 10**9 + 7919 * dim
+        return (None,) * instruction.type.ndim
+    return tuple([known.get(size) for size in shape])

@@ -10,7 +10,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import in_float32, is_floating, widens
-from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
+from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, describe
 from optree.ops.apply import Apply
 from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
@@ -126,7 +126,8 @@ class Scan(Op):
     """A loop over an axis of sequences, with states that each step hands to the next.
 
     The step is traced once, on inputs, and compiled once, whatever the number of steps. It may use any tensor and
-    tree; what of it is the same in every step is computed before the loop, a draw of random numbers too.
+    tree; what of it is the same in every step is computed before the loop. Random numbers that the step draws are drawn
+    anew for each step, all of them before the loop; numbers that were drawn before are the same in every step.
 
     Parameters
     ----------
@@ -197,18 +198,22 @@ class Scan(Op):
         if not given:
             given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
         states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+        clock[0] += 1  # what is built from here on is the step's
+        since = clock[0]
         result = step(_like(initial, states), shown)
         if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
             raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
         new = [variable_of(x, "scan: a new state") for x in _flat(result[0])]
         _check_states(begun, new)
         made = [variable_of(x, "scan: an output") for x in _flat(result[1])]
-        joined = [(x, normalise_axis(axis, x.ndim + 1, "scan: an output")) for x in made]
+        joined = [normalise_axis(axis, x.ndim + 1, "scan: an output") for x in made]
+        slices = list(zip(cut, given, axes, strict=True))
+        new_states, outputs = _draw_before(new, made, list(zip(states, begun, strict=True)), slices, since)
         loop = _Loop(
             list(zip(states, begun, strict=True)),
-            list(zip(cut, given, axes, strict=True)),
-            new,
-            joined,
+            slices,
+            new_states,
+            list(zip(outputs, joined, strict=True)),
             bool(reverse),
             None if truncate is None else int(truncate),
         )
@@ -441,6 +446,39 @@ class _Loop(NamedTuple):
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
         found = found if isinstance(found, list) else [found]
         return found[:count], found[count : len(roots)]
+
+
+def _draw_before(
+    new_states: Sequence[Any],
+    outputs: Sequence[Any],
+    states: Sequence[tuple[Input, Any]],
+    slices: list[tuple[Input, Any, int]],
+    since: int,
+) -> tuple[list[Any], list[Any]]:
+    """The trees of a step with slices in place of its draws of random numbers, whose sequences are added.
+
+    A draw whose numbers depend on a state or a slice, and not only on its shape, stays where it is.
+    """
+    roots = [*new_states, *outputs]
+    own = [x for x in post_order(roots, _operands) if isinstance(x, OpTreeNode) and x.op.draws and x.origin[2] >= since]
+    if not own:
+        return list(new_states), list(outputs)
+    steps = f.moveaxis(slices[0][1], slices[0][2], 0)
+    alike: dict[Any, Any] = dict(states) | {x: f.sum(y, axis=axis, keepdims=False) for x, y, axis in slices}
+    drawn: dict[Any, Any] = {}
+    for node in own:
+        state, *given = _operands(node)
+        moved = replace(given, alike)
+        if any(
+            x is not y and i not in node.op.shape_only for i, (x, y) in enumerate(zip(given, moved, strict=True), 1)
+        ):
+            continue
+        numbers = node.op(state, *(spread(x, steps) for x in moved))
+        drawn[node] = Input(node.type)
+        alike[node] = node.op(state, *moved)
+        slices.append((drawn[node], numbers, 0))
+    roots = replace(roots, drawn)
+    return roots[: len(new_states)], roots[len(new_states) :]
 
 
 def _check_pure(node: OpTreeNode) -> None:

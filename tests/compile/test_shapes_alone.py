@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.composed import COMPOSED
 from harness.op_examples import examples_for, has_examples
 
 from backends import gen_backend, source
@@ -13,7 +14,7 @@ from optree import grad
 from optree.compile.fusion import Call, fuse
 from optree.compile.passes import rewrite
 from optree.compile.program import Program, flatten
-from optree.compile.shapes import Sizes
+from optree.compile.shapes import ONE, Sizes, dims_of, shapes_of
 from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import inputs_for
@@ -115,3 +116,23 @@ def test_random_numbers_are_drawn_though_only_their_shape_is_asked_for() -> None
     second.evaluate([second.rand((4,))])
     following = [be.evaluate([be.rand((4,))])[0].get() for be in (first, second)]
     np.testing.assert_array_equal(*following)
+
+
+@pytest.mark.parametrize("name", [*PURE, *COMPOSED])
+def test_equal_dimensions_have_equal_sizes(name: str) -> None:
+    """Those of an op's own value, and of all that a function is composed of."""
+    for example in examples_for(name):
+        program = flatten([example.tree(inputs_for(example.draw()))])
+        known: dict[int, int] = {ONE: 1}
+        for shape, dims in zip(
+            shapes_of(program, [getattr(x, "shape", ()) for x in program.leaves]), dims_of(program), strict=True
+        ):
+            for size, dim in zip(shape or (), dims or (), strict=bool(shape and dims)):
+                assert known.setdefault(dim, size) == size, f"{example}: {dims} of {shape}"
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3)])
+def test_the_number_of_singular_values_is_that_of_rows_or_of_columns(shape: tuple[int, int]) -> None:
+    be = gen_backend("cpu", datatype=np.float64, jit=True)
+    x = be.array(np.arange(6.0).reshape(shape))
+    np.testing.assert_array_equal((np.ones_like(np.linalg.svdvals(x)) * 2).asnumpyarray(), [2.0, 2.0])

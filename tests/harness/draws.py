@@ -183,6 +183,14 @@ DRAWS = {
         0.5,
         0.29,
     ),
+    "rand of each step": Draw(
+        lambda be, s, d: be.scan(lambda total, _: (total, be.rand(s, d)), be.array(0.0), length=3)[1],
+        lambda g, s, d: g.uniform((3, *s), d),
+        0,
+        1,
+        0.5,
+        0.29,
+    ),
     "normal amid a tree": Draw(
         lambda be, s, d: f.transpose(np.flip(f.tanh(be.standard_normal(s, d)))),
         lambda g, s, d: np.transpose(np.flip(np.tanh(g.normal(s, d).astype(DOUBLE)))).astype(d),

@@ -297,6 +297,48 @@ def test_draws_are_made_before_the_loop(be: Any) -> None:
     assert set(np.unique(outputs.asnumpyarray())) <= {0.0, 1.0}
 
 
+def test_each_step_draws_anew(be: Any) -> None:
+    """The numbers of all steps are one draw; those that were drawn before are the same in every step."""
+    x, w, before = be.ones((4, 2)), be.array([2.0, 3.0]), be.rand(2)
+
+    def run(step: Any, *sequences: Any) -> Any:
+        be.rng_state.set([5, 0])
+        last, joined = be.scan(step, be.zeros(2), sequences or None, None if sequences else 4)
+        return [y.get() for y in be.evaluate([last, joined, optree.grad(np.sum(last), w)])]
+
+    be.rng_state.set([5, 0])
+    all_steps = be.rand((4, 2)).asnumpyarray()
+    for step, given in (
+        (lambda s, _: (s + w * be.rand(2), s), ()),
+        (lambda s, _: (s + w * be.rand(s), s), ()),
+        (lambda s, v: (s + w * be.rand(v[0]), s), (x,)),
+    ):
+        last, joined, by_w = run(step, *given)
+        np.testing.assert_allclose(by_w, all_steps.sum(0), rtol=1e-12)
+        np.testing.assert_allclose(last, by_w * [2.0, 3.0], rtol=1e-12)
+        np.testing.assert_allclose(np.diff(joined, axis=0), all_steps[:3] * [2.0, 3.0], rtol=1e-12)
+    _, joined, _ = run(lambda s, _: (s + w, before))
+    assert (joined == joined[0]).all()
+
+
+def test_draws_of_loops_in_loops_of_batches_and_of_open_lengths_are_all_different(be: Any) -> None:
+    def once(s: Any, _: Any) -> Any:
+        return s, be.rand(3)
+
+    def nested(s: Any, _: Any) -> Any:
+        return s, be.scan(once, s, length=2)[1]
+
+    joined = be.scan(nested, be.array(0.0), length=4)[1].asnumpyarray()
+    assert joined.shape == (4, 2, 3) and len(np.unique(joined)) == 24
+    batch = optree.vmap(lambda s: be.scan(nested, s, length=4)[1])(be.zeros(2)).asnumpyarray()
+    assert batch.shape == (2, 4, 2, 3) and len(np.unique(batch)) == 48
+    x = TensorType("float64", (None, 3))("x")
+    run = optree.function([x], be.scan(lambda s, v: (s, v * 0 + be.rand(v)), be.array(0.0), x)[1])
+    assert [len(np.unique(run(np.ones((n, 3))).get())) for n in (0, 1, 5)] == [0, 3, 15]
+    with pytest.raises(OperandError, match="standard_gamma.* in a step overwrites .* draw for all steps before"):
+        be.scan(lambda s, v: (s, be.standard_gamma(v)), be.array(0.0), be.ones(3))
+
+
 def test_what_does_not_fit_is_named(be: Any) -> None:
     for wrong in (0, True, 1.5):
         with pytest.raises(OperandError, match="scan: truncate is a number of steps"):
