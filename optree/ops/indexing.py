@@ -415,6 +415,14 @@ class TakeAlongAxis(Indexing):
         index[self.axis] = positions
         return tuple(index)
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
+        if positions.size != positions.shape[self.axis]:
+            out[...] = self.value(x, positions)
+            return
+        check_bounds("take_along_axis", x.shape, self.index_of(x.shape, [positions]))
+        x.take(positions.reshape(-1), self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
+
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         given = [a if each else f.expand_dims(a, 0) for a, each in zip(arrays, batched, strict=True)]
         return BatchedIndexing(self.make(axis=self.axis + 1), given, None)
@@ -500,10 +508,16 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         indices.check_range(positions, self.n, self.axis, "onehot")
         if not isinstance(positions, np.ndarray):
             return self._by_comparison(positions)
-        rows = np.zeros((positions.size, self.n), self.dtype)
-        rows[np.arange(positions.size), positions.ravel()] = 1
-        rows = rows.reshape(*positions.shape, self.n)
-        return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)
+        found = np.zeros((*positions.shape[: self.axis], self.n, *positions.shape[self.axis :]), self.dtype)
+        np.put_along_axis(found, np.expand_dims(positions, self.axis), 1, self.axis)
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        positions = as_positions(arrays[0])
+        positions = positions.reshape(-1) if self.flat else positions
+        indices.check_range(positions, self.n, self.axis, "onehot")
+        out[...] = 0
+        np.put_along_axis(out, np.expand_dims(positions, self.axis), 1, self.axis)
 
     def _by_comparison(self, positions: Any) -> Any:
         """The value by elementwise operations, for libraries whose scatter synchronises with the host."""

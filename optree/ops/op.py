@@ -100,13 +100,11 @@ class Op:
     associative, commutative : bool
         Whether operands may be regrouped, and exchanged.
     destroy_map, view_map : dict
-        Output index to the indices of the inputs that it overwrites, or is a view of;
-        under None those that are overwritten and that no output aliases.
+        Output index to the inputs that it overwrites, or is a view of; None to those overwritten that none aliases.
     shape_only : tuple of int
         The inputs of which the op reads only the shape.
     can_fail : bool
-        Whether it may raise on operands of valid types and sizes. Assignments run after such ops, so that all are made
-        or none. Elementwise ops and reductions with kernels never raise.
+        Whether it may raise on valid operands. Assignments run after such ops, so that all are made or none.
     axis_order : tuple of int, or None
         For an op that only permutes axes, the operand's axis for each axis of the value.
     keeps_order : bool
@@ -137,8 +135,10 @@ class Op:
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
     fill : callable, optional
-        A method of an array, of any layout, and of the operands, which it shares no memory with: it writes the value
-        into the array, and nothing if it raises.
+        It writes the value of operands into an array of any layout that shares no memory with them, or raises before.
+    blocks : callable, optional
+        From the operands' shapes to an axis of the value and one of each operand (None if it is needed whole) of whose
+        blocks each block of the value is that; None if there are none. Of valid operands the value raises nothing.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -189,6 +189,7 @@ class Op:
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
+    blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...]] | None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False

@@ -396,6 +396,14 @@ def check_facts(example: Example, backend: Any = None) -> None:
         for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
             op.fill(filled, *arrays)
             expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
+    divided = None if op.blocks is None else op.blocks(*(x.shape for x in arrays))
+    if divided is not None:
+        axis, axes = divided
+        for block in (slice(0, 1), slice(1, None)):
+            parts = [x if i is None else x[(*[slice(None)] * i, block)] for x, i in zip(arrays, axes, strict=True)]
+            wanted = value[(*[slice(None)] * axis, block)]
+            is_block = not wanted.size or np.array_equal(op.value(*parts), wanted, equal_nan=value.dtype.kind == "f")
+            expect(is_block, example, "a block of the value is not that of its blocks")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
