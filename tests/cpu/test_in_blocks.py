@@ -14,6 +14,7 @@ from backends.cpu.in_blocks import BYTES
 from optree import grad
 from optree.ops.ordering import ArgSort
 from optree.settings import override
+from optree.tree.node import OpTreeNode
 
 ROWS = 1 << 9
 
@@ -148,3 +149,31 @@ def test_the_gradient_of_a_partition_goes_to_where_its_elements_come_from(be: An
     gradient = grad(np.sum(tree * be.array(weights, "float64")), x).asnumpyarray()
     for row, made, weight, got in zip(array, value, weights, gradient, strict=True):
         assert dict(zip(made, weight, strict=True)) == dict(zip(row, got, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(3, 400), (400, 3), (5, 7, 90), (0, 5), (6, 0), (70,)])
+def test_an_operand_joined_with_itself(be: Any, shape: tuple[int, ...]) -> None:
+    array = _drawn("float64", shape)
+    x = be.array(array, "float64")
+    for axis in range(len(shape)):
+        wanted = np.concatenate([array] * 3, axis)
+        for z in (be.empty(wanted.shape, "float64"), be.empty(wanted.shape[::-1], "float64").T):
+            z[:] = np.concatenate([x] * 3, axis)
+            np.testing.assert_array_equal(z.get(), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_a_correlation_of_long_vectors_of_integers(be: Any, dtype: str, mode: str) -> None:
+    x, weights = (_drawn(dtype, (size,)) for size in (70_000, 31))
+    found = np.convolve(be.array(x, dtype), be.array(weights, dtype), mode).asnumpyarray()
+    np.testing.assert_array_equal(found, np.convolve(x, weights, mode))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_product_of_vectors_is_one_kernel(be: Any, dtype: str) -> None:
+    compiled = gen_backend("cpu", jit=True)
+    x = compiled.array(_drawn(dtype, (64, 64)), dtype)
+    z = compiled.empty((64,), dtype)
+    plan = compiled.show(compiled.program([OpTreeNode.build("assign", z, np.vecdot(x, x))]), "plan")
+    assert plan.count("kernel(") == 1 and "matmul" not in plan
