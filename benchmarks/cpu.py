@@ -36,7 +36,7 @@ QUICK = {"float32": (1 << 10, 1 << 18)}
 #: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 24
 
-#: Seconds between ways: the threads of the last one spin for a while before they sleep, and would take a processor.
+#: Seconds between ways, which then wait for threads of the last one that still spin, and would take a processor.
 PAUSE = 0.003
 
 

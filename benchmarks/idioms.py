@@ -2,7 +2,9 @@
 
 Each is one Python function of arrays, called with NumPy's and with tensors, so that both are the same line. The tree is
 kept and assigned again and again, as in a loop; NumPy's line makes its result anew, as it does for users. Results are
-compared first; the two take turns, and a figure is the ratio of medians. What NumPy's side of a gradient runs is the
+compared first; the two take turns, and a figure is the ratio of medians. Before each turn all threads of the one before
+have gone to sleep, and a call that is not counted wakes its own: those of NumPy's products spin for 0.1 seconds on the
+processor of ours. What NumPy's side of a gradient runs is the
 gradient's own operations one by one. Worst first, because it is the cliffs that are looked for.
 """
 
@@ -31,6 +33,9 @@ from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 from optree.settings import override
 
 ELEMENTS = 1 << 20
+
+#: Seconds between turns, after which they wait for threads that are still awake.
+PAUSE = 0.001
 
 #: The dtypes that functions are tried with; those that NumPy refuses are left out.
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
@@ -483,7 +488,7 @@ def measured(row: Row, be: Any, rounds: int, is_busy: bool = False) -> dict[str,
     # A sum of many numbers that cancel is 0, but for rounding.
     np.testing.assert_allclose(out.get(), wanted, rtol=relative, atol=relative)
     clock = processor_seconds_of if is_busy else seconds_of
-    seconds = rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1, clock=clock)
+    seconds = rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1, PAUSE, clock=clock)
     ours, numpys = (min(each) if is_busy else statistics.median(each) for each in seconds)
     return {"line": row.name, "dtype": row.dtype, "seconds": ours, "numpy": numpys, "ratio": ours / numpys}
 

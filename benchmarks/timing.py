@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 #: The seconds of a call from which it wakes its threads and fills its caches in a small part of its time.
 LONG = 0.02
+
+#: The most seconds to wait for threads to sleep.
+WAIT = 0.3
 
 #: A call slower than the quickest by the first factor has the second number of rounds.
 SLOW, FEW = 4.0, 3
@@ -42,6 +47,25 @@ def seconds_of(function: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
+def _is_another_awake() -> bool:
+    """Whether another thread of this process runs, on Linux."""
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        try:
+            number, _, rest = stat.read_text().partition(" (")
+        except OSError:  # it has ended
+            continue
+        if int(number) != threading.get_native_id() and rest.rpartition(") ")[2].startswith("R"):
+            return True
+    return False
+
+
+def until_asleep() -> None:
+    """Wait until this process's other threads sleep: OpenBLAS's spin for 0.1 seconds after a product."""
+    end = time.perf_counter() + WAIT
+    while _is_another_awake() and time.perf_counter() < end:
+        time.sleep(0.001)
+
+
 def rounds_of(
     functions: Sequence[Callable[[], Any]],
     rounds: int,
@@ -52,7 +76,7 @@ def rounds_of(
 ) -> list[list[float]]:
     """The seconds of a call of each function, in each round; the functions take turns within a round.
 
-    With a pause, threads of one function may go to sleep before the next one,
+    With a pause, threads of one function go to sleep before the next one,
     whose first call is not counted if it is short; and functions that are long
     and much slower than the quickest have few rounds. After `limit` seconds no
     new round begins. The clock gives the seconds of a call, of several in a row.
@@ -72,6 +96,7 @@ def rounds_of(
                     continue
                 if pause:
                     time.sleep(pause)
+                    until_asleep()
                     if seconds[which] < LONG:
                         functions[which]()
                 times[which].append(clock(functions[which], calls))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from backends import lazy
+from backends.cpu.in_blocks import InBlocks
 from backends.cpu.products import FewRows, merging
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
-from optree.arrays import overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
@@ -32,15 +31,6 @@ def _is_a_ufuncs(program: Program, index: int) -> bool:
 
 def _product(backend: Any, op: Any) -> Callable[..., Any]:
     return FewRows(backend)
-
-
-def _filled(fill: Callable[..., None], call: Callable[..., Any], *arrays: Any, out: Any) -> Any:
-    """An op's value, written into an array that may overlap the operands."""
-    if any(overlap(out, x) for x in arrays):
-        out[...] = call(*arrays)
-    else:
-        fill(out, *arrays)
-    return out
 
 
 def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
@@ -127,5 +117,8 @@ def _of_a_value(program: Program, index: int) -> Implementation:
     if _is_a_ufuncs(program, index):
         return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
     call = checked(instruction)
-    into = None if op.fill is None or is_widened(instruction.node) else partial(_filled, op.fill, call)
-    return Implementation(call, into, update=op.update, is_atomic=into is not None)
+    fill = None if is_widened(instruction.node) else op.fill
+    if fill is None and op.blocks is None:
+        return Implementation(call, update=op.update)
+    call = InBlocks(op, call, fill, instruction.type.dtype)
+    return Implementation(call, call, update=op.update, is_atomic=True)

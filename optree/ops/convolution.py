@@ -36,6 +36,9 @@ MOST = 3
 #: The positions from which sums of products of floats are quicker than `numpy.correlate`.
 FEW_POSITIONS = 1 << 16
 
+#: The positions of a block of the correlation of two vectors.
+BLOCK = 1 << 15
+
 
 class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
@@ -145,9 +148,7 @@ class ConvolutionOperator(ImageOperator):
         dtype, groups = np.result_type(x, weights), self.groups
         if self._is_of_vectors(x, weights, shape, dtype):
             (sliding,) = self.slidings(self.image(x.shape)[2:], self.filters(weights.shape)[2:])
-            padded = np.zeros(sliding.positions + sliding.window - 1, dtype)
-            padded[sliding.before : sliding.before + x.size] = x.reshape(-1)
-            return np.correlate(padded, weights.reshape(-1)).astype(dtype, copy=False).reshape(shape)
+            return _slid(x.reshape(-1), weights.reshape(-1), sliding, dtype).reshape(shape)
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
         for element, windows, slices in elements(self.slidings(x.shape[2:], weights.shape[2:])):
@@ -203,6 +204,20 @@ class ConvolutionOperator(ImageOperator):
         """A multiplication and an addition for each element of the convolution and of a filter."""
         shapes, (_, weights, convolved) = (*inputs, *outputs), self.roles
         return 2 * prod(shapes[convolved]) * prod(self.filters(shapes[weights])[1:])  # type: ignore[arg-type]
+
+
+def _slid(x: np.ndarray, weights: np.ndarray, sliding: Sliding, dtype: np.dtype) -> np.ndarray:
+    """The correlation of two vectors, of which one has zeros around it, in blocks that a core's cache holds."""
+    found = np.empty(sliding.positions, dtype)
+    for start in range(0, sliding.positions, BLOCK):
+        stop = min(start + BLOCK, sliding.positions)
+        first, last = start - sliding.before, stop - sliding.before + sliding.window - 1
+        part = x[max(first, 0) : max(last, 0)]
+        if first < 0 or last > x.size:
+            inside, part = part, np.zeros(last - first, dtype)
+            part[max(-first, 0) :][: inside.size] = inside
+        found[start:stop] = np.correlate(part, weights)
+    return found
 
 
 def _grouped(x: Any, groups: int) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from optree.dtypes import is_floating
 from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape
@@ -153,7 +152,7 @@ def _joined(first: tuple[Variable, str], second: tuple[Variable, str], needed: s
     found = "".join([*stacked, *rows, *columns])
     if not summed:
         return _spread(x, left, found) * _spread(y, right, found), found
-    if stacked and not (rows or columns or is_floating(x.dtype)):  # BLAS has no products of integers
+    if stacked and not (rows or columns):  # a product of matrices for each number
         order = found + "".join(summed)
         return _summed(_spread(x, left, order) * _spread(y, right, order), order, set(found))
     if not stacked:

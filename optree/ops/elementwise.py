@@ -422,7 +422,13 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
     sample = (0.5, 3.0)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else None  # NumPy's 1 / 0 differs between integer dtypes
+        if is_floating(dtypes[0]):
+            return self.kernel
+        with np.errstate(all="ignore"):
+            found = int(np.reciprocal(np.zeros(1, dtypes[0]))[0])  # differs between integer dtypes, and processors
+        of_zero = f"(T){found}u" if found >= 0 else f"(T)({found + 1} - (T)1)"  # there is no literal of the least one
+        whole = "{0} == 1 ? (T)1 : {0} == 0 ? " + of_zero + " : (T)0"
+        return whole if dtypes[0].kind == "u" else "{0} == -1 ? (T)-1 : " + whole
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

@@ -580,10 +580,16 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         indices.check_range(positions, self.n, self.axis, "onehot")
         if not isinstance(positions, np.ndarray):
             return self._by_comparison(positions)
-        rows = np.zeros((positions.size, self.n), self.dtype)
-        rows[np.arange(positions.size), positions.ravel()] = 1
-        rows = rows.reshape(*positions.shape, self.n)
-        return rows if self.axis == positions.ndim else np.moveaxis(rows, -1, self.axis)
+        found = np.zeros((*positions.shape[: self.axis], self.n, *positions.shape[self.axis :]), self.dtype)
+        np.put_along_axis(found, np.expand_dims(positions, self.axis), 1, self.axis)
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        positions = as_positions(arrays[0])
+        positions = positions.reshape(-1) if self.flat else positions
+        indices.check_range(positions, self.n, self.axis, "onehot")
+        out[...] = 0
+        np.put_along_axis(out, np.expand_dims(positions, self.axis), 1, self.axis)
 
     def _by_comparison(self, positions: Any) -> Any:
         """The value by elementwise operations, for libraries whose scatter synchronises with the host."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,16 @@ from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
-from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, one_axis
+from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, longest_axis, one_axis
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
 #: The maximum number of copies that are written one after the other.
 FEW = 16
+
+#: The least bytes that are copied at once, in the order of memory.
+LONG = 256
 
 
 class Concatenate(AssociativeOperator):
@@ -85,8 +89,13 @@ class Concatenate(AssociativeOperator):
 
     def fill(self, out: Any, *arrays: Any) -> None:
         parts = [as_array(x, *arrays) for x in arrays]
+        first, after = parts[0], (slice(None),) * self.axis
         if isinstance(out, np.ndarray):
-            np.concatenate(parts, self.axis, out=out)
+            if all(part is first for part in parts) and prod(first.shape[self.axis :]) * first.itemsize >= LONG:
+                # One after the other in memory, where concatenate makes strided copies of one operand, then the next.
+                out.reshape(*out.shape[: self.axis], len(parts), *first.shape[self.axis :])[...] = first[(*after, None)]
+            else:
+                np.concatenate(parts, self.axis, out=out)
             return
         for target, part in self.copies(out, *parts):
             target[...] = part
@@ -329,6 +338,10 @@ class Repeat(MorphOperator):
         shape, axis = shapes[0], self.axis
         size = shape[axis]
         return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
+
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[0][: self.axis])
+        return None if axis is None else (axis, (axis,))
 
     @portable
     def value(self, *arrays: Any) -> Any:

@@ -393,7 +393,9 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     if None not in sizes and sizes[0] != sizes[1]:
         raise ShapeError(f"vecdot: axis {axis} of {describe(x)} and of {describe(y)} differ")
     x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
-    return f.squeeze(f.squeeze(f.matmul(f.expand_dims(x, -2), f.expand_dims(y, -1)), -1), -1)
+    if promote(x.dtype, y.dtype).kind == "b":
+        return f.any(f.logical_and(x, y), axis=-1, keepdims=False)
+    return f.einsum("...i,...i->...", x, y)
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:

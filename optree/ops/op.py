@@ -100,12 +100,11 @@ class Op:
     associative, commutative : bool
         Whether operands may be regrouped, and exchanged.
     destroy_map, view_map : dict
-        Output index to the indices of the inputs that it overwrites, or is a view of; under None those of no output.
+        Output index to the inputs that it overwrites, or is a view of; None to those overwritten that none aliases.
     shape_only : tuple of int
         The inputs of which the op reads only the shape.
     can_fail : bool
-        Whether it may raise on operands of valid types and sizes. Assignments run after such ops, so that all are made
-        or none. Elementwise ops and reductions with kernels never raise.
+        Whether it may raise on valid operands. Assignments run after such ops, so that all are made or none.
     axis_order : tuple of int, or None
         For an op that only permutes axes, the operand's axis for each axis of the value.
     keeps_order : bool
@@ -135,10 +134,11 @@ class Op:
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
-    fill : callable, optional
-        A method of an array of any layout, apart from the operands, and of these: it writes the value, or raises first.
-    copies : callable, optional
-        A method of the same: pairs of a part of the array, and an operand or a number that is copied there, in order.
+    fill, copies : callable, optional
+        Of an array of any layout, apart from the operands, and of these: one writes the value there, or raises before;
+        the other gives the copies that make it up, in order, each a target in the array and a source.
+    blocks : callable, optional
+        From operands' shapes: the axes of the value and of each operand (None: whole) that blocks run along, or None.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -146,8 +146,7 @@ class Op:
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     leads_with_batch : bool
-        Whether it is applied as it is to a batch: all axes of its operands but the last ones, of which it is a
-        function, are a batch in the same order in all operands and in the value.
+        Whether the first axes of all operands and the value may be a batch's: it is a function of the last ones.
     takes_parents : bool
         Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
     itypes, otypes : list of Type, optional
@@ -190,6 +189,7 @@ class Op:
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
     copies: ClassVar[Callable[..., Iterator[tuple[Any, Any]]] | None] = None
+    blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...]] | None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,9 +14,18 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.indexing import Take, TakeAlongAxis
 from optree.ops.op import Op
+from optree.ops.reduction import INFINITY
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
-from optree.ops.traits import BinaryOperator, IntegerOperator, LogicalOperator, MorphOperator, UnaryOperator
+from optree.ops.traits import (
+    BinaryOperator,
+    IntegerOperator,
+    LogicalOperator,
+    MorphOperator,
+    UnaryOperator,
+    longest_axis,
+    one_axis,
+)
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of
@@ -94,6 +103,21 @@ def _sorted_with(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     return (keys & keys.dtype.type(2**32 - 1)).astype(np.int64)
 
 
+def _kind_for(x: np.ndarray, axis: int) -> Literal["stable"] | None:
+    """The kind of NumPy's sort: its stable one of bytes is a radix sort, its other takes up to twenty times as long."""
+    return "stable" if x.dtype.itemsize == 1 and x.shape[axis] > SHORT else None
+
+
+def _in_keys(x: np.ndarray, order: Callable[[np.ndarray], None]) -> None:
+    """Rearrange the elements of a float16 array as integers in their order, in which nans are the largest."""
+    bits = x.view(np.int16)
+    bits ^= bits >> 15 & 0x7FFF  # of a negative number all bits but its sign's
+    if bits.size and bits.min() < ~INFINITY:
+        bits[bits < ~INFINITY] ^= -1  # nans whose sign is set
+    order(bits)
+    bits ^= bits >> 15 & 0x7FFF
+
+
 class Sort(OneAxisOperator, MorphOperator):
     """The elements along an axis in ascending order; nan sorts last."""
 
@@ -104,12 +128,23 @@ class Sort(OneAxisOperator, MorphOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
-        if x.dtype == np.float16 and isinstance(x, np.ndarray):
+        if not isinstance(x, np.ndarray):
+            return np.sort(x, axis=self.axis)
+        found = x.copy(order="C")
+        self._sort(found)
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        out[...] = arrays[0]
+        self._sort(out)
+
+    def _sort(self, x: np.ndarray) -> None:
+        """Sort an array's own elements."""
+        if x.dtype == np.float16:
             # NumPy's own is wrong for repeated negative values where the processor has AVX-512 (seen in NumPy 2.4).
-            return np.sort(x.astype(np.float32), axis=self.axis).astype(np.float16)
-        # NumPy's stable sort of bytes is a radix sort, its other one takes up to twenty times as long.
-        is_bytes = x.dtype.itemsize == 1 and x.shape[self.axis] > SHORT
-        return np.sort(x, axis=self.axis, kind="stable" if is_bytes else None)
+            _in_keys(x, lambda keys: keys.sort(axis=self.axis, kind="stable"))
+        else:
+            x.sort(axis=self.axis, kind=_kind_for(x, self.axis))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -165,6 +200,10 @@ class SearchSorted(BinaryOperator, IntegerOperator):
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
+
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[1])
+        return None if axis is None else (axis, (None, axis))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -445,6 +484,10 @@ class TopIndices(UnaryOperator, IntegerOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.make(k=self.k, axis=self.axis + 1)(*inputs)
 
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[0], self.axis)
+        return None if axis is None else (axis, (axis,))
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x = np.moveaxis(as_array(arrays[0]), self.axis, -1)
@@ -461,8 +504,9 @@ def _top(x: np.ndarray, k: int) -> np.ndarray:
     """The indices of the k largest elements along the last axis, of which there are more, by a partition."""
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
     least = np.partition(rows, -k, axis=-1)[:, -k, None]
-    chosen = ~(rows < least)
-    if np.count_nonzero(chosen) > k * len(rows):  # ties with the least one, or nan
+    chosen = rows >= least
+    if np.count_nonzero(chosen) != k * len(rows):  # ties with the least one, or nan
+        chosen = ~(rows < least)
         ties = (rows == least) | ((rows != rows) & (least != least))
         above = chosen & ~ties & (least == least)
         chosen = above | (ties & (np.cumsum(ties, axis=-1) <= k - np.sum(above, axis=-1, keepdims=True)))
@@ -471,10 +515,73 @@ def _top(x: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(indices, order, -1).reshape(*x.shape[:-1], k)
 
 
-@function()
-def partition(x: Any, kth: Any, axis: Any = -1) -> Any:
-    """The elements along an axis partitioned around the kth smallest; here, fully sorted."""
-    return f.sort(_checked(x, kth, axis, "partition"), axis)
+class Partition(OneAxisOperator, MorphOperator):
+    """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
+
+    The kth is where it is in order, none before it is larger, and none after it is smaller.
+    """
+
+    name = "partition"
+    __props__: ClassVar[tuple[str, ...] | None] = ("kth", "axis")
+    kth: Any = 0
+    axis: Any = -1
+    numpy_names = ()
+    examples = (  # of which there is one order
+        (((3, 4),), {"kth": (1, 2)}),
+        (((3, 4),), {"kth": (0, -1), "axis": 0}),
+        (((2, 3, 2),), {"kth": 1, "axis": 1}),
+        (((5,),), {"kth": (1, 3)}),
+        (([3, 1, 2],), {"kth": 1}),
+        (((2, 0),), {"kth": 0, "axis": 0}),
+    )
+
+    @staticmethod
+    def random_props(choose: Any, x: Variable) -> dict[str, Any]:
+        """All places, as the order of others is the library's."""
+        chosen = one_axis(choose, x)
+        return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
+
+    @classmethod
+    def function(cls, x: Any, kth: Any, axis: Any = -1) -> Any:  # type: ignore[override]
+        return cls.make(kth=kth, axis=axis)(variable_of(x, "partition"))
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        places = tuple(integer_of(k, "partition: kth") for k in np.atleast_1d(self.kth).tolist())
+        return self.make(kth=places, axis=normalise_axis(self.axis, types[0].ndim, "partition"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        size = shapes[0][self.axis]
+        _check_places(self.kth, size)
+        return shapes[0]
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        if not isinstance(x, np.ndarray):
+            return np.sort(x, axis=self.axis)
+        found = x.copy(order="C")
+        self._partition(found)
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        out[...] = arrays[0]
+        self._partition(out)
+
+    def _partition(self, x: np.ndarray) -> None:
+        """Partition an array's own elements."""
+        kind, places = _kind_for(x, self.axis), np.asarray(self.kth, np.intp)
+        if kind is not None:
+            x.sort(axis=self.axis, kind=kind)
+        elif x.dtype == np.float16:
+            _in_keys(x, lambda keys: keys.partition(places, axis=self.axis))
+        else:
+            x.partition(places, axis=self.axis)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        # The i-th smallest of the value is the i-th smallest of x, wherever the two are.
+        in_order = f.take_along_axis(delta, f.argsort(self(x), self.axis), self.axis)
+        return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(in_order, x, f.argsort(x, self.axis))]
 
 
 @function()
@@ -485,16 +592,20 @@ def argpartition(x: Any, kth: Any, axis: Any = -1) -> Any:
 
 def _checked(x: Any, kth: Any, axis: Any, what: str) -> Variable:
     x = variable_of(x, what)
-    size = x.size if axis is None else x.shape[normalise_axis(axis, x.ndim, what)]
-    for k in np.atleast_1d(kth).tolist():
-        if size is not None and not -size <= integer_of(k, f"{what}: kth") < size:
-            raise ShapeError(f"{what}: of {size} elements there is none at {k}")
+    _check_places(kth, x.size if axis is None else x.shape[normalise_axis(axis, x.ndim, what)], f"{what}: ")
     return x
+
+
+def _check_places(kth: Any, size: int | None, what: str = "") -> None:
+    """Raise ShapeError for a place among elements that is not there."""
+    for k in np.atleast_1d(kth).tolist():
+        if size is not None and not -size <= integer_of(k, f"{what}kth") < size:
+            raise ShapeError(f"{what}of {size} elements there is none at {k}")
 
 
 @numpy_function(np.partition)
 def _numpy_partition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
-    return partition(a, kth, axis)
+    return f.partition(a, kth, axis)
 
 
 @numpy_function(np.argpartition)

@@ -25,6 +25,7 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     ReductionOperator,
     UnaryOperator,
+    longest_axis,
 )
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function
@@ -217,6 +218,10 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
         (((0, 3),), {"axis": 0}),
     )
 
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
+        return None if axis is None else (axis, (axis,))
+
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
@@ -275,9 +280,13 @@ def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtyp
     order = tuple(i for i in range(len(shape)) if i not in axes) + axes
     outer = [shape[i] for i in order[: len(shape) - len(axes)]]
     sizes = 2 ** (len(arrays) - 1), *outer, prod([shape[i] for i in axes])
-    terms = np.zeros(sizes, dtype, like=arrays[0])
-    for i, array in enumerate(arrays):
-        terms[1 << (i - 1) if i else 0] = np.transpose(array, order).reshape(terms.shape[1:])
+    x, *directions = (np.transpose(array, order).reshape(sizes[1:]).astype(dtype, copy=False) for array in arrays)
+    terms = x[None]
+    if directions:
+        terms = np.zeros(sizes, dtype, like=x)
+        terms[0] = x
+    for i, direction in enumerate(directions):
+        terms[1 << i] = direction
     derivative = _exclusive(terms)[-1]
     return derivative.reshape([shape[i] for i in order]).transpose(np.argsort(order).tolist())
 
@@ -292,18 +301,23 @@ def _exclusive(terms: np.ndarray) -> np.ndarray:
         one = np.zeros((*terms.shape[:-1], 1), terms.dtype, like=terms)
         one[0] = 1
         return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
-    left, right = terms[..., 0::2], terms[..., 1::2]
-    others = _exclusive(_multiply(left, right))
+    half = count // 2  # contiguous, where neighbours would be strided
+    left, right = terms[..., :half], terms[..., half:]
+    others = _exclusive(_product(left, right, np.empty_like(left)))
     value = np.empty_like(terms)
-    value[..., 0::2] = _multiply(others, right)
-    value[..., 1::2] = _multiply(others, left)
+    _product(others, right, value[..., :half])
+    _product(others, left, value[..., half:])
     return value
 
 
-def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product of polynomials, modulo squares of the ti."""
-    terms = range(len(a))
-    return np.stack([sum(a[part] * b[term ^ part] for part in terms if part & term == part) for term in terms])
+def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """The product of polynomials, modulo squares of the ti, written into an array."""
+    for term in range(len(a)):
+        np.multiply(a[0], b[term], out=out[term])
+        for part in range(1, term + 1):
+            if part & term == part:
+                out[term] += a[part] * b[term ^ part]
+    return out
 
 
 # Extremes
@@ -382,9 +396,26 @@ class Min(ExtremeOperator):
     of_bools = Accumulator("1", "{0} & {1}", absorbing="0")
 
 
-class ArgExtremeOperator(ReductionOperator, IntegerOperator):
-    """The index of the first extreme along axes, flat in C order if there are several."""
+#: The bits of float16's infinity, as an integer.
+INFINITY = 0x7C00
 
+#: Elements from which the indices of extremes are sought along the axis as it is.
+SMALL = 1 << 12
+
+
+class ArgExtremeOperator(ReductionOperator, IntegerOperator):
+    """The index of the first extreme along axes, flat in C order if there are several.
+
+    Attributes
+    ----------
+    extreme : callable
+        NumPy's function of the extreme itself.
+    nan : int
+        Where nan is among 16-bit integers.
+    """
+
+    extreme: ClassVar[Any]
+    nan: ClassVar[int]
     has_identity = False
     examples = (
         (((3, 4),), {}),
@@ -406,12 +437,45 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
         found = self._found(x.transpose(*outer, *self.axis).reshape([x.shape[i] for i in outer] + [count]), axis=-1)
         return np.expand_dims(found, self.axis) if self.keepdims else found
 
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        reduced = self.axes(len(shapes[0]))
+        axis = longest_axis(shapes[0], *reduced)
+        if axis is None or len(shapes[0]) - 1 in reduced:  # of rows, they take a fraction of a nanosecond an element
+            return None
+        return axis - (0 if self.keepdims else sum(each < axis for each in reduced)), (axis,)
+
     def _found(self, x: Any, **along: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return self._found_by_numpy(x, **along)
         found = self.numpy(x, **along)
-        if isinstance(x, np.ndarray) or not is_floating(x.dtype):
+        if not is_floating(x.dtype):
             return found
         nans = x != x  # CuPy finds any nan, NumPy the first
         return np.where(np.any(nans, **along), np.argmax(nans, **along), found)
+
+    def _found_by_numpy(self, x: np.ndarray, axis: int, keepdims: bool = False) -> Any:
+        """The index along one axis, or None for all; NumPy transposes to find those along another than the last."""
+        if x.dtype == np.float16:
+            x = self._ordered(x)
+        if axis is None or axis in (-1, x.ndim - 1) or x.size < SMALL:
+            return self.numpy(x, axis=axis, keepdims=keepdims)
+        x = x.view(np.uint8) if x.dtype.kind == "b" else x
+        extreme = self.extreme(x, axis=axis, keepdims=True)
+        is_found = x == extreme
+        if np.any(extreme != extreme):
+            is_found |= x != x
+        count = x.shape[axis]
+        later = np.arange(count, 0, -1, dtype=np.min_scalar_type(count)).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+        return count - np.max(is_found * later, axis=axis, keepdims=keepdims).astype(np.int64)
+
+    def _ordered(self, x: np.ndarray) -> np.ndarray:
+        """Integers in the order of float16, nan the most extreme: they are compared in vectors."""
+        bits = x.view(np.int16)
+        bits = bits ^ (bits >> 15 & 0x7FFF)
+        bits += bits == -1  # -0.0 is 0.0
+        if bits.size and (bits.max() > INFINITY or bits.min() < ~INFINITY):
+            bits[(bits > INFINITY) | (bits < ~INFINITY)] = self.nan
+        return bits
 
 
 class ArgMax(ArgExtremeOperator):
@@ -419,6 +483,8 @@ class ArgMax(ArgExtremeOperator):
 
     name = "argmax"
     numpy = np.argmax
+    extreme = staticmethod(np.max)
+    nan = 0x7FFF
 
 
 class ArgMin(ArgExtremeOperator):
@@ -426,6 +492,8 @@ class ArgMin(ArgExtremeOperator):
 
     name = "argmin"
     numpy = np.argmin
+    extreme = staticmethod(np.min)
+    nan = -0x8000
 
 
 # Logic

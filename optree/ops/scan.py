@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from optree.ops.batching import aligned
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
 from optree.ops.shape import slice_along
-from optree.ops.traits import BinaryOperator, UnaryOperator, one_axis
+from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, variable_of
@@ -25,24 +25,32 @@ from optree.tree.variable import Variable, variable_of
 class OneAxisOperator(UnaryOperator):
     """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None."""
 
-    __props__ = ("axis",)
+    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
     keeps_shape = True
     random_props = staticmethod(one_axis)
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:
-            return self.make(axis=0)(f.reshape(inputs[0], (-1,)))
+            return self.along(0)(f.reshape(inputs[0], (-1,)))
         return super().__call__(*inputs)
 
+    def along(self, axis: int) -> Any:
+        """The same op along another axis."""
+        return self.make(**{**self.props, "axis": axis})
+
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
+        return self.along(normalise_axis(self.axis, types[0].ndim, str(self.name)))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(axis=self.axis + 1)(*inputs)
+        return self.along(self.axis + 1)(*inputs)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
+
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[0], self.axis)
+        return None if axis is None else (axis, (axis,))
 
 
 class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
@@ -63,6 +71,12 @@ class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
         dtype = sum_dtype(x.dtype)
         # Always with an axis: without one CuPy uses CUB, whose sums of floats are not deterministic.
         return self.numpy(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        if wide_dtype(out.dtype) == out.dtype:
+            self.numpy(arrays[0], axis=self.axis, dtype=out.dtype, out=out)
+        else:
+            out[...] = self.value(*arrays)
 
 
 class CumSum(CumulativeOperator):

@@ -124,6 +124,11 @@ class ViewOperator(Op):
     is_captured = True
 
 
+def longest_axis(shape: tuple[int, ...], *but: int) -> int | None:
+    """The longest axis of a shape, without some; None if there is no other."""
+    return max((axis for axis in range(len(shape)) if axis not in but), key=shape.__getitem__, default=None)
+
+
 class MorphOperator(UnaryOperator):
     """An op of one operand that keeps its dtype."""
 

@@ -399,9 +399,15 @@ def check_facts(example: Example, backend: Any = None) -> None:
     if op.copies is not None:
         copied = np.empty_like(value)
         for target, source in op.copies(copied, *arrays):
-            expect(np.shares_memory(target, copied) or not target.size, example, "copies gives no part of the array")
             target[...] = source
         expect(np.array_equal(copied, value, equal_nan=True), example, "copies do not make up the value")
+    if op.blocks is not None and (divided := op.blocks(*(x.shape for x in arrays))) is not None:
+        axis, axes = divided
+        for block in (slice(0, 1), slice(1, None)):
+            parts = [x if i is None else x[(*[slice(None)] * i, block)] for x, i in zip(arrays, axes, strict=True)]
+            wanted = value[(*[slice(None)] * axis, block)]
+            is_block = not wanted.size or np.array_equal(op.value(*parts), wanted, equal_nan=value.dtype.kind == "f")
+            expect(is_block, example, "a block of the value is not that of its blocks")
     for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
         expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)

@@ -181,3 +181,15 @@ def test_comparisons_with_numbers_are_numpys(dtype: str) -> None:
                         compare(*(x, number)[:: 1 - 2 * i])
                 else:
                     np.testing.assert_array_equal(compare(*(x, number)[:: 1 - 2 * i]).asnumpyarray(), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_reciprocals_are_a_kernel_and_numpys_of_zero_too(dtype):
+    be = gen_backend("cpu", jit=True)
+    values = np.array([0, 1, 2, 100, 1, 0, 3] + [-1, -2] * (dtype[0] == "i"), dtype)
+    with np.errstate(all="ignore"):
+        wanted = np.reciprocal(values)
+    tree = np.reciprocal(be.array(values, dtype))
+    assert len(source(tree)) == 1
+    found = tree.asnumpyarray()
+    assert found.dtype == wanted.dtype and found.tolist() == wanted.tolist()
