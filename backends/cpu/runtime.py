@@ -34,7 +34,7 @@ class CompiledNest:
         scratch = np.empty(stride * (1 if self._nest.split else threads) + LINE if offsets else 0, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % LINE if offsets else 0
         addresses = [start + offset for offset in offsets]
-        sharing = share_address() if threads > 1 else 0
+        sharing = share_address(may_be_short(self._nest, sizes)) if threads > 1 else 0
         packed = array("q", [*pointers, *sizes, *strides, *numbers, *addresses, stride, threads, sharing])
         self._function(packed.buffer_info()[0])
 
@@ -60,15 +60,22 @@ class CompiledNest:
             return None
         sizes, strides = layout
         offsets = scratch_offsets(self._scratch(sizes))
-        words, split, parallel = (*sizes, *strides), self._nest.split, is_parallel(self._nest, sizes)
+        words, split, sharing = (*sizes, *strides), self._nest.split, 0
+        if is_parallel(self._nest, sizes):
+            sharing = share_address(may_be_short(self._nest, sizes))
         return KernelEntry(
-            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, parallel
+            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, sharing
         )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
     """Whether loops of these sizes are worth waking threads for."""
     return prod(sizes) * nest.cost >= c.PARALLEL_WORK
+
+
+def may_be_short(nest: LoopNest, sizes: Sequence[int]) -> bool:
+    """Whether loops of these sizes may take less time than to wake threads."""
+    return prod(sizes) * nest.cost < c.LONG_WORK
 
 
 def scratch_offsets(sizes: Sequence[int]) -> list[int]:

@@ -29,6 +29,9 @@ from optree.records import NamedTuple
 #: microseconds.
 PARALLEL_WORK = 1 << 20
 
+#: The least work that surely takes longer than to wake threads; below, that is measured (`share_short`).
+LONG_WORK = 1 << 25
+
 #: The elements that are accumulated in the dtype itself before they join a sum in float64: of rows, whose elements
 #: the lanes of a vector share, and of columns.
 SUM_BLOCKS = (512, 64)
