@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
-#: The maximum number of copies that are written one after the other.
-FEW = 16
+#: The maximum number of copies that are written one after the other, and the least elements of a run from which all
+#: copies of each run are written at once.
+FEW, ROW = 16, 64
 
 
 class Concatenate(AssociativeOperator):
@@ -85,6 +87,12 @@ class Concatenate(AssociativeOperator):
 
     def fill(self, out: Any, *arrays: Any) -> None:
         parts, begin = [as_array(x, *arrays) for x in arrays], 0
+        first, axis = parts[0], self.axis
+        if all(x is first for x in parts) and prod(first.shape[axis:]) >= ROW:
+            # Copies of one array: each run is read once, and written while it is in the cache.
+            runs = out.reshape(*first.shape[:axis], len(parts), *first.shape[axis:])
+            runs[...] = np.expand_dims(first, axis)
+            return
         if isinstance(out, np.ndarray):
             np.concatenate(parts, self.axis, out=out)
             return
@@ -328,7 +336,7 @@ class Repeat(MorphOperator):
     def fill(self, out: Any, *arrays: Any) -> None:
         (x,), along = arrays, (slice(None),) * self.axis
         runs = out.reshape(*x.shape[: self.axis + 1], self.repeats, *x.shape[self.axis + 1 :])
-        if self.repeats > FEW:
+        if self.repeats > FEW or prod(x.shape[self.axis + 1 :]) >= ROW:
             runs[...] = np.expand_dims(x, self.axis + 1)
             return
         for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
