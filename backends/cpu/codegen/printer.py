@@ -290,6 +290,27 @@ class CPrinter(Printer):
             lambda array: f"{pointer(array)}[{self.vector_offset(array, index)}]",
         )
 
+    def assigned(self, statement: Statement) -> Lines:
+        *lines, last = super().assigned(statement)
+        if not self.has_half(statement.value):
+            return [*lines, last]
+        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
+        half = f"h{statement.value}"
+        named = [
+            f"const half {half} = narrowed_half{expression}",
+            f"{self.declared(statement.value)} = from_half({half});",
+        ]
+        return [*lines, *named]
+
+    def has_half(self, value: int) -> bool:
+        """Whether a value is stored in float16 at each element, and so has a name of its own there."""
+        stored = {each for _, each in self.nest.writes_at("inner")} if not self.column else set()
+        is_statement = value >= len(self.nest.reads) + len(self.nest.numbers)
+        return is_statement and value in stored and self.nest.dtype_of(value) == np.float16
+
+    def stored(self, value: int) -> str:
+        return f"h{value}" if self.has_half(value) else super().stored(value)
+
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
