@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness.compiling import needs_compiler
 
-from backends import gen_backend
+from backends import gen_backend, source
 from optree import function
 
 
@@ -21,3 +21,36 @@ def test_sums_of_rows_of_whole_blocks_and_more(dtype, columns):
         sums = function([], [be.sum(x, axis=1), be.sum(x * x, axis=1), be.sum(x * 2 + 1, axis=1)])()
         for found, right in zip(sums, (exact, exact * exact, exact * 2 + 1), strict=True):
             np.testing.assert_array_equal(found.get()[:, 0], right.sum(1).astype(found.dtype))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("columns", [1023, 1024, 1025, 3 << 16])
+def test_counts_of_whole_blocks_and_more(dtype, columns):
+    be = gen_backend("cpu", jit=True)
+    values = np.random.default_rng(0).integers(0, 2, (3, columns * 2)).astype(dtype)
+    values[0] = 1  # as many as there can be
+    for seen in (lambda x: x[:, :columns], lambda x: x[:, ::2], lambda x: x[:, ::-1][:, :columns]):
+        x, exact = seen(be.array(values, dtype=dtype)), seen(values)
+        for axis in (None, 0, 1):
+            counts = function([], [np.count_nonzero(x, axis=axis), np.mean(x == 0, axis=axis)])()
+            np.testing.assert_array_equal(counts[0].get(), np.count_nonzero(exact, axis=axis))
+            np.testing.assert_allclose(counts[1].get(), np.mean(exact == 0, axis=axis))
+
+
+@needs_compiler
+def test_what_is_counted_of_bytes_is_added_in_bytes():
+    be = gen_backend("cpu", jit=True)
+    for dtype, in_bytes in (("bool", True), ("uint8", True), ("int16", True), ("int32", False), ("float32", False)):
+        x = be.array(np.ones((3, 5000)), dtype=dtype)
+        for tree in (np.count_nonzero(x), np.sum(x == 1, axis=1)):
+            assert ("uint8_t l" in "".join(source(tree))) == in_bytes
+
+
+@needs_compiler
+def test_integers_of_up_to_32_bits_are_shifted_in_as_many():
+    """In 64 bits, a vector of bytes is widened to eight."""
+    be = gen_backend("cpu", jit=True)
+    for dtype, is_wide in (("uint8", False), ("int16", False), ("int32", False), ("int64", True)):
+        x = be.array(np.ones(5), dtype=dtype)
+        assert ("unsigned long long" in source(x << x)[0].split("shared_loop", 1)[1]) == is_wide
