@@ -392,8 +392,13 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
     if None not in sizes and sizes[0] != sizes[1]:
         raise ShapeError(f"vecdot: axis {axis} of {describe(x)} and of {describe(y)} differ")
+    dtype = promote(x.dtype, y.dtype)
     x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
-    return f.squeeze(f.squeeze(f.matmul(f.expand_dims(x, -2), f.expand_dims(y, -1)), -1), -1)
+    if dtype == np.bool_:
+        return f.any(f.logical_and(x, y), axis=-1, keepdims=False)
+    computed = FLOAT32 if is_narrow(dtype) else dtype  # no product is rounded to a narrow dtype
+    x, y = (in_dtype(given, computed) for given in (x, y))
+    return in_dtype(f.sum(x * y, axis=-1, keepdims=False), dtype)
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
