@@ -54,3 +54,21 @@ def test_integers_of_up_to_32_bits_are_shifted_in_as_many():
     for dtype, is_wide in (("uint8", False), ("int16", False), ("int32", False), ("int64", True)):
         x = be.array(np.ones(5), dtype=dtype)
         assert ("unsigned long long" in source(x << x)[0].split("shared_loop", 1)[1]) == is_wide
+
+
+@needs_compiler
+def test_blocks_that_may_decide_a_result_are_short():
+    """A row of bools is read up to the first that decides."""
+    be = gen_backend("cpu", jit=True)
+    values = np.zeros((4, 1000), bool)
+    values[1, 255] = values[2, 256] = values[3, 999] = True
+    x = be.array(values, dtype="bool")
+    for tree, wanted in (
+        (np.any(x, axis=1), values.any(1)),
+        (np.all(x == 0, axis=1), ~values.any(1)),
+        (np.vecdot(x, x), values.any(1)),
+        (np.any(x), np.True_),
+    ):
+        assert "b + 256 <" in "".join(source(tree))
+        np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
+    assert "b + 4096 <" in "".join(source(np.max(be.array(values, dtype="int32"), axis=1)))

@@ -36,8 +36,9 @@ LONG_WORK = 1 << 25
 #: the lanes of a vector share, and of columns.
 SUM_BLOCKS = (512, 64)
 
-#: The elements of a block of a row where nothing is summed up, which has no error that grows.
-EXTREMES_BLOCK = 4096
+#: The elements of a block of a row where nothing is summed up, which has no error that grows; and where a block may
+#: decide the result, so that the others are not read.
+EXTREMES_BLOCK, DECIDING_BLOCK = 4096, 256
 
 #: The elements of a part where the inner loops are split, for any number of threads, and the maximum number of parts:
 #: of rows, and of columns.
@@ -493,7 +494,9 @@ class CPrinter(Printer):
         if self.counts_bytes(stage):
             return COUNT_BLOCK
         sums = self.nest.columns or any(r.accumulator.sums for r in stage.reductions)
-        return SUM_BLOCKS[self.nest.columns] if sums else EXTREMES_BLOCK
+        if sums:
+            return SUM_BLOCKS[self.nest.columns]
+        return DECIDING_BLOCK if self.decided(stage) else EXTREMES_BLOCK
 
     def decided(self, stage: Stage) -> str:
         """Whether no further element changes what a stage accumulates; empty where that is never known."""
