@@ -12,6 +12,7 @@ from harness.homes import home
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.op_examples import examples_for
 
+from backends import gen_backend
 from optree import TensorType, check_grad, function, grad
 from optree.dtypes import bfloat16
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
