@@ -72,3 +72,13 @@ def test_blocks_that_may_decide_a_result_are_short():
         assert "b + 256 <" in "".join(source(tree))
         np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
     assert "b + 4096 <" in "".join(source(np.max(be.array(values, dtype="int32"), axis=1)))
+
+
+@needs_compiler
+def test_bools_are_added_in_bytes():
+    be = gen_backend("cpu", jit=True)
+    values = np.array([[False, False, True, True], [False, True, False, True]])
+    x, y = (be.array(row, dtype="bool") for row in values)
+    (text,) = source(x + y)
+    assert "(v0 | v1)" in text
+    np.testing.assert_array_equal((x + y).asnumpyarray(), values[0] + values[1])
