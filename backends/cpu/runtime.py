@@ -69,8 +69,13 @@ class CompiledNest:
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
-    """Whether loops of these sizes are worth waking threads for."""
-    return prod(sizes) * nest.cost >= c.PARALLEL_WORK
+    """Whether loops of these sizes are worth waking threads for.
+
+    A vector has four times as many bytes as other numbers. Elementwise loops are limited by memory, and gain nothing.
+    """
+    values = (*nest.reads, *(statement.dtype for statement in nest.statements))
+    of_bytes = bool(nest.reductions) and all(dtype.itemsize == 1 for dtype in values)
+    return prod(sizes) * nest.cost >= c.PARALLEL_WORK << 2 * of_bytes
 
 
 def may_be_short(nest: LoopNest, sizes: Sequence[int]) -> bool:

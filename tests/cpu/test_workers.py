@@ -164,6 +164,24 @@ def test_the_threads_take_no_signals(folder):
     done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 
 
+def test_a_million_bytes_are_reduced_without_threads(folder):
+    code = """
+    import os
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    be = gen_backend("cpu", jit=True)
+    x, y = be.array(np.ones((1024, 1024)), dtype="bool"), be.array(np.ones((1024, 1024)), dtype="uint8")
+    with override(num_threads=3):
+        for tree in (np.any(x), np.all(x), np.max(y), np.min(y, axis=1)):
+            assert tree.asnumpyarray().all()
+        assert len(os.listdir("/proc/self/task")) == 1
+        assert (x + y).asnumpyarray().all()
+        assert len(os.listdir("/proc/self/task")) == 3
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "pthread_setattr_default_np"), reason="needs the GNU C library")
 def test_the_threads_have_room_for_tiles_where_the_system_gives_little(folder):
     code = """
