@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.compiler import compile_source
-from backends.cpu.workers import share_address
 from backends.execution.memory import LINE
 from optree.settings import thread_count
 
@@ -201,8 +200,8 @@ class KernelEntry:
         The offset of each scratch array, and last the stride between those of two threads.
     shared : bool
         Whether threads share the scratch arrays.
-    parallel : bool
-        Whether the kernel uses threads.
+    sharing : int
+        The address of the function that shares work among threads; 0 for a kernel that uses none.
     """
 
     def __init__(
@@ -216,13 +215,13 @@ class KernelEntry:
         numbers: Sequence[tuple[int, np.dtype]],
         scratch: Sequence[int],
         shared: bool,
-        parallel: bool,
+        sharing: int,
     ) -> None:
         *offsets, thread_stride = scratch
         self._kernel = kernel
         record = [
             ctypes.cast(kernel, ctypes.c_void_p).value or 0,
-            share_address() if parallel else 0,
+            sharing,
             id(np.ndarray),
             object.__basicsize__,
             len(reads) + len(writes),
@@ -235,11 +234,11 @@ class KernelEntry:
             low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
             record += [i, x.ndim, x.dtype.alignment, low, high + x.itemsize, *x.shape, *x.strides]
         self._record = np.array([*record, *in_place, *words, *offsets], np.int64)
-        self._start, self._parallel, self._numbers = self._record.ctypes.data, parallel, [i for i, _ in numbers]
+        self._start, self._parallel, self._numbers = self._record.ctypes.data, bool(sharing), [i for i, _ in numbers]
         self._pack = Struct("qq" + "".join(FORMATS[dtype.kind] for _, dtype in numbers)).pack
         self._enter: Callable[[bytes, list[Any]], int] = enter()  # type: ignore[assignment]  # asked for before
         self.run: Callable[[list[Any]], int] = self._packed
-        if not (numbers or parallel):
+        if not (numbers or sharing):
             self.run = partial(self._enter, self._pack(self._start, 1))
 
     def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:

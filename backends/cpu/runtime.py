@@ -65,7 +65,7 @@ class CompiledNest:
         """
         sizes, strides = layout
         function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        sharing = share_address() if threads > 1 else 0
+        sharing = share_address(may_be_short(self._nest, sizes)) if threads > 1 else 0
         return [function, *addresses, *sizes, *strides, *numbers, *scratch, threads, sharing]
 
     def entry(
@@ -80,16 +80,27 @@ class CompiledNest:
         if enter() is None:
             return None
         sizes, strides = layout
-        offsets = self.scratch(layout)
-        words, split, parallel = (*sizes, *strides), self._nest.split, is_parallel(self._nest, sizes)
+        words, offsets, split, sharing = (*sizes, *strides), self.scratch(layout), self._nest.split, 0
+        if is_parallel(self._nest, sizes):
+            sharing = share_address(may_be_short(self._nest, sizes))
         return KernelEntry(
-            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, parallel
+            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, sharing
         )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
-    """Whether loops of these sizes are worth waking threads for."""
-    return prod(sizes) * nest.cost >= c.PARALLEL_WORK
+    """Whether loops of these sizes are worth waking threads for.
+
+    A vector has four times as many bytes as other numbers. Elementwise loops are limited by memory, and gain nothing.
+    """
+    values = (*nest.reads, *(statement.dtype for statement in nest.statements))
+    of_bytes = bool(nest.reductions) and all(dtype.itemsize == 1 for dtype in values)
+    return prod(sizes) * nest.cost >= c.PARALLEL_WORK << 2 * of_bytes
+
+
+def may_be_short(nest: LoopNest, sizes: Sequence[int]) -> bool:
+    """Whether loops of these sizes may take less time than to wake threads."""
+    return prod(sizes) * nest.cost < c.LONG_WORK
 
 
 def scratch_offsets(sizes: Sequence[int]) -> list[int]:

@@ -3,6 +3,11 @@
 The calling thread works too, and steals ranges that others have not started, so
 it does not wait for threads that sleep or are descheduled. OpenMP's regions wait
 for all of their threads: on a busy machine, a kernel of 0.1 milliseconds took 8.
+
+To wake a thread takes tens of microseconds, and one that spins where its caller
+needs the processor takes as long as it spins: so threads yield while they spin,
+and a job that may be short (`share_short`) wakes none before it has measured how
+long the rest takes. Threads that spin join it at once.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ SOURCE = (
 """
     + """
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -27,9 +33,10 @@ SOURCE = (
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
 /* The pieces of each thread's range; the nanoseconds that it spins before it sleeps, as long as a few wake-ups take, as
-   steps of a loop follow within that time; and the bytes of its stack, for the tiles of kernels, which exceed the
-   default of some systems. */
-enum { PIECES = 8, PATIENCE = 100000, STACK = 4 << 20 };
+   steps of a loop follow within that time; the nanoseconds of work for which threads are woken, and those in
+   which that is measured; and the bytes of a stack, for the tiles of kernels, which exceed the default of some
+   systems. */
+enum { PIECES = 8, PATIENCE = 100000, WORTH = 100000, SAMPLE = 5000, STACK = 4 << 20 };
 
 /* The range of each thread; one that has finished steals pieces of the others'. */
 static struct {
@@ -48,6 +55,9 @@ static pthread_cond_t work = PTHREAD_COND_INITIALIZER, left = PTHREAD_COND_INITI
 static atomic_int_fast64_t jobs, inside;
 static int64_t workers, asleep, is_open;
 
+/* When the last job ended, and the nanoseconds of those before it, without a pause, for which no thread was woken. */
+static int64_t ended, alone;
+
 static int64_t now(void)
 {
     struct timespec time;
@@ -61,9 +71,7 @@ static int changes(atomic_int_fast64_t *number, int64_t from)
     for (const int64_t start = now(); now() - start < PATIENCE;) {
         if (atomic_load(number) != from)
             return 1;
-#if defined __x86_64__ || defined __i386__
-        __builtin_ia32_pause();
-#endif
+        sched_yield(); /* the caller may need this processor */
     }
     return 0;
 }
@@ -114,7 +122,7 @@ static void forget(void)
     const pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
     owner = lock = mutex;
     work = left = condition;
-    workers = asleep = is_open = 0;
+    workers = asleep = is_open = ended = alone = 0;
     atomic_store(&jobs, 0);
     atomic_store(&inside, 0);
 }
@@ -143,9 +151,32 @@ static void start(int64_t threads)
     pthread_attr_destroy(&kind);
 }
 
-/* Run a function on all indices from 0 to a count, in pieces, on several threads. One caller at a time has the
-   workers; others run alone. */
-void share(part *run, const void *state, int64_t count, int64_t threads)
+static void wake(void)
+{
+    pthread_mutex_lock(&lock);
+    if (asleep)
+        pthread_cond_broadcast(&work);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Take small parts of the caller's range until their time can be told; whether the rest is worth waking threads for. */
+static int is_long(int64_t count)
+{
+    const int64_t least = count / (job.threads * PIECES * PIECES), size = least ? least : 1, end = ranges[0].end;
+    const int64_t begun = now();
+    int64_t taken = 0, spent = 0;
+    while (spent < SAMPLE) {
+        const int64_t begin = atomic_fetch_add(&ranges[0].next, size), next = begin + size < end ? begin + size : end;
+        if (begin >= end)
+            return 0;
+        job.run(job.state, begin, next, 0);
+        taken += next - begin;
+        spent = now() - begun;
+    }
+    return (double)spent / taken * (count - taken) > WORTH;
+}
+
+static void shared(part *run, const void *state, int64_t count, int64_t threads, int may_be_short)
 {
     threads = threads < MOST ? threads : MOST;
     threads = threads < count ? threads : count;
@@ -158,14 +189,21 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
         atomic_store(&ranges[i].next, count * i / threads);
         ranges[i].end = count * (i + 1) / threads;
     }
-    const int64_t piece = count / (threads * PIECES);
+    const int64_t piece = count / (threads * PIECES), begun = now();
+    if (begun - ended > PATIENCE)
+        alone = 0;
     pthread_mutex_lock(&lock);
     job.run = run, job.state = state, job.piece = piece ? piece : 1, job.threads = threads;
     is_open = 1;
     atomic_fetch_add(&jobs, 1);
-    if (asleep)
+    int sleep_on = asleep && may_be_short && piece && alone < WORTH;
+    if (asleep && !sleep_on)
         pthread_cond_broadcast(&work);
     pthread_mutex_unlock(&lock);
+    if (sleep_on && is_long(count)) {
+        wake();
+        sleep_on = 0;
+    }
     take_part(0);
     pthread_mutex_lock(&lock);
     is_open = 0;
@@ -176,19 +214,34 @@ void share(part *run, const void *state, int64_t count, int64_t threads)
     while (atomic_load(&inside))
         pthread_cond_wait(&left, &lock);
     pthread_mutex_unlock(&lock);
+    ended = now();
+    alone = sleep_on ? alone + ended - begun : 0;
     pthread_mutex_unlock(&owner);
+}
+
+/* Run a function on all indices from 0 to a count, in pieces, on several threads. One caller at a time has the
+   workers; others run alone. */
+void share(part *run, const void *state, int64_t count, int64_t threads)
+{
+    shared(run, state, count, threads, 0);
+}
+
+/* The same, of a job that may take less time than to wake a thread. */
+void share_short(part *run, const void *state, int64_t count, int64_t threads)
+{
+    shared(run, state, count, threads, 1);
 }
 """
 )
 
 
 @cache
-def _function() -> Any:
-    """The work-sharing function, never freed, as its threads run in its library."""
-    return compile_source(SOURCE, "share")
+def _functions() -> tuple[Any, Any]:
+    """The work-sharing functions of one library, never freed, as its threads run in it."""
+    return compile_source(SOURCE, "share"), compile_source(SOURCE, "share_short")
 
 
 @cache
-def share_address() -> int:
-    """The address of the work-sharing function, an argument of kernels."""
-    return ctypes.cast(_function(), ctypes.c_void_p).value or 0
+def share_address(may_be_short: bool = False) -> int:
+    """The address of the work-sharing function, an argument of kernels; that of short jobs wakes few threads."""
+    return ctypes.cast(_functions()[may_be_short], ctypes.c_void_p).value or 0

@@ -161,7 +161,8 @@ class LeftShift(Shift):
     symbol = "<<"
 
     def _inside(self, dtype: np.dtype) -> str:
-        return "(T)((unsigned long long){0} << {1})"  # undefined in C for negative signed integers
+        wide = "unsigned long long" if dtype.itemsize == 8 else "unsigned int"  # two of four vectors for 32 bits
+        return f"(T)(({wide}){{0}} << {{1}})"  # undefined in C for negative signed integers
 
 
 class RightShift(Shift):

@@ -36,6 +36,9 @@ class Add(BinaryOperator, ElementwiseOperator):
     numpy = np.add
     kernel = "{0} + {1}"
 
+    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+        return "{0} | {1}" if dtypes[0] == np.bool_ else self.kernel  # a sum of bools is an int in C, four bytes
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [delta, delta]

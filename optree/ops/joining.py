@@ -350,7 +350,7 @@ class Repeat(MorphOperator):
     def fill(self, out: Any, *arrays: Any) -> None:
         (x,), along = arrays, (slice(None),) * self.axis
         runs = out.reshape(*x.shape[: self.axis + 1], self.repeats, *x.shape[self.axis + 1 :])
-        if self.repeats > FEW:
+        if self.repeats > FEW or prod(x.shape[self.axis + 1 :]) * x.itemsize >= LONG:
             runs[...] = np.expand_dims(x, self.axis + 1)
             return
         for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones

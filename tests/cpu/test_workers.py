@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from harness.compiling import done, python
 from harness.threads import in_threads
 
 from backends import gen_backend
-from backends.cpu.compiler import find_compiler
+from backends.cpu.compiler import compile_source, find_compiler
 from backends.cpu.workers import share_address
 from optree.settings import override
 
@@ -21,14 +24,15 @@ PART = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, c
 SHARE = ctypes.CFUNCTYPE(None, PART, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-def shared(run, count: int, threads: int) -> None:
+def shared(run, count: int, threads: int, may_be_short: bool = False) -> None:
     """Let threads share the numbers up to a count."""
-    SHARE(share_address())(PART(run), None, count, threads)
+    SHARE(share_address(may_be_short))(PART(run), None, count, threads)
 
 
+@pytest.mark.parametrize("may_be_short", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 300])
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])
-def test_each_place_is_taken_once(count, threads):
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 16, 1000])
+def test_each_place_is_taken_once(count, threads, may_be_short):
     times = np.zeros(count, int)
     numbers = set()
 
@@ -37,7 +41,7 @@ def test_each_place_is_taken_once(count, threads):
         numbers.add(thread)
 
     for _ in range(20):
-        shared(run, count, threads)
+        shared(run, count, threads, may_be_short)
     assert (times == 20).all()
     assert numbers <= set(range(threads))
 
@@ -59,6 +63,50 @@ def test_whoever_is_done_takes_what_others_have_not_begun():
         told.clear()
         shared(run, 200, 2)
         assert len(mine) >= 150
+
+
+#: A part that takes as many rounds for each number as the state says.
+ROUNDS = """
+#include <stdint.h>
+
+void rounds(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    for (volatile int64_t i = (end - begin) * *(const int64_t *)state; i > 0; i--)
+        ;
+}
+"""
+
+
+def _sleeps() -> int:
+    """How often the other threads of this process have gone to sleep, once they all sleep."""
+    before = -1
+    while True:
+        tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(threading.get_native_id())]
+        found = (re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text()) for task in tasks)
+        count = sum(int(match[1]) for match in found if match)
+        if count == before:
+            return count
+        before = count
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads Linux's counts of context switches")
+@pytest.mark.parametrize(
+    ("rounds", "in_a_row", "wakes"),
+    [(1, 1, False), (20000, 1, True), (10, 30, True)],
+    ids=["short", "long", "short, but many in a row"],
+)
+def test_threads_that_sleep_are_woken_for_long_work_alone(rounds, in_a_row, wakes):
+    part = ctypes.cast(compile_source(ROUNDS, "rounds", (ctypes.c_void_p,) + (ctypes.c_int64,) * 3), PART)
+    share, state = SHARE(share_address(may_be_short=True)), ctypes.byref(ctypes.c_int64(rounds))
+    shared(lambda state, begin, end, thread: None, 2, 2)  # starts a thread
+    woken, times = 0, 20
+    for _ in range(times):
+        before = _sleeps()
+        for _ in range(in_a_row):
+            share(part, state, 1000, 2)
+        woken += _sleeps() > before
+    assert woken > times / 2 if wakes else woken < times / 2
 
 
 def test_several_callers_at_once():
@@ -112,6 +160,24 @@ def test_the_threads_take_no_signals(folder):
     os.kill(os.getpid(), signal.SIGUSR1)
     time.sleep(0.2)
     assert signal.sigtimedwait({signal.SIGUSR1}, 10).si_signo == signal.SIGUSR1
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
+def test_a_million_bytes_are_reduced_without_threads(folder):
+    code = """
+    import os
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    be = gen_backend("cpu", jit=True)
+    x, y = be.array(np.ones((1024, 1024)), dtype="bool"), be.array(np.ones((1024, 1024)), dtype="uint8")
+    with override(num_threads=3):
+        for tree in (np.any(x), np.all(x), np.max(y), np.min(y, axis=1)):
+            assert tree.asnumpyarray().all()
+        assert len(os.listdir("/proc/self/task")) == 1
+        assert (x + y).asnumpyarray().all()
+        assert len(os.listdir("/proc/self/task")) == 3
     """
     done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 

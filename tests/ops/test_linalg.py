@@ -12,6 +12,7 @@ from harness.homes import home
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.op_examples import examples_for
 
+from backends import gen_backend
 from optree import TensorType, check_grad, function, grad
 from optree.dtypes import bfloat16
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
@@ -377,3 +378,12 @@ def test_a_slightly_wrong_gradient_is_found(name: str, monkeypatch: pytest.Monke
     with pytest.raises(AssertionError, match="gradient"):
         for example, _ in linalg_examples(name):
             PROMISES["gradient"](example, None)
+
+
+def test_vecdot_of_halves_is_rounded_once():
+    """As NumPy's: no product is."""
+    x, y = np.random.default_rng(0).uniform(1, 3, (2, 50, 200)).astype("float16")
+    be = gen_backend("cpu")
+    found = np.vecdot(be.array(x, dtype="float16"), be.array(y, dtype="float16")).asnumpyarray()
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, (x.astype("float64") * y).sum(1).astype("float16"))

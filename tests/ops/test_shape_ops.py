@@ -292,3 +292,36 @@ def test_view_ops_make_numpy_views() -> None:
     a = array_of((2, 3))
     for op in (OPS["slice"].make(index=(0, 1)), OPS["transpose"].make(), OPS["reshape"].make(newshape=(3, 2))):
         assert np.shares_memory(op.bind([TensorType("float64", a.shape)], None).value(a), a)
+
+
+@pytest.mark.parametrize("shape", [(3, 70), (2, 3, 5), (200,), (2, 8, 9), (4, 0)])
+@pytest.mark.parametrize("copies", [2, 3, 20])
+@pytest.mark.parametrize("strided", [False, True])
+def test_copies_of_one_array_in_their_target(shape, copies, strided):
+    values = array_of(shape)
+    for axis in range(values.ndim):
+        x = CPU.array(values)
+        reps = [copies if each == axis else 1 for each in range(values.ndim)]
+        for tree, wanted in (
+            (np.tile(x, reps), np.tile(values, reps)),
+            (f.concatenate([x] * copies, axis), np.concatenate([values] * copies, axis)),
+            (np.repeat(x, copies, axis), np.repeat(values, copies, axis)),
+        ):
+            size = wanted.shape[-1]
+            z = CPU.zeros((*wanted.shape[:-1], 2 * size))[..., ::2] if strided else CPU.empty(wanted.shape)
+            z[:] = tree
+            np.testing.assert_array_equal(z.get(), wanted)
+
+
+def test_long_copies_of_one_array_are_written_at_once(monkeypatch):
+    """Run by run: one array after the other would be read from memory again for each copy."""
+    calls = []
+    whole = np.concatenate
+    monkeypatch.setattr(np, "concatenate", lambda *given, **options: calls.append(1) or whole(*given, **options))
+    x, z = CPU.array(array_of((8, 512))), CPU.empty((8, 1024))
+    z[:] = np.tile(x, 2)
+    assert not calls
+    np.testing.assert_array_equal(z.get()[:, 512:], x.get())
+    y = CPU.array(-array_of((8, 512)))
+    z[:] = f.concatenate([x, y], 1)
+    assert calls

@@ -99,6 +99,11 @@ static inline float rounded_half_float(float x)
 {
     return half_rounded(x);
 }
+
+static inline half narrowed_half_float(float x)
+{
+    return (half)half_narrowed(x);
+}
 #else
 static inline float from_half(half h)
 {
@@ -125,6 +130,11 @@ static inline float rounded_half_float(float x)
     const float found = size + unit - unit;
     return copysignf(found < 65536.0f ? found : found + INFINITY, x);
 }
+
+static inline half narrowed_half_float(float x)
+{
+    return to_half(rounded_half_float(x));
+}
 #endif
 
 static inline float rounded_half_double(double x)
@@ -138,7 +148,13 @@ static inline float rounded_half_double(double x)
     return copysignf(found < 65536.0f ? found : found + INFINITY, (float)x);
 }
 
+static inline half narrowed_half_double(double x)
+{
+    return to_half(rounded_half_double(x));
+}
+
 #define rounded_half(x) _Generic((x), double: rounded_half_double, default: rounded_half_float)(x)
+#define narrowed_half(x) _Generic((x), double: narrowed_half_double, default: narrowed_half_float)(x)
 """,
     "bfloat16": """
 typedef uint16_t bfloat;

@@ -29,12 +29,16 @@ from optree.records import NamedTuple
 #: microseconds.
 PARALLEL_WORK = 1 << 20
 
+#: The least work that surely takes longer than to wake threads; below, that is measured (`share_short`).
+LONG_WORK = 1 << 25
+
 #: The elements that are accumulated in the dtype itself before they join a sum in float64: of rows, whose elements
 #: the lanes of a vector share, and of columns.
 SUM_BLOCKS = (512, 64)
 
-#: The elements of a block of a row where nothing is summed up, which has no error that grows.
-EXTREMES_BLOCK = 4096
+#: The elements of a block of a row where nothing is summed up, which has no error that grows; and where a block may
+#: decide the result, so that the others are not read.
+EXTREMES_BLOCK, DECIDING_BLOCK = 4096, 256
 
 #: The elements of a part where the inner loops are split, for any number of threads, and the maximum number of parts:
 #: of rows, and of columns.
@@ -43,6 +47,9 @@ MAX_PARTS = (1024, 64)
 
 #: The maximum sums and instructions (a function is 8) of a stage that accumulates in several vectors, and their bytes.
 LIGHT_STAGE, LANES_BYTES = (3, 7), 128
+
+#: The elements of a block in which bools of narrow integers are counted, in bytes: 8 in each lane.
+COUNT_BLOCK = 1024
 
 #: The columns that are reduced together: in a nest of one stage, whose rows are prefetched in long pieces, and of
 #: several, which find rows in the cache again.
@@ -287,6 +294,27 @@ class CPrinter(Printer):
             lambda array: f"{pointer(array)}[{self.vector_offset(array, index)}]",
         )
 
+    def assigned(self, statement: Statement) -> Lines:
+        *lines, last = super().assigned(statement)
+        if not self.has_half(statement.value):
+            return [*lines, last]
+        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
+        half = f"h{statement.value}"
+        named = [
+            f"const half {half} = narrowed_half{expression}",
+            f"{self.declared(statement.value)} = from_half({half});",
+        ]
+        return [*lines, *named]
+
+    def has_half(self, value: int) -> bool:
+        """Whether a value is stored in float16 at each element, and so has a name of its own there."""
+        stored = {each for _, each in self.nest.writes_at("inner")} if not self.column else set()
+        is_statement = value >= len(self.nest.reads) + len(self.nest.numbers)
+        return is_statement and value in stored and self.nest.dtype_of(value) == np.float16
+
+    def stored(self, value: int) -> str:
+        return f"h{value}" if self.has_half(value) else super().stored(value)
+
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
@@ -463,8 +491,12 @@ class CPrinter(Printer):
 
     def block(self, stage: Stage) -> int:
         """The elements of a block of the last inner loop."""
+        if self.counts_bytes(stage):
+            return COUNT_BLOCK
         sums = self.nest.columns or any(r.accumulator.sums for r in stage.reductions)
-        return SUM_BLOCKS[self.nest.columns] if sums else EXTREMES_BLOCK
+        if sums:
+            return SUM_BLOCKS[self.nest.columns]
+        return DECIDING_BLOCK if self.decided(stage) else EXTREMES_BLOCK
 
     def decided(self, stage: Stage) -> str:
         """Whether no further element changes what a stage accumulates; empty where that is never known."""
@@ -486,8 +518,8 @@ class CPrinter(Printer):
         joins = [f" reduction({join} : p{r.value})" for r, join in names]
         joins += [f" reduction(| : f{r.value})" for r in stage.reductions if r.accumulator.of_numbers]
         lines = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
-        if self.is_light(stage):
-            lines = [f"if (e - b == {SUM_BLOCKS[0]})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
+        if self.is_light(stage) or self.counts_bytes(stage):
+            lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
         return self.blocks(stage, start, end, lines)
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
@@ -506,24 +538,42 @@ class CPrinter(Printer):
     # Sums in lanes
 
     def is_light(self, stage: Stage) -> bool:
-        """Whether the latency of additions bounds a stage: few instructions for each element, and rows in the cache."""
+        """Whether the latency of additions bounds a stage: few instructions an element, and rows in the cache.
+
+        Not where bytes are widened: GCC's loop over a few lanes has shuffles for each vector.
+        """
+        if not self.nest.outer or self.nest.split:
+            return False
         costs = [made.cost for made in stage.statements if isinstance(made, Statement)]
         sums = all(r.accumulator.sums for r in stage.reductions)
         few = sums and len(stage.reductions) <= LIGHT_STAGE[0] and sum(costs) <= LIGHT_STAGE[1]
-        return few and self.nest.outer > 0 and not self.nest.split
+        return few and not any(self.is_narrow_integer(value) for value in self.element_reads(stage))
+
+    def is_narrow_integer(self, value: int) -> bool:
+        dtype = self.nest.dtype_of(value)
+        return dtype.kind in "biu" and dtype.itemsize <= 2
+
+    def counts_bytes(self, stage: Stage) -> bool:
+        """Whether all that a stage does is to count bools that it computes from narrow integers."""
+        is_narrow = all(self.is_narrow_integer(value) for value in self.element_reads(stage))
+        counts = all(r.accumulator.sums and self.nest.dtype_of(r.argument) == np.bool_ for r in stage.reductions)
+        return is_narrow and counts and not (self.column or stage.loads or stage.stores or stage.writes)
 
     def in_lanes(self, stage: Stage) -> Lines:
-        """The sums of a whole block in several vectors, so that additions are independent; then joined by halves."""
-        lanes, names = (
-            LANES_BYTES // max(self.part_dtype(r).itemsize for r in stage.reductions),
-            [r.value for r in stage.reductions],
-        )
-        lines = [f"{self.part_type(r)} l{r.value}[{lanes}];" for r in stage.reductions]
+        """The sums of a whole block in several vectors, so that additions are independent; then joined."""
+        counts, names = self.counts_bytes(stage), [r.value for r in stage.reductions]
+        lanes = LANES_BYTES // (1 if counts else max(self.part_dtype(r).itemsize for r in stage.reductions))
+        types = ["uint8_t" if counts else self.part_type(r) for r in stage.reductions]
+        lines = [f"{type} l{name}[{lanes}];" for type, name in zip(types, names, strict=True)]
         loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
         lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
         body = ["const int64_t i = c + j;", *self.element(stage, self.access("y", "i", "l{}[j]"))]
         lines += [f"for (int64_t c = b; c < e; c += {lanes})", *braced([*loop, *braced(body)])]
-        while lanes > 1:
+        if counts:
+            joins = "".join(f" reduction(+ : p{name})" for name in names)
+            joined = [f"p{name} = p{name} + l{name}[j];" for name in names]
+            return [*lines, f"#pragma omp simd{joins}", loop[1], *braced(joined)]
+        while lanes > 1:  # by halves
             lanes //= 2
             joined = [f"l{name}[j] += l{name}[j + {lanes}];" for name in names]
             lines += [*_simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
