@@ -106,7 +106,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "auto, mkl or numpy",
                 _one_of("auto", "mkl", "numpy"),
                 "auto",
-                "What multiplies large matrices on the CPU: auto is MKL where it is installed, else NumPy's BLAS.",
+                "What multiplies large matrices on the CPU: auto is MKL where it is installed; numpy leaves it out.",
             ),
             Setting(
                 "OPTREE_BLOCK_BYTES",

@@ -15,9 +15,9 @@ from backends.backend import Backend, Within
 from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.entry import SOURCE as ENTER
-from backends.cpu.mkl import described, matrix_product
+from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
-from backends.cpu.shared_products import numpy_product
+from backends.cpu.products import Products
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
@@ -47,7 +47,7 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
-        self.product = matrix_product() or numpy_product(self)
+        self.product = Products(self, matrix_product())
         if self.compiler is not None and (jit is True or requested_compiler()):
             # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
             # need this library, which is cached on disk.
@@ -71,7 +71,7 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {described(self.product)}; convolutions, pools and attention by {self.windows_by()}"
+        return f"{runs}; {self.product.info()}; convolutions, pools and attention by {self.windows_by()}"
 
     def windows_by(self) -> str:
         """The implementation of convolutions, pools and attention, for printouts."""

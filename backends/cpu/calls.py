@@ -10,7 +10,7 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.in_blocks import InBlocks
-from backends.cpu.products import FewRows, merging
+from backends.cpu.products import merging
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
@@ -30,16 +30,16 @@ def _is_a_ufuncs(program: Program, index: int) -> bool:
 
 
 def _product(backend: Any, op: Any) -> Callable[..., Any]:
-    return FewRows(backend)
+    return backend.product  # type: ignore[no-any-return]
 
 
 def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
-    return merging(FewRows(backend))
+    return merging(backend.product)
 
 
 def _contraction(backend: Any, op: Any) -> Callable[..., Any]:
     """A contraction as a product of matrices, as np.tensordot has it."""
-    product, (left, right) = FewRows(backend), op.axes
+    product, (left, right) = backend.product, op.axes
 
     def contract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x_free = [i for i in range(x.ndim) if i not in left]

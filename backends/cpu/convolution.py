@@ -17,6 +17,7 @@ import numpy as np
 
 from backends.cpu.codegen.convolution import source
 from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
+from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
@@ -231,7 +232,7 @@ class Problem:
     def run(
         self,
         function: Any,
-        memory: Memory,
+        scratch: Scratch,
         x: int,
         other: int,
         weights: int,
@@ -248,42 +249,13 @@ class Problem:
         most = max(problem.scratch for problem, _ in problems) * size
         bytes_each = most + -most % LINE
         after, found = array("q", epilogue), [array("q")]
-        with memory.of(bytes_each * threads) as scratch:
+        with scratch.of(bytes_each * threads) as address:
             for problem, weights in reversed(problems):
                 addresses = x + problem.begins[0] * size, other + problem.begins[1] * size, weights
-                head = [share_address(), threads, scratch, bytes_each, *addresses]
+                head = [share_address(), threads, address, bytes_each, *addresses]
                 head += [each.buffer_info()[0] if each else 0 for each in (after, found[-1])]
                 found.append(array("q", head) + problem.words)
             function(found[-1].buffer_info()[0])
-
-
-class _Held:
-    """Memory that a call has."""
-
-    def __init__(self, memory: Memory, buffer: np.ndarray) -> None:
-        self.memory, self.buffer = memory, buffer
-
-    def __enter__(self) -> int:
-        address = self.buffer.ctypes.data
-        return int(address + -address % LINE)
-
-    def __exit__(self, *error: object) -> None:
-        self.memory.free.append(self.buffer)
-
-
-class Memory:
-    """Scratch memory, used again by the calls of one plan; several threads may call at once."""
-
-    def __init__(self) -> None:
-        self.free: list[np.ndarray] = []
-
-    def of(self, size: int) -> _Held:
-        """A context with the address of a number of bytes."""
-        try:
-            buffer = self.free.pop()
-        except IndexError:
-            buffer = np.empty(0, np.uint8)
-        return _Held(self, buffer if buffer.size >= size + LINE else np.empty(size + LINE, np.uint8))
 
 
 # Plans
@@ -302,7 +274,7 @@ class _Plan:
     """
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
-        self.functions, self.op, self.memory = functions, op, Memory()
+        self.functions, self.op, self.scratch = functions, op, Scratch()
         x, weights, delta = arrays
         self.x, self.delta = _image(op, x), _image(op, delta)
         self.width, self.itemsize = functions["panel_width"](0), x.itemsize
@@ -435,7 +407,7 @@ class _Images(_Plan):
                 rest = [(each, w.ctypes.data) for each, w in zip(following, others, strict=True)]
                 self._run(problem, "convolve_directly", x, listed.ctypes.data, out, epilogue, rest)
                 continue
-            with self.memory.of(self.panel_bytes(problem, self.made_channels)) as packed:
+            with self.scratch.of(self.panel_bytes(problem, self.made_channels)) as packed:
                 head = [share_address(), self.threads, weights.ctypes.data, packed]
                 words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
                 _call(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
@@ -452,7 +424,7 @@ class _Images(_Plan):
         following: Sequence[tuple[Problem, int]] = (),
     ) -> None:
         addresses = x.ctypes.data, out.ctypes.data, weights
-        problem.run(self.functions[name], self.memory, *addresses, self.itemsize, self.threads, epilogue, following)
+        problem.run(self.functions[name], self.scratch, *addresses, self.itemsize, self.threads, epilogue, following)
 
     def _together(self) -> list[list[Problem]]:
         """The problems that run in one call: direct ones of as many blocks."""
@@ -547,14 +519,14 @@ class _ByWeights(_Plan):
             for number, element in enumerate(self.elements(self.problem)):
                 groups[_at(element)] = sums[..., number]
             return
-        with self.memory.of(self.size * self.parts) as sums_address:
+        with self.scratch.of(self.size * self.parts) as sums_address:
             self._run("correlate", operands, sums_address)
             head = [share_address(), self.threads, out.ctypes.data, sums_address]
             words = [*head, *self.panel_words(self.problem, self.channels, self.filters), self.parts]
             _call(self.functions["add_parts"], [*words, *self.offsets(self.problem, self.filters)])
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
-        self.problem.run(self.functions[name], self.memory, *operands, sums, self.itemsize, self.threads)
+        self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)
 
 
 def _at(element: tuple[int, ...]) -> tuple[Any, ...]:

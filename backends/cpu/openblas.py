@@ -28,33 +28,16 @@ class _Threads(NamedTuple):
     set: Callable[[int], None]
 
 
-def _paths() -> list[Path]:
-    return sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("libscipy_openblas*"))
-
-
 @cache
 def threads() -> _Threads | None:
     """The thread controls of the OpenBLAS in NumPy's wheel; None where NumPy has another BLAS."""
-    for path in _paths():
+    for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("libscipy_openblas*")):
         with suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(path))
             suffix = "64_" if "openblas64" in path.name else ""
             found = (getattr(library, f"scipy_openblas_{verb}_num_threads{suffix}") for verb in ("get", "set"))
             return _Threads(*found)
     return None
-
-
-@cache
-def products() -> dict[np.dtype, int]:
-    """The addresses of the library's products of matrices by dtype, with 64-bit integers, or none."""
-    for path in _paths():
-        with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(path))
-            return {
-                np.dtype(dtype): ctypes.cast(getattr(library, f"scipy_cblas_{name}64_"), ctypes.c_void_p).value or 0
-                for dtype, name in (("float32", "sgemm"), ("float64", "dgemm"))
-            }
-    return {}
 
 
 class _Callers:

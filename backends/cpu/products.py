@@ -1,83 +1,141 @@
-"""Products of NumPy's arrays: of few rows by compiled C, and a stack of matrices times one matrix as one product."""
+"""Products of NumPy's arrays: by compiled C, by BLAS, and a stack of matrices times one matrix as one product.
+
+The rule: compiled C multiplies large matrices of float32 or float64 in place of the
+OpenBLAS in NumPy's wheels, whose threads spin after a product on the processors
+where the next kernel's should begin, and which packs for few rows what is as quick
+to read as it is stored. Other BLAS libraries, as Intel's MKL, keep all but the latter.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from backends.cpu.codegen.products import source
+from backends.cpu.mkl import described
+from backends.cpu.openblas import threads
+from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
-from backends.execution.memory import HOST
-from optree.arrays import overlap
+from backends.execution.memory import HOST, LINE, empty_array
+from optree.arrays import stored
 from optree.settings import thread_count
 
 TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
-#: Rows of products by compiled C; and their least multiplications, below which a call takes longer than the work.
-ROWS, SMALL = range(4, 513), 1 << 19
+#: The least multiplications: by several threads, those that OpenBLAS too divides; by one, those that take as long as a
+#: call. And the fewest rows, and the shortest other side.
+SHARED, SMALL, MIN_ROWS, MIN_SIDE = 1 << 18, 1 << 20, 4, 8
 
-#: The most bytes of a row and of the whole of what is multiplied by: a page, and what the caches hold.
-ROW_BYTES, BYTES = 1 << 12, 1 << 22
+#: Fewer columns than a panel's, which is as wide as two vectors: where there are more rows, these are its columns.
+NARROW = 32
+
+#: Beside another BLAS than OpenBLAS: the most rows of x, and the most bytes of a row and of the whole of y.
+ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 
 
-class FewRows:
-    """A drop-in for np.matmul, by compiled C for a matrix of few rows times one that the cache holds.
-
-    BLAS packs the second operand in each call, which takes half of its time for 16 rows and a third for 32. Here it is
-    read with its strides.
+class Products:
+    """A drop-in for np.matmul, by compiled C where `supports` is true, and else by BLAS.
 
     Parameters
     ----------
     backend : CPUBackend
-        It compiles, and has the function of all other products.
-    threads : callable
-        The number of threads that share a product.
+        It compiles.
+    blas : callable or None
+        The function of other products; None for NumPy's.
     """
 
-    def __init__(self, backend: Any, threads: Callable[[], int] = thread_count) -> None:
-        self._backend, self._threads = backend, threads
+    def __init__(self, backend: Any, blas: Callable[..., Any] | None = None) -> None:
+        self.blas, self._backend, self._scratch = blas or np.matmul, backend, Scratch()
+        self._is_openblas = blas is None and threads() is not None
         self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        is_ours = _is_by_few_rows(x, y) and (out is None or _is_target(out, x, y))
-        functions = self._of(x.dtype) if is_ours else None
+        functions = self._of(x.dtype) if self.supports(x, y) else None
         if functions is None:
-            return self._backend.product(x, y, out=out)
-        (rows, inner), columns, size = x.shape, y.shape[1], x.itemsize
-        target = np.empty((rows, columns), x.dtype) if out is None else out
-        whole = columns - columns % functions["panel_width"](0)
-        strides = (*x.strides, y.strides[0], target.strides[0])
-        words = [share_address(), self._threads(), *map(HOST.address, (x, y, target))]
-        packed = array("q", [*words, rows, inner, whole, *(stride // size for stride in strides)])
-        functions["multiply"](packed.buffer_info()[0])
-        if whole < columns:
-            self._backend.product(x, y[:, whole:], out=target[:, whole:])
-        return target
+            return self.blas(x, y, out=out)
+        stacks = x.shape[:-2], y.shape[:-2]
+        shape = (*(stacks[0] if stacks[0] == stacks[1] else np.broadcast_shapes(*stacks)), x.shape[-2], y.shape[-1])
+        target = out if out is not None and _is_target(out, shape, x, y) else empty_array(shape, x.dtype)
+        if _is_by_columns(target):
+            x, y, product = y.swapaxes(-1, -2), x.swapaxes(-1, -2), target.swapaxes(-1, -2)
+            self._multiply(functions, x, y, product)
+        else:
+            self._multiply(functions, x, y, target)
+        return stored(target, out)
+
+    def info(self) -> str:
+        """The libraries of products, for printouts."""
+        by_c = ", large ones by compiled C" if self._is_openblas and self._backend.compiler is not None else ""
+        return f"{described(self.blas)}{by_c}"
+
+    def supports(self, x: Any, y: Any) -> bool:
+        """Whether compiled C multiplies two arrays."""
+        if min(x.ndim, y.ndim) < 2 or x.dtype not in TYPES or x.dtype != y.dtype or x.shape[-1] != y.shape[-2]:
+            return False
+        (rows, inner), columns = x.shape[-2:], y.shape[-1]
+        return (
+            rows * inner * columns >= (SHARED if thread_count() > 1 else SMALL)
+            and rows >= MIN_ROWS
+            and min(inner, columns) >= MIN_SIDE
+            and min(x.size, y.size) > 0
+            and is_in_elements(x)
+            and is_in_elements(y)
+            and (self._is_openblas or _is_by_few_rows(x, y))
+        )
 
     def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
         """The C functions; None without a compiler."""
         if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype]), ("multiply", "panel_width"))
+            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype]), ("divide", "multiply"))
         return self._functions[dtype]
 
+    def _multiply(self, functions: dict[str, Any], x: np.ndarray, y: np.ndarray, target: np.ndarray) -> None:
+        """Write x @ y."""
+        *stack, rows, columns = target.shape
+        matrices = _addresses(stack, (x, y, target))
+        strides = [stride // x.itemsize for z in (x, y, target) for stride in z.strides[-2:]]
+        count = len(matrices) // 3
+        words = array("q", [share_address(), thread_count(), 0, 0, matrices.buffer_info()[0], count])
+        words.extend([rows, x.shape[-1], columns, *strides, 0, 0])
+        problem, _ = words.buffer_info()
+        size = functions["divide"](problem)
+        size += -size % LINE
+        down, along = words[-2:]
+        with self._scratch.of(size * min(thread_count(), count * down * along)) as scratch:
+            words[2:4] = array("q", [scratch, size])
+            functions["multiply"](problem)
 
-def _is_by_few_rows(x: Any, y: Any) -> bool:
-    """Whether compiled C multiplies two arrays."""
-    if x.ndim != 2 or y.ndim != 2 or x.dtype != y.dtype or x.dtype not in TYPES or x.shape[1] != y.shape[0]:
-        return False
-    (rows, inner), columns = x.shape, y.shape[1]
+
+def _is_by_columns(target: np.ndarray) -> bool:
+    """Whether the product of the transposes is the quicker: of contiguous columns, or a few of many rows."""
+    rows, columns = target.shape[-2:]
+    if target.strides[-1] == target.itemsize:
+        return columns < min(NARROW, rows)
+    return target.strides[-2] == target.itemsize
+
+
+def _addresses(stack: Sequence[int], arrays: Sequence[np.ndarray]) -> array[int]:
+    """The addresses of the matrices of stacks, one after another from each array, broadcast."""
+    found = [[HOST.address(x)] for x in arrays]
+    for axis, size in enumerate(stack, -2 - len(stack)):
+        for n, x in enumerate(arrays):
+            step = x.strides[axis] if -axis <= x.ndim and x.shape[axis] > 1 else 0
+            found[n] = [begin + i * step for begin in found[n] for i in range(size)]
+    return array("q", chain.from_iterable(zip(*found, strict=True)))
+
+
+def _is_by_few_rows(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the first matrix has few rows, and the second is read from the cache as it is stored."""
     return (
-        rows in ROWS
-        and rows * inner * columns >= SMALL
+        max(x.ndim, y.ndim) == 2
+        and len(x) <= ROWS
         and y.strides[1] == y.itemsize <= y.strides[0] <= ROW_BYTES
         and y.nbytes <= BYTES
-        and is_in_elements(x)
-        and is_in_elements(y)
     )
 
 
@@ -86,10 +144,10 @@ def is_in_elements(x: np.ndarray) -> bool:
     return x.flags.aligned and not any(stride % x.itemsize for stride in x.strides)
 
 
-def _is_target(out: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the product can be written into an array, row by row."""
-    fits = out.dtype == x.dtype and out.shape == (len(x), y.shape[1]) and out.strides[1] == out.itemsize
-    return fits and is_in_elements(out) and not overlap(out, x) and not overlap(out, y)
+def _is_target(out: np.ndarray, shape: tuple[int, ...], x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether a product of a shape can be written into an array."""
+    fits = out.dtype == x.dtype and out.shape == shape and is_in_elements(out)
+    return fits and not np.may_share_memory(out, x) and not np.may_share_memory(out, y)
 
 
 def merging(product: Callable[..., Any]) -> Callable[..., Any]:

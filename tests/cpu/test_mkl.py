@@ -224,8 +224,8 @@ def be(request, product, monkeypatch, folder) -> Any:
 
 
 def test_a_backend_says_and_does_so(be, monkeypatch):
-    assert f"MKL ({be.product.path})" in be.info()
-    asked = by_mkl(be.product, monkeypatch)
+    assert f"MKL ({be.product.blas.path})" in be.info()
+    asked = by_mkl(be.product.blas, monkeypatch)
     x, w, z = be.array(values(150, 140)), be.array(values(130, 140, seed=1)), be.empty((150, 130))
     for _ in range(3):
         z[:] = be.dot(x, w.T)
@@ -243,10 +243,10 @@ def test_the_setting_decides(product, monkeypatch):
     monkeypatch.setattr(mkl, "_installed", lambda: product.path)
     with override(blas="numpy"):
         be = gen_backend("cpu")
-        assert not hasattr(be.product, "path") and "NumPy's BLAS" in be.info()
+        assert not hasattr(be.product.blas, "path") and "NumPy's BLAS" in be.info()
     for blas in ("auto", "mkl"):
         with override(blas=blas):
-            assert gen_backend("cpu").product.path == product.path
+            assert gen_backend("cpu").product.blas.path == product.path
     monkeypatch.setattr(mkl, "_installed", lambda: None)
     assert "NumPy's BLAS" in gen_backend("cpu").info()
     with override(blas="mkl"), pytest.raises(BackendError, match=r"needs the package mkl: pip install"):

@@ -27,7 +27,10 @@ def be(request: pytest.FixtureRequest) -> Any:
         return stand_in(emulated_cupy(), jit=True)
     if request.param == "cpu" and find_compiler() is None:
         pytest.skip("there is no C compiler")
-    return gen_backend("cpu", jit=request.param == "cpu")
+    be = gen_backend("cpu", jit=request.param == "cpu")
+    square = values(600, 600)
+    be.product(square, square)  # whose scratch memory serves all products
+    return be
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:

@@ -6,8 +6,9 @@ panels of queries and what belongs to them, once for all keys.
 
 from __future__ import annotations
 
-from backends.cpu.codegen.products import PANELS
+from backends.cpu.codegen.products import COLUMN, PANELS
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vectors import vectors
 
 #: What follows a declaration of OPERANDS: queries, keys, values, what else there is, and the mask as the last.
 _COMMON = """
@@ -321,6 +322,6 @@ int64_t attend(const void *problem)
 
 def source(number: str, is_gradient: bool = False) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
-    head = f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{EXP}typedef {number} T;\n"
+    head = f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{EXP}{vectors(number)}"
     operands = f"\nenum {{ OPERANDS = {7 if is_gradient else 4} }};"
-    return f"{head}{PANELS}{operands}{_COMMON}{_GRADIENT if is_gradient else _FORWARD}"
+    return f"{head}{PANELS}{COLUMN}{operands}{_COMMON}{_GRADIENT if is_gradient else _FORWARD}"
