@@ -154,6 +154,7 @@ def _joined(first: tuple[Variable, str], second: tuple[Variable, str], needed: s
         return _spread(x, left, found) * _spread(y, right, found), found
     if stacked and not (rows or columns):  # a product of matrices for each number
         order = found + "".join(summed)
+        x, y = (in_dtype(given, wide_dtype(given.dtype)) for given in (x, y))  # no product is rounded to a narrow dtype
         return _summed(_spread(x, left, order) * _spread(y, right, order), order, set(found))
     if not stacked:
         axes = tuple(left.index(letter) for letter in summed), tuple(right.index(letter) for letter in summed)
