@@ -77,13 +77,12 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-#: The least work of kernels, of attention and of products that threads share, and of products by compiled C.
+#: The least work of kernels, of attention and of products that threads share.
 LEAST_WORK = (
     (printer, "PARALLEL_WORK"),
     (attention, "ALONE"),
     (shared_products, "SMALL"),
     (shared_products, "PART"),
-    (products, "SMALL"),
 )
 
 #: The most elements of operands by which derivatives are compared with differences.
@@ -132,8 +131,12 @@ WAYS: dict[str, Callable[[], Any]] = {
     "cuda": lambda: stand_in(emulated_cupy(memory=1 << 27), jit=True, datatype=np.float64),
 }
 
-#: Under which settings executors run.
-SETTINGS: dict[str, Callable[[], Any]] = {"blocks": small, "threads": _in_threads}
+#: Under which settings executors run: with compiled kernels, products of few rows are compiled C however small.
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "kernels": partial(patch.object, products, "SMALL", 1),
+    "blocks": small,
+    "threads": _in_threads,
+}
 
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
 SELDOM = {"cuda": 25}
