@@ -35,7 +35,7 @@ from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
-from backends.cpu import attention, openblas, products, shared_products
+from backends.cpu import attention, loops, openblas, products, shared_products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -105,6 +105,13 @@ def _numpy_in_blocks() -> Any:
 
 
 @contextmanager
+def _in_c() -> Iterator[None]:
+    """Products of few rows and loops in C, however little there is to do, and a few steps of a loop in each call."""
+    with patch.object(products, "SMALL", 1), patch.multiple(loops, LEAST=3, MOST=4):
+        yield
+
+
+@contextmanager
 def _in_threads() -> Iterator[None]:
     """However little there is for each to do; products and attention, too."""
     blas = openblas.threads()
@@ -131,9 +138,9 @@ WAYS: dict[str, Callable[[], Any]] = {
     "cuda": lambda: stand_in(emulated_cupy(memory=1 << 27), jit=True, datatype=np.float64),
 }
 
-#: Under which settings executors run: with compiled kernels, products of few rows are compiled C however small.
+#: Under which settings executors run.
 SETTINGS: dict[str, Callable[[], Any]] = {
-    "kernels": partial(patch.object, products, "SMALL", 1),
+    "kernels": _in_c,
     "blocks": small,
     "threads": _in_threads,
 }
