@@ -35,7 +35,7 @@ from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
-from backends.cpu import attention, openblas, products, shared_products
+from backends.cpu import attention, loops, openblas, products, shared_products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -77,13 +77,12 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-#: The least work of kernels, of attention and of products that threads share, and of products by compiled C.
+#: The least work of kernels, of attention and of products that threads share.
 LEAST_WORK = (
     (printer, "PARALLEL_WORK"),
     (attention, "ALONE"),
     (shared_products, "SMALL"),
     (shared_products, "PART"),
-    (products, "SMALL"),
 )
 
 #: The most elements of operands by which derivatives are compared with differences.
@@ -103,6 +102,13 @@ def _numpy_in_blocks() -> Any:
     be = gen_backend("cpu", datatype=np.float64, jit=False)
     be.when = BLOCKS._replace(small=0)
     return be
+
+
+@contextmanager
+def _in_c() -> Iterator[None]:
+    """Products of few rows and loops in C, however little there is to do, and a few steps of a loop in each call."""
+    with patch.object(products, "SMALL", 1), patch.multiple(loops, LEAST=3, MOST=4):
+        yield
 
 
 @contextmanager
@@ -133,7 +139,11 @@ WAYS: dict[str, Callable[[], Any]] = {
 }
 
 #: Under which settings executors run.
-SETTINGS: dict[str, Callable[[], Any]] = {"blocks": small, "threads": _in_threads}
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "kernels": _in_c,
+    "blocks": small,
+    "threads": _in_threads,
+}
 
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
 SELDOM = {"cuda": 25}

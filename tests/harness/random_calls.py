@@ -273,7 +273,7 @@ class Step(NamedTuple):
 
 def loop(chance: Random, is_small: bool) -> Call:
     """A loop with a random step, of several states and outputs, with masks, products and loops within it."""
-    axis, steps = chance.choice((0, 0, 1)), chance.choice((0, 1, 2, 3, 9))
+    axis, steps = chance.choice((0, 0, 1)), chance.choice((0, 1, 2, 3, 9, 12) if is_small else (0, 1, 3, 12, 13, 40))
     is_floating, is_masked, is_nested = (chance.random() < p for p in (0.8, 0.3, 0.3))
     one = Step(chance.randrange(1 << 30), is_floating, is_masked, is_nested, axis)
     shapes = ((3,), (2, 3), (3, 3)) if axis else ((), (3,), (2, 3), (3, 3))
