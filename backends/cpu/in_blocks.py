@@ -11,8 +11,9 @@ from backends.cpu.thread_pool import share
 from backends.execution.memory import empty_array
 from optree.arrays import overlap
 
-#: The bytes of a block's operands and value; half of a core's cache, as a value may need as much again.
-BYTES = 1 << 20
+#: The bytes of a block's operands and value, as a core's cache holds: where one NumPy call fills it, and where several
+#: make a value, between which threads wait for the interpreter.
+BYTES, BYTES_OF_CALLS = 1 << 20, 1 << 22
 
 #: The blocks from which their overhead, of ten microseconds each, is small beside the work.
 LEAST = 2
@@ -67,7 +68,8 @@ class InBlocks:
 
     def _blocks(self, arrays: Any) -> tuple[int, tuple[int | None, ...], int] | None:
         """The axis of the value and those of the operands along which it is divided, and in how many blocks."""
-        count = sum(getattr(x, "size", 1) * (getattr(x, "itemsize", 0) + self._dtype.itemsize) for x in arrays) // BYTES
+        size = sum(getattr(x, "size", 1) * (getattr(x, "itemsize", 0) + self._dtype.itemsize) for x in arrays)
+        count = size // (BYTES_OF_CALLS if self._fill is None else BYTES)
         if count < LEAST:
             return None
         shapes = [np.shape(x) for x in arrays]

@@ -134,9 +134,7 @@ class Division(BinaryOperator, ElementwiseOperator):
     """A quotient or remainder of floor division."""
 
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        if is_floating(dtype):
-            return "the C library's fmod, which NumPy's value is equal to, is not vectorised"
-        if dtype.itemsize == 8 and not by_number:
+        if not is_floating(dtype) and dtype.itemsize == 8 and not by_number:
             return "there is no SIMD division of 64-bit integers"
         return ""
 
@@ -148,7 +146,7 @@ class FloorDivide(Division, NonDifferentiableOperator):
     numpy = np.floor_divide
     # Python's algorithm for floats, so that the value is bitwise NumPy's.
     kernel = (
-        f"{{1}} == 0 ? {{0}} / {{1}} : {_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : "
+        f"{_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : {{1}} == 0 ? {{0}} / {{1}} : "
         f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
     )
 

@@ -10,7 +10,7 @@ import pytest
 from harness.counting import allocated
 
 from backends import gen_backend
-from backends.cpu.in_blocks import BYTES
+from backends.cpu.in_blocks import BYTES, BYTES_OF_CALLS
 from optree import grad
 from optree.ops.ordering import ArgSort
 from optree.settings import override
@@ -24,7 +24,7 @@ def be() -> Any:
     return gen_backend("cpu", rng_seed=0)
 
 
-def _drawn(dtype: str, shape: tuple[int, ...] = (ROWS, 1 << 9), special: bool = False) -> np.ndarray:
+def _drawn(dtype: str, shape: tuple[int, ...] = (ROWS, 1 << 10), special: bool = False) -> np.ndarray:
     rng = np.random.default_rng(1)
     x = (rng.normal(size=shape) * 20).astype(dtype)
     if special and x.dtype.kind == "f":
@@ -77,10 +77,10 @@ def test_a_large_value_is_made_of_blocks_by_several_threads(be: Any, monkeypatch
         return whole(op, *arrays)
 
     monkeypatch.setattr(ArgSort, "value", value)
-    x = be.array(_drawn("float64"), "float64")
+    x = be.array(_drawn("float64", (ROWS, 1 << 11)), "float64")
     with override(num_threads=2):
         np.argsort(x, axis=1).asnumpyarray()
-    assert len(seen) == 2 * x.array.nbytes // BYTES and sum(rows for rows, _ in seen) == ROWS
+    assert len(seen) == 2 * x.array.nbytes // BYTES_OF_CALLS and sum(rows for rows, _ in seen) == ROWS
     assert len({thread for _, thread in seen}) == 2
 
 
@@ -92,7 +92,7 @@ def test_a_small_value_is_made_at_once(be: Any, monkeypatch: Any) -> None:
     assert seen == [(64, 64)]
 
 
-@pytest.mark.parametrize("name", ["cumsum", "sort", "sort of columns", "argsort", "searchsorted"])
+@pytest.mark.parametrize("name", ["cumsum", "sort", "sort of columns"])
 def test_a_value_is_written_into_its_target(be: Any, name: str) -> None:
     array = _drawn("float64")
     x, wanted = be.array(array, "float64"), LINES[name](array)

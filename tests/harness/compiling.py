@@ -17,7 +17,7 @@ import pytest
 from backends.cpu import compiler
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.codegen.printer import HEAD, NAME
-from backends.cpu.codegen.vector_math import WIDE_VECTORS
+from backends.cpu.codegen.vector_math import FMOD, WIDE_VECTORS
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import disk_cache as cache
 from backends.execution.dialect import QUOTIENTS
@@ -83,12 +83,13 @@ def in_one_file(kernels):
     """Kernels' sources as one, in which each has functions of its own names."""
     heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
     bodies, quotients = [], QUOTIENTS.format("static inline")
+    remainders = FMOD * any(FMOD in kernel for kernel in kernels)
     for i, kernel in enumerate(kernels):
         for head in (WIDE_VECTORS, *heads):
             kernel = kernel.removeprefix(head)
-        kernel = kernel.replace(quotients, "")
+        kernel = kernel.replace(quotients, "").replace(FMOD, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+)\b", rf"\g<1>_{i}", kernel))
-    return "".join([*heads[:2], quotients, *bodies])
+    return "".join([*heads[:2], remainders, quotients, *bodies])
 
 
 def appears(path):

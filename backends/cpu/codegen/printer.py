@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.dialect import (
     Dialect,
     Lines,
@@ -114,6 +114,7 @@ def source(nest: LoopNest) -> str:
     narrow = narrow_dtypes(nest)
     head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + (narrow_functions(narrow) if narrow else "")
     transposes = transpose_functions(nest) if nest.across >= 0 else []
+    head += FMOD * any("fmod(" in made.expression for made in nest.statements if isinstance(made, Statement))
     return "\n".join([head, *transposes, *functions_called(nest, C), *printer.joins(), *functions, ""])
 
 
