@@ -48,6 +48,15 @@ def _compiler() -> tuple[str, str]:
     return str(found), kind
 
 
+def _end(lines: list[str], start: int) -> int:
+    """The number of the last line of the loop below line `start`, both from 1."""
+    margin = len(lines[start]) - len(lines[start].lstrip())
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        if line.strip() and line.strip() != "{" and len(line) - len(line.lstrip()) <= margin:
+            return number if line.strip() == "}" else number - 1
+    return len(lines)
+
+
 def scalar_loops(text: str, folder: Path) -> list[str]:
     """The loops that are meant for vectors, each by the line in its middle, and that the compiler leaves scalar."""
     command, kind = _compiler()
@@ -64,9 +73,11 @@ def scalar_loops(text: str, folder: Path) -> list[str]:
     lines = text.splitlines()
     meant = [i for i, line in enumerate(lines, 1) if "#pragma omp simd" in line]
 
+    ends = {start: _end(lines, start) for start in meant}
+
     def loops(said: str) -> set[int]:
         told = map(int, re.findall(rf"kernel\.c:(\d+):\d+: {re.escape(said)}", ran.stderr))
-        return {max((start for start in meant if start <= line), default=0) for line in told}
+        return {max((start for start in meant if start <= line <= ends[start]), default=0) for line in told}
 
     # What is neither has become a call of memset, or nothing at all.
     return [lines[start + 2].strip() for start in sorted((loops(missed) - loops(done)) & set(meant))]

@@ -173,6 +173,43 @@ def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:
     assert name not in source(be.ones((5, 7)) * 2)[0]
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 255, 256, 257, 1023, 1025, 5000])
+def test_float16_is_converted_in_blocks(size: int) -> None:
+    """Of any number of whole vectors and more; each op is rounded, as NumPy's is, also in what is used and stored."""
+    be = gen_backend("cpu", jit=True)
+    values = halves(np.dtype("float16"), 3, 3, 2 * size)
+    x, y, z = (be.array(row[:size], "float16") for row in values)
+    a, b = values[0, :size], values[1, :size]
+    tree = x * y + 0.1
+    assert "widen_halves(" in source(tree)[0]
+    root, both = function([], [be.abs(tree) * 3, tree])()
+    np.testing.assert_array_equal(both.get(), a * b + np.float16(0.1))
+    np.testing.assert_array_equal(root.get(), np.abs(both.get()) * np.float16(3))
+    mixed = be.array(np.linspace(1, 2, size), "float32")
+    np.testing.assert_array_equal((x * mixed).asnumpyarray(), a * np.linspace(1, 2, size).astype("float32"))
+    np.testing.assert_array_equal(be.cast(x * mixed, "float16").asnumpyarray(), (a * mixed.get()).astype("float16"))
+    doubles = be.array(np.linspace(1, 2, size), "float64")
+    np.testing.assert_array_equal(be.cast(doubles, "float16").asnumpyarray(), doubles.get().astype("float16"))
+    z[:] = z - y
+    np.testing.assert_array_equal(z.get(), values[2, :size] - b)
+    strided = be.array(values, "float16")[:, ::2]
+    np.testing.assert_array_equal((strided + 1).asnumpyarray(), values[:, ::2] + np.float16(1))
+    np.testing.assert_array_equal((strided > x).asnumpyarray(), values[:, ::2] > a)
+    target = be.zeros((3, 2 * size), dtype="float16")
+    target[:, ::2] = strided * x
+    np.testing.assert_array_equal(target.get()[:, ::2], values[:, ::2] * a)
+
+
+def test_constants_of_float16_are_rounded_once() -> None:
+    """And not converted in blocks for each element."""
+    be = gen_backend("cpu", jit=True)
+    for tree in (np.full_like(be.ones((3, 500), dtype="float16"), 1), be.ones((1, 500), dtype="float16") * 0.1):
+        wanted = 1 if tree.shape == (3, 500) else np.float16(0.1)
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.full(tree.shape, wanted, "float16"))
+    text = "".join(source(np.full_like(be.ones((3, 500), dtype="float16"), 1)))
+    assert "round_to_halves(b" not in text
+
+
 def test_they_are_copied_as_they_are(kernels: Any, dtype: np.dtype) -> None:
     """By NumPy, not by way of float32, which takes several times as long: nans too keep their bits."""
     bits = np.arange(1 << 16, dtype="uint16").reshape(256, 256)

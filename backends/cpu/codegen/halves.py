@@ -153,8 +153,61 @@ static inline half narrowed_half_double(double x)
     return to_half(rounded_half_double(x));
 }
 
+/* Of what is rounded when it is stored: a double at once, as a float between would round twice. */
+static inline float unrounded_half_float(float x)
+{
+    return x;
+}
+
 #define rounded_half(x) _Generic((x), double: rounded_half_double, default: rounded_half_float)(x)
 #define narrowed_half(x) _Generic((x), double: narrowed_half_double, default: narrowed_half_float)(x)
+#define unrounded_half(x) _Generic((x), double: rounded_half_double, default: unrounded_half_float)(x)
+
+#if defined __x86_64__ && defined __AVX2__ && defined __F16C__ && defined __GNUC__
+/* Whole vectors by instructions: around calls, no vector stays in its register. */
+#ifdef __AVX512F__
+enum { HALVES = 16 };
+#else
+enum { HALVES = 8 };
+#endif
+typedef float wide_halves __attribute__((vector_size(4 * HALVES), aligned(4), may_alias));
+typedef half narrow_halves __attribute__((vector_size(2 * HALVES), aligned(2), may_alias));
+
+static inline void widen_halves(const half *from, float *to, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + HALVES <= count; i += HALVES) {
+        wide_halves found;
+        __asm__("vcvtph2ps %1, %0" : "=v"(found) : "m"(*(const narrow_halves *)(from + i)));
+        *(wide_halves *)(to + i) = found;
+    }
+    for (; i < count; i++)
+        to[i] = from_half(from[i]);
+}
+
+static inline void round_to_halves(const float *from, half *to, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + HALVES <= count; i += HALVES) {
+        const wide_halves given = *(const wide_halves *)(from + i);
+        __asm__("vcvtps2ph $0, %1, %0" : "=m"(*(narrow_halves *)(to + i)) : "v"(given));
+    }
+    for (; i < count; i++)
+        to[i] = narrowed_half_float(from[i]);
+}
+#else
+static inline void widen_halves(const half *from, float *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = from_half(from[i]);
+}
+
+static inline void round_to_halves(const float *from, half *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = narrowed_half_float(from[i]);
+}
+#endif
 """,
     "bfloat16": """
 typedef uint16_t bfloat;

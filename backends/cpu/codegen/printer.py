@@ -51,6 +51,9 @@ LIGHT_STAGE, LANES_BYTES = (3, 7), 128
 #: The elements of a block in which bools of narrow integers are counted, in bytes: 8 in each lane.
 COUNT_BLOCK = 1024
 
+#: The elements of float16 that are converted together, to floats in the cache.
+HALVES_BLOCK = 256
+
 #: The columns that are reduced together: in a nest of one stage, whose rows are prefetched in long pieces, and of
 #: several, which find rows in the cache again.
 COLUMN_TILES = (1024, 64)
@@ -152,6 +155,19 @@ def tile_of(nest: LoopNest) -> int:
     return COLUMN_TILES[len(stages_of(nest)) > 1]
 
 
+def contiguous_halves(nest: LoopNest) -> list[int]:
+    """The arrays of float16 of an elementwise nest, if all are contiguous along the vector loop; else none.
+
+    Nor where a constant is stored, which is rounded once.
+    """
+    if nest.reductions or nest.across >= 0 or "inner" not in nest.levels[: len(nest.reads)]:
+        return []
+    inner = [i for i, dtype in enumerate(nest.arrays) if dtype == np.float16 and nest.levels[i] == "inner"]
+    varying = [i for i in inner if nest.vector_strides[i] != 0]
+    are_stored = all(i in varying for i in inner if i >= len(nest.reads))
+    return varying if are_stored and all(nest.vector_strides[i] == 1 for i in varying) else []
+
+
 class Loop(NamedTuple):
     """A loop's index and size, by their names in C."""
 
@@ -203,6 +219,7 @@ class CPrinter(Printer):
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.numbers)
+        self.halves = contiguous_halves(nest)
 
     def functions(self) -> tuple[Lines, Lines]:
         """The functions of shared work, and the kernel's body."""
@@ -297,24 +314,26 @@ class CPrinter(Printer):
 
     def assigned(self, statement: Statement) -> Lines:
         *lines, last = super().assigned(statement)
-        if not self.has_half(statement.value):
+        if not self.is_stored_half(statement.value):
             return [*lines, last]
-        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
+        start, expression = last.split(" = rounded_half", 1)  # once, where it is stored
+        if self.halves:
+            return [*lines, last if self.is_argument(statement.value) else f"{start} = unrounded_half{expression}"]
         half = f"h{statement.value}"
-        named = [
-            f"const half {half} = narrowed_half{expression}",
-            f"{self.declared(statement.value)} = from_half({half});",
-        ]
-        return [*lines, *named]
+        return [*lines, f"const half {half} = narrowed_half{expression}", f"{start} = from_half({half});"]
 
-    def has_half(self, value: int) -> bool:
-        """Whether a value is stored in float16 at each element, and so has a name of its own there."""
+    def is_stored_half(self, value: int) -> bool:
+        """Whether a value is computed and stored in float16 at each element."""
         stored = {each for _, each in self.nest.writes_at("inner")} if not self.column else set()
         is_statement = value >= len(self.nest.reads) + len(self.nest.numbers)
         return is_statement and value in stored and self.nest.dtype_of(value) == np.float16
 
+    def is_argument(self, value: int) -> bool:
+        return any(value in made.arguments for made in self.nest.statements if isinstance(made, Statement))
+
     def stored(self, value: int) -> str:
-        return f"h{value}" if self.has_half(value) else super().stored(value)
+        is_named = self.is_stored_half(value) and not self.halves
+        return f"h{value}" if is_named else super().stored(value)
 
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
@@ -400,14 +419,29 @@ class CPrinter(Printer):
         last, (stage,) = self.last, self.stages
         if self.nest.across >= 0:
             return self.tiled()
-        element = braced(self.at_element(stage, "x", "i"))
         pointers = self.pointers(range(last), ("inner",))
         if not last:
             stop = f"const int64_t stop = end * {CHUNK} < n0 ? end * {CHUNK} : n0;"
-            loop = _simd(f"for (int64_t i = begin * {CHUNK}; i < stop; i++)")
-            return f"(n0 + {CHUNK - 1}) / {CHUNK}", [*pointers, stop, *loop, *element]
+            loop = self.vector_loop(stage, f"begin * {CHUNK}", "stop")
+            return f"(n0 + {CHUNK - 1}) / {CHUNK}", [*pointers, stop, *loop]
         loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
-        return collapsed(loops, [*pointers, *_simd(f"for (int64_t i = 0; i < n{last}; i++)"), *element])
+        return collapsed(loops, [*pointers, *self.vector_loop(stage, "0", f"n{last}")])
+
+    def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
+        """The innermost loop; of float16, in blocks that are converted before and after."""
+        if not self.halves:
+            return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
+        plain, first = self.access("x", "i", ""), len(self.nest.reads)
+        access = plain._replace(load=lambda value: f"b{value}[j]" if value in self.halves else plain.load(value))
+        lines = [f"const int64_t m = {end} - c < {HALVES_BLOCK} ? {end} - c : {HALVES_BLOCK};"]
+        lines += [f"float b{array}[{HALVES_BLOCK}];" for array in self.halves]
+        lines += [f"widen_halves(x{array} + c, b{array}, m);" for array in self.halves if array < first]
+        element = self.element(stage, access)
+        for k, (array, value) in enumerate(reversed(stage.writes), 1):  # the last lines are their stores
+            element[-k] = f"b{array}[j] = {self.name(value)};" if array in self.halves else element[-k]
+        lines += [*_simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
+        lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
+        return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
 
     def tiled(self) -> tuple[str, Lines]:
         """A nest whose two loops are tiled, so that rows along either stay in the cache."""
