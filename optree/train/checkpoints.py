@@ -36,6 +36,9 @@ KEY, SUMS = "optree", "crc32"
 #: Marks in the JSON of what it has no word for.
 ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
 
+#: The name in a header that is no array's.
+RESERVED = "__metadata__"
+
 #: NumPy's names of the format's dtypes.
 DTYPES = {
     "F16": "float16",
@@ -70,7 +73,7 @@ def save(
     path : str or Path
         The file; with `step`, the folder in which the file has that number.
     state : dict
-        See the module. Keys are strings without a dot.
+        See the module. Keys are strings, and no two arrays have one name.
     step : int, optional
     keep : int, optional
         The number of files that stay in the folder, the last ones; by default, all.
@@ -208,6 +211,9 @@ def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -
             array = value.get()  # type: ignore[union-attr]
         if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
+        if name in arrays or name == RESERVED:
+            other = "is the format's own name" if name == RESERVED else "is the name of two arrays"
+            raise OperandError(f"save: {name} {other}; give the keys and tensors on the way to it other names")
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {ARRAY: name}
     value = _plain(value, keys)
@@ -260,7 +266,8 @@ def _names(values: Sequence[Any]) -> list[str]:
 def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
     """Write a file aside, and give it its name when it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(".*.partial"):  # by a process that was killed
+    is_numbered = NAME.fullmatch(path.name) is not None
+    for left in path.parent.glob(".step-*.safetensors.partial") if is_numbered else ():  # by a process that was killed
         left.unlink(missing_ok=True)
     partial = path.parent / f".{path.name}.partial"
     try:
@@ -420,6 +427,8 @@ def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any
     if array.shape != target.shape or array.dtype != target.dtype:
         there, here = f"{array.shape} {array.dtype}", f"{target.shape} {target.dtype}"
         raise CheckpointError(f"{path}: {name} is {there} there, and {here} here")
+    if isinstance(target, np.ndarray) and not target.flags.writeable:
+        raise CheckpointError(f"{path}: {name} is an array here that cannot be written")
 
     def write() -> None:
         if isinstance(target, np.ndarray):
