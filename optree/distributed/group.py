@@ -341,6 +341,19 @@ class Group:
         seed = (seed + self.rank * APART) % 2**64
         self.backend.rng_set_state({**state, "rng_state": np.array([seed, counter], np.uint64)})
 
+    def same_counter(self, backend: Any) -> None:
+        """Give all ranks the largest of their counters of draws on the device, which differ where their batches do.
+
+        `optree.train.save` does it, so that a run goes on with the draws of one that has not been stopped.
+        """
+        if self.size == 1:
+            return
+        state = backend.rng_get_state()
+        seed, counter = (int(x) for x in state["rng_state"])
+        mine = self.backend.array(np.array([counter], np.uint64), dtype="uint64")
+        largest = int(self.all_reduce(mine, "max").astensor().get()[0])
+        backend.rng_set_state({**state, "rng_state": np.array([seed, largest], np.uint64)})
+
     # One rank, and all
 
     def barrier(self) -> None:

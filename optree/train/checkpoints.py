@@ -79,7 +79,8 @@ def save(
         The number of files that stay in the folder, the last ones; by default, all.
     over : optree.distributed.Group, optional
         The processes that train together. All of them call this; rank 0 writes, with the parts of sharded optimizers
-        that the others have, and the others wait for its end. Any number of ranks can load the file.
+        that the others have, and the others wait for its end. Any number of ranks can load the file. The counters of
+        their backends' draws become the largest one, as they are after a load.
 
     Returns
     -------
@@ -106,7 +107,7 @@ def save(
     if keep is not None and (step is None or keep < 1):
         raise ParameterError(f"save: keep is 1 or more, with a step that numbers the files, not {keep!r}")
     if over is not None:
-        written: Path | None = over.once(save, path, _unsharded(state), step, keep)
+        written: Path | None = over.once(save, path, _whole(state, over), step, keep)
         return written
     path = Path(path)
     if step is not None:
@@ -190,14 +191,16 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 # Writing
 
 
-def _unsharded(value: Any) -> Any:
-    """A state with the whole state of each sharded optimizer in its place; all ranks call it."""
+def _whole(value: Any, over: Any) -> Any:
+    """A state that is of all ranks, each of which calls it: whole optimizers, and one counter of draws."""
     if isinstance(value, Optimizer):
         return value.whole_state()
+    if hasattr(value, "rng_get_state"):
+        over.same_counter(value)
     if isinstance(value, Mapping):
-        return {key: _unsharded(each) for key, each in value.items()}
+        return {key: _whole(each, over) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        found = [_unsharded(each) for each in value]
+        found = [_whole(each, over) for each in value]
         return tuple(found) if isinstance(value, tuple) else found
     return value
 

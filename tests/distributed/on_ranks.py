@@ -30,6 +30,7 @@ CHECKS: dict[str, Any] = {}
 HOST_ONLY = (
     "a_rank_goes_on_while_its_operation_waits_for_the_others",
     "draws_agree_and_differ",
+    "draws_go_on_as_in_a_run_that_was_not_stopped",
     "groups_of_some_ranks",
     "bits",
 )
@@ -598,6 +599,22 @@ def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
                 found = found if isinstance(found, np.ndarray) else found.get()
                 e = expected[name] if isinstance(expected[name], np.ndarray) else expected[name].get()
                 np.testing.assert_array_equal(found, e, err_msg=name)
+
+
+@check
+def draws_go_on_as_in_a_run_that_was_not_stopped(group: Group) -> None:
+    """Each rank has drawn its own amount, as for an uneven batch."""
+    be, folder = gen_backend("cpu", jit=False, rng_seed=3), common_folder(group)
+    own = Group(be, group.engine)
+    for _ in range(2):
+        own.own_draws()
+        be.rand((3 + 4 * group.rank,)).astensor()
+        train.save(folder, {"random": be}, step=1, over=own)
+        expected = numbers(be).get()
+        again = gen_backend("cpu", jit=False, rng_seed=4)
+        train.load(folder, {"random": again})
+        Group(again, group.engine).own_draws()
+        np.testing.assert_array_equal(numbers(again).get(), expected)
 
 
 @check
