@@ -29,6 +29,7 @@ CHECKS: dict[str, Any] = {}
 #: Checks of CPUs, or of what NCCL has not.
 HOST_ONLY = (
     "a_rank_goes_on_while_its_operation_waits_for_the_others",
+    "the_debug_mode_runs_operations",
     "draws_agree_and_differ",
     "draws_go_on_as_in_a_run_that_was_not_stopped",
     "groups_of_some_ranks",
@@ -151,6 +152,14 @@ def equal_extremes_share_the_gradient(group: Group) -> None:
     x = group.backend.array([1.0, 2.0], dtype="float64")
     cost = group.backend.sum(group.all_reduce(x, "max"), keepdims=False)
     np.testing.assert_allclose(got(optree.grad(cost, [x])[0]), 1.0)  # n costs, shared by n
+
+
+@check
+def the_debug_mode_runs_operations(group: Group) -> None:
+    x = tensor(group, (2 * group.size, 3))
+    trees = [group.all_reduce(x, "max"), group.all_gather(x), group.reduce_scatter(x), group.broadcast(x)]
+    for found, expected in zip(optree.function([], trees, mode="debug")(), trees, strict=True):
+        np.testing.assert_array_equal(found.get(), got(expected))
 
 
 @check
