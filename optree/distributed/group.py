@@ -350,8 +350,7 @@ class Group:
             return
         state = backend.rng_get_state()
         seed, counter = (int(x) for x in state["rng_state"])
-        mine = self.backend.array(np.array([counter], np.uint64), dtype="uint64")
-        largest = int(self.all_reduce(mine, "max").astensor().get()[0])
+        largest = self._largest(counter)
         backend.rng_set_state({**state, "rng_state": np.array([seed, largest], np.uint64)})
 
     # One rank, and all
@@ -389,10 +388,12 @@ class Group:
 
     def _any(self, flag: bool) -> bool:
         """Whether a flag is set on any rank."""
-        if self.size == 1:
-            return flag
-        mine = self.backend.array(np.array([flag], np.int64), dtype="int64")
-        return bool(self.all_reduce(mine, "max").astensor().get()[0])
+        return flag if self.size == 1 else bool(self._largest(flag))
+
+    def _largest(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        mine = self.backend.array(np.array([number], np.int64), dtype="int64")
+        return int(self.all_reduce(mine, "max").astensor().get()[0])
 
     @contextmanager
     def _patient(self) -> Iterator[None]:

@@ -106,12 +106,12 @@ def save(
     """
     if keep is not None and (step is None or keep < 1):
         raise ParameterError(f"save: keep is 1 or more, with a step that numbers the files, not {keep!r}")
+    if not isinstance(state, Mapping):
+        raise OperandError(f"save: the state is a dict of what a run consists of, not {brief(state)}")
     if over is not None:
         written: Path | None = over.once(save, path, _whole(state, over), step, keep)
         return written
-    path = Path(path)
-    if step is not None:
-        path = path / f"step-{step:08d}.safetensors"
+    path = _file_of(Path(path), step)
     arrays: dict[str, np.ndarray] = {}
     _replace(path, arrays, json.dumps(_written(state, (), arrays)))
     if keep is not None:
@@ -191,6 +191,15 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 # Writing
 
 
+def _file_of(path: Path, step: int | None) -> Path:
+    """The file that a state is written to."""
+    if step is not None:
+        return path / f"step-{step:08d}.safetensors"
+    if path.is_dir():
+        raise ParameterError(f"save: {path} is a folder; with step= the file has that number in it")
+    return path
+
+
 def _whole(value: Any, over: Any) -> Any:
     """A state that is of all ranks, each of which calls it: whole optimizers, and one counter of draws."""
     if isinstance(value, Optimizer):
@@ -217,6 +226,8 @@ def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -
         if name in arrays or name == RESERVED:
             other = "is the format's own name" if name == RESERVED else "is the name of two arrays"
             raise OperandError(f"save: {name} {other}; give the keys and tensors on the way to it other names")
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {ARRAY: name}
     value = _plain(value, keys)

@@ -231,6 +231,19 @@ def test_what_a_checkpoint_does_not_hold_is_refused(tmp_path: Path, state: Any, 
     assert not list(tmp_path.iterdir())
 
 
+def test_arrays_of_another_byte_order_come_back(tmp_path: Path) -> None:
+    path = train.save(tmp_path / "x.safetensors", {"x": np.arange(3, dtype=">f4")})
+    assert train.read(path)["x"].tolist() == [0, 1, 2]
+    assert train.load(path, {"x": np.zeros(3, "f4")})["x"].tolist() == [0, 1, 2]
+
+
+def test_a_state_is_a_dict_and_a_folder_has_files_by_step(tmp_path: Path) -> None:
+    with pytest.raises(OperandError, match="the state is a dict"):
+        train.save(tmp_path / "x.safetensors", [1])  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="is a folder; with step="):
+        train.save(tmp_path, {})
+
+
 def test_keep_asks_for_a_step(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="with a step"):
         train.save(tmp_path / "x.safetensors", {}, keep=3)

@@ -50,7 +50,7 @@ def test_logs_are_lines_and_rows_and_go_on(tmp_path: Path) -> None:
 
 
 def test_a_log_goes_on_after_the_step_of_a_checkpoint(tmp_path: Path) -> None:
-    """What a run that was killed has logged after it, and a last line that is half there, are taken out."""
+    """Later rows of a run that was killed, and a last line that is half there, are taken out."""
     lines, rows, board = tmp_path / "run.jsonl", tmp_path / "run.csv", tmp_path / "board"
     with Log(lines, rows) as log:
         for step in range(1, 6):
