@@ -13,8 +13,8 @@ import numpy as np
 
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
-from optree.dtypes import is_narrow
-from optree.errors import OperandError, describe
+from optree.dtypes import is_floating, is_narrow
+from optree.errors import DTypeError, OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import (
     AllGather,
@@ -267,6 +267,9 @@ class Group:
 
         What a sum needs is of this rank alone, so that it can begin before all ranks know the number of examples.
         """
+        for x in trees:
+            if not is_floating(x.dtype):
+                raise DTypeError(f"mean: there is none of {describe(x)}; cast it to a floating dtype before")
         if count is None or self.size == 1:
             return trees, None
         if self._counted[0] is not count:

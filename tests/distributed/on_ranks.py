@@ -214,6 +214,7 @@ def arguments_are_checked_where_they_are_given(group: Group) -> None:
         (lambda: group.all_reduce(x, "median"), OperandError),
         (lambda: group.all_reduce(x, "max", replicated=True), OperandError),
         (lambda: group.all_reduce(tensor(group, (3,), "int64"), "mean"), DTypeError),
+        (lambda: group.mean(tensor(group, (3,), "int64"), 2.0), DTypeError),
         (lambda: group.broadcast(x, group.size), OperandError),
         (lambda: group.send(x, -1), OperandError),
         (lambda: group.reduce_scatter(group.backend.zeros(group.size + 1)), ShapeError if group.size > 1 else None),
