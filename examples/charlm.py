@@ -218,7 +218,7 @@ def train(
     losses: list[float] = []
     if folder is not None and resume and optree.train.saved(folder):
         losses += optree.train.load(folder, {**state, "losses": losses})["losses"]
-    for first, last in pairwise(bounds[np.searchsorted(bounds, len(losses)) :]):
+    for first, last in pairwise([len(losses), *bounds[bounds > len(losses)]]):
         # Kept as tensors meanwhile: to look at each would let a GPU wait for the host.
         made = [step(be.rng.randint(len(text.training) - network.context, size=batch)) for _ in range(first, last)]
         losses += [value.item() for value in made]

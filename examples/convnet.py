@@ -209,7 +209,7 @@ def fit(network: Network, batches: train.Batches, epochs: int, folder: Path, res
     else:
         path.unlink(missing_ok=True)
     done = batches.epoch * len(batches)
-    with train.Bar(epochs * len(batches), done) as bar, train.Log(path) as log:
+    with train.Bar(epochs * len(batches), done) as bar, train.Log(path, done=done) as log:
         while batches.epoch < epochs:
             right: list[Any] = []  # kept as tensors meanwhile: to look at each would let a GPU wait for the host
             for batch in batches:

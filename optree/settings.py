@@ -217,21 +217,27 @@ def _quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
     Parameters
     ----------
     membership : Path
-        The file of the process's groups, of which the hierarchy of version 2 counts.
+        The file of the process's groups.
     root : Path
-        The folder of that hierarchy.
+        The folder of version 2's hierarchy, and of version 1's, by controller.
     """
     found = inf
     try:
-        groups = [line[3:] for line in membership.read_text().splitlines() if line.startswith("0::/")]
+        groups = [line.split(":", 2)[1:] for line in membership.read_text().splitlines() if line.count(":") > 1]
     except OSError:
         return found
-    for group in groups:
-        folder = root / group.lstrip("/")
+    for controllers, group in groups:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        folder = (root / "cpu" if controllers else root) / group.lstrip("/")
         for each in (folder, *folder.parents):
-            with suppress(OSError, ValueError):  # no such file above the groups; "max" is no limit
-                quota, period = (each / "cpu.max").read_text().split()
-                found = min(found, int(quota) / int(period))
+            # Above the groups there is no such file, and "max" or -1 is no limit.
+            with suppress(OSError, ValueError):
+                if controllers:
+                    quota, period = ((each / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+                else:
+                    quota, period = (each / "cpu.max").read_text().split()
+                found = min(found, int(quota) / int(period)) if int(quota) > 0 else found
     return found
 
 

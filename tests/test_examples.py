@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -232,6 +233,10 @@ def test_a_language_model_that_is_stopped_goes_on_to_the_same_end(charlm, tmp_pa
     with pytest.raises(SystemExit):
         charlm.main([*options, "--width", "8", "--save", str(tmp_path), "--resume"])
     assert "weights.w1 is" in capsys.readouterr().err
+    charlm.main([*options, "--save", str(tmp_path), "--resume", "--steps", "75"])  # more than before, all of them
+    found = [tuple(map(int, pair)) for pair in re.findall(r"steps +(\d+) to +(\d+)", capsys.readouterr().out)]
+    assert found[0][0] == 61 and found[-1][1] == 75
+    assert all(first == last + 1 for (_, last), (first, _) in pairwise(found))
 
 
 def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm):

@@ -13,8 +13,8 @@ import numpy as np
 
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
-from optree.dtypes import is_narrow
-from optree.errors import OperandError, describe
+from optree.dtypes import is_floating, is_narrow
+from optree.errors import DTypeError, OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import (
     AllGather,
@@ -267,6 +267,9 @@ class Group:
 
         What a sum needs is of this rank alone, so that it can begin before all ranks know the number of examples.
         """
+        for x in trees:
+            if not is_floating(x.dtype):
+                raise DTypeError(f"mean: there is none of {describe(x)}; cast it to a floating dtype before")
         if count is None or self.size == 1:
             return trees, None
         if self._counted[0] is not count:
@@ -341,6 +344,18 @@ class Group:
         seed = (seed + self.rank * APART) % 2**64
         self.backend.rng_set_state({**state, "rng_state": np.array([seed, counter], np.uint64)})
 
+    def same_counter(self, backend: Any) -> None:
+        """Give all ranks the largest of their counters of draws on the device, which differ where their batches do.
+
+        `optree.train.save` does it, so that a run goes on with the draws of one that has not been stopped.
+        """
+        if self.size == 1:
+            return
+        state = backend.rng_get_state()
+        seed, counter = (int(x) for x in state["rng_state"])
+        largest = self._largest(counter)
+        backend.rng_set_state({**state, "rng_state": np.array([seed, largest], np.uint64)})
+
     # One rank, and all
 
     def barrier(self) -> None:
@@ -376,10 +391,12 @@ class Group:
 
     def _any(self, flag: bool) -> bool:
         """Whether a flag is set on any rank."""
-        if self.size == 1:
-            return flag
-        mine = self.backend.array(np.array([flag], np.int64), dtype="int64")
-        return bool(self.all_reduce(mine, "max").astensor().get()[0])
+        return flag if self.size == 1 else bool(self._largest(flag))
+
+    def _largest(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        mine = self.backend.array(np.array([number], np.int64), dtype="int64")
+        return int(self.all_reduce(mine, "max").astensor().get()[0])
 
     @contextmanager
     def _patient(self) -> Iterator[None]:

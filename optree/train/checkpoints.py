@@ -36,6 +36,9 @@ KEY, SUMS = "optree", "crc32"
 #: Marks in the JSON of what it has no word for.
 ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
 
+#: The name in a header that is no array's.
+RESERVED = "__metadata__"
+
 #: NumPy's names of the format's dtypes.
 DTYPES = {
     "F16": "float16",
@@ -70,13 +73,14 @@ def save(
     path : str or Path
         The file; with `step`, the folder in which the file has that number.
     state : dict
-        See the module. Keys are strings without a dot.
+        See the module. Keys are strings, and no two arrays have one name.
     step : int, optional
     keep : int, optional
         The number of files that stay in the folder, the last ones; by default, all.
     over : optree.distributed.Group, optional
         The processes that train together. All of them call this; rank 0 writes, with the parts of sharded optimizers
-        that the others have, and the others wait for its end. Any number of ranks can load the file.
+        that the others have, and the others wait for its end. Any number of ranks can load the file. The counters of
+        their backends' draws become the largest one, as they are after a load.
 
     Returns
     -------
@@ -102,12 +106,12 @@ def save(
     """
     if keep is not None and (step is None or keep < 1):
         raise ParameterError(f"save: keep is 1 or more, with a step that numbers the files, not {keep!r}")
+    if not isinstance(state, Mapping):
+        raise OperandError(f"save: the state is a dict of what a run consists of, not {brief(state)}")
     if over is not None:
-        written: Path | None = over.once(save, path, _unsharded(state), step, keep)
+        written: Path | None = over.once(save, path, _whole(state, over), step, keep)
         return written
-    path = Path(path)
-    if step is not None:
-        path = path / f"step-{step:08d}.safetensors"
+    path = _file_of(Path(path), step)
     arrays: dict[str, np.ndarray] = {}
     _replace(path, arrays, json.dumps(_written(state, (), arrays)))
     if keep is not None:
@@ -187,14 +191,25 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 # Writing
 
 
-def _unsharded(value: Any) -> Any:
-    """A state with the whole state of each sharded optimizer in its place; all ranks call it."""
+def _file_of(path: Path, step: int | None) -> Path:
+    """The file that a state is written to."""
+    if step is not None:
+        return path / f"step-{step:08d}.safetensors"
+    if path.is_dir():
+        raise ParameterError(f"save: {path} is a folder; with step= the file has that number in it")
+    return path
+
+
+def _whole(value: Any, over: Any) -> Any:
+    """A state that is of all ranks, each of which calls it: whole optimizers, and one counter of draws."""
     if isinstance(value, Optimizer):
         return value.whole_state()
+    if hasattr(value, "rng_get_state"):
+        over.same_counter(value)
     if isinstance(value, Mapping):
-        return {key: _unsharded(each) for key, each in value.items()}
+        return {key: _whole(each, over) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        found = [_unsharded(each) for each in value]
+        found = [_whole(each, over) for each in value]
         return tuple(found) if isinstance(value, tuple) else found
     return value
 
@@ -208,6 +223,11 @@ def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -
             array = value.get()  # type: ignore[union-attr]
         if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
+        if name in arrays or name == RESERVED:
+            other = "is the format's own name" if name == RESERVED else "is the name of two arrays"
+            raise OperandError(f"save: {name} {other}; give the keys and tensors on the way to it other names")
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
         return {ARRAY: name}
     value = _plain(value, keys)
@@ -260,7 +280,8 @@ def _names(values: Sequence[Any]) -> list[str]:
 def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
     """Write a file aside, and give it its name when it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(".*.partial"):  # by a process that was killed
+    is_numbered = NAME.fullmatch(path.name) is not None
+    for left in path.parent.glob(".step-*.safetensors.partial") if is_numbered else ():  # by a process that was killed
         left.unlink(missing_ok=True)
     partial = path.parent / f".{path.name}.partial"
     try:
@@ -420,6 +441,8 @@ def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any
     if array.shape != target.shape or array.dtype != target.dtype:
         there, here = f"{array.shape} {array.dtype}", f"{target.shape} {target.dtype}"
         raise CheckpointError(f"{path}: {name} is {there} there, and {here} here")
+    if isinstance(target, np.ndarray) and not target.flags.writeable:
+        raise CheckpointError(f"{path}: {name} is an array here that cannot be written")
 
     def write() -> None:
         if isinstance(target, np.ndarray):

@@ -142,7 +142,7 @@ class Batches:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def get_state(self) -> dict[str, int]:
+    def get_state(self) -> dict[str, Any]:
         """The position, and what its meaning depends on."""
         return {
             "epoch": self.epoch,
@@ -150,9 +150,11 @@ class Batches:
             "seed": self.seed,
             "count": self.count,
             "size": self.size,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
         }
 
-    def set_state(self, state: dict[str, int]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a position that `get_state` gave.
 
         Raises
@@ -161,7 +163,7 @@ class Batches:
             If that was of other data, batches or another seed.
         """
         own = self.get_state()
-        for name in ("seed", "count", "size"):
+        for name in ("seed", "count", "size", "shuffle", "drop_last"):
             if state.get(name) != own[name]:
                 raise ParameterError(
                     f"Batches: {name} is {own[name]}, and was {state.get(name)} where the state is from"
@@ -224,4 +226,7 @@ def _examples(source: Any, indices: Any) -> np.ndarray:
     if isinstance(source, np.ndarray):
         return np.array(source[indices])
     numbers = range(*indices.indices(len(source))) if isinstance(indices, slice) else indices.tolist()
+    if not len(numbers):  # a rank's part of a small last batch
+        first = np.asarray(source[0])
+        return np.empty((0, *first.shape), first.dtype)
     return np.stack([np.asarray(source[i]) for i in numbers])

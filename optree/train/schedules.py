@@ -31,12 +31,14 @@ def constant(rate: Any) -> Schedule:
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
     """A number that is multiplied by a factor after each `every` steps."""
     _check_steps("step", every)
+    _check_factor("step", factor)
     return lambda now: rate * _power(factor, now // every)
 
 
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
     """A number that falls by a factor in each `every` steps, a little at each step."""
     _check_steps("exponential", every)
+    _check_factor("exponential", factor)
     return lambda now: rate * _power(factor, now / every)
 
 
@@ -55,7 +57,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
 def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
     """A schedule, or a number, approached from `start` times its first value over `steps`.
 
-    The schedule counts its steps from 0 with the first one, so its first `steps` values are scaled.
+    The schedule's own step 0 is the first one after that.
     """
     _check_steps("warmup", steps)
     then = schedule if callable(schedule) else constant(schedule)
@@ -114,6 +116,11 @@ def table(rates: Mapping[int, float]) -> Schedule:
 def _check_steps(what: str, steps: Any, least: int = 1) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
         raise ParameterError(f"{what}: a number of steps is an integer of {least} or more, not {steps!r}")
+
+
+def _check_factor(what: str, factor: Any) -> None:
+    if not factor > 0:
+        raise ParameterError(f"{what}: a factor is above 0, not {factor!r}")
 
 
 def _share(now: Any, steps: int) -> Any:

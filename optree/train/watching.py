@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -36,15 +37,18 @@ class Log:
     """Numbers of each step, written to files.
 
     A call keeps what it is given; each `every` calls, and at the end, tensors are looked at and lines written. What a
-    process that is killed had not written yet is lost, and no line is half there but the last.
+    process that is killed had not written yet is lost.
 
     Parameters
     ----------
     *targets : str or Path
         A file ``.jsonl`` gets a line of JSON for each step, a file ``.csv`` a row, and a folder what TensorBoard reads.
-        Files that are there go on.
+        Files that are there go on, without a last line that is half there.
     every : int
         The number of calls between two writes.
+    done : int, optional
+        The step of the checkpoint that a run goes on from. What was logged of later steps is taken out: they are taken
+        again.
 
     Raises
     ------
@@ -66,11 +70,12 @@ class Log:
     2,0.25,0.1
     """
 
-    def __init__(self, *targets: str | Path, every: int = 50) -> None:
+    def __init__(self, *targets: str | Path, every: int = 50, done: int | None = None) -> None:
         if every < 1 or not targets:
             raise ParameterError("Log: it writes to a file or a folder, after each 1 call or more")
-        self._every = every
+        self._every, self._done = every, done
         self._waiting: list[dict[str, Any]] = []
+        self._columns: dict[Path, list[str]] = {}  # of each .csv file; none before its first row
         self._closing: list[Callable[[], None]] = []
         self._writers = [self._writer(Path(target)) for target in targets]
 
@@ -78,7 +83,14 @@ class Log:
         """Log numbers, or tensors or trees' values of one element, of a step."""
         if "step" in values or not values:
             raise OperandError("Log: a step has numbers with names, of which none is 'step'")
-        self._waiting.append({"step": step, **values})
+        row = {"step": step, **values}
+        for name, value in values.items():
+            _check_number(name, value)
+        for path, columns in self._columns.items():
+            columns += [] if columns else row
+            if columns and row.keys() != set(columns):
+                raise OperandError(f"Log: {path} has the columns {', '.join(columns)}, and a row {', '.join(row)}")
+        self._waiting.append(row)
         if len(self._waiting) >= self._every:
             self.flush()
 
@@ -92,10 +104,12 @@ class Log:
 
     def close(self) -> None:
         """Write what has been logged, and close the files."""
-        self.flush()
-        for close in self._closing:
-            close()
-        self._closing, self._writers = [], []
+        try:
+            self.flush()
+        finally:
+            for close in self._closing:
+                close()
+            self._closing, self._writers = [], []
 
     def __enter__(self) -> Log:
         return self
@@ -112,14 +126,32 @@ class Log:
             raise ParameterError(f"Log: {path} is no .jsonl or .csv file, nor a folder for TensorBoard")
         return self._tensorboard(path)
 
-    def _opened(self, path: Path) -> Any:
+    def _opened(self, path: Path, step_of: Callable[[str], Any]) -> Any:
+        """A file to append to, with the lines that stay."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as before:
+                lines = before.readlines()
+            kept = [line for line in lines if line.endswith("\n") and not self._is_taken_again(line, step_of)]
+            if len(kept) < len(lines):
+                aside = path.with_name(f".{path.name}.partial")
+                with aside.open("w", newline="", encoding="utf-8") as file:
+                    file.writelines(kept)
+                os.replace(aside, path)
         file = path.open("a", newline="", encoding="utf-8")
         self._closing.append(file.close)
         return file
 
+    def _is_taken_again(self, line: str, step_of: Callable[[str], Any]) -> bool:
+        if self._done is None:
+            return False
+        try:
+            return float(step_of(line)) > self._done
+        except (ValueError, LookupError, TypeError):  # a header, or not of ours
+            return False
+
     def _json(self, path: Path) -> Writer:
-        file = self._opened(path)
+        file = self._opened(path, lambda line: json.loads(line)["step"])
 
         def write(row: Mapping[str, Any]) -> None:
             # JSON has no nan and no infinities: they are strings.
@@ -130,20 +162,17 @@ class Log:
         return write
 
     def _csv(self, path: Path) -> Writer:
-        known: list[str] = []
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as before:
-                known = next(csv.reader(before), [])
-        file = self._opened(path)
-        rows = csv.writer(file)
+        file = self._opened(path, lambda line: next(csv.reader([line]))[0])
+        with path.open(newline="", encoding="utf-8") as before:
+            known = self._columns[path] = next(csv.reader(before), [])
+        is_new, rows = not known, csv.writer(file)
 
         def write(row: Mapping[str, Any]) -> None:
-            if not known:
-                known.extend(row)
+            nonlocal is_new
+            if is_new:
                 rows.writerow(known)
-            if list(row) != known:
-                raise OperandError(f"Log: {path} has the columns {', '.join(known)}, and a row {', '.join(row)}")
-            rows.writerow(row.values())
+            is_new = False
+            rows.writerow([row[name] for name in known])
             file.flush()
 
         return write
@@ -151,7 +180,8 @@ class Log:
     def _tensorboard(self, path: Path) -> Writer:
         for module, name in WRITERS:
             try:
-                writer = getattr(import_module(module), name)(str(path))
+                purge = None if self._done is None else self._done + 1
+                writer = getattr(import_module(module), name)(str(path), purge_step=purge)
             except ImportError:
                 continue
             self._closing.append(writer.close)
@@ -222,6 +252,13 @@ class Bar:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Refuse what is no number, without a look at a tensor's value."""
+    is_one = getattr(value, "size", 1) == 1 and hasattr(value, "item")
+    if not (isinstance(value, bool | int | float | str) or is_one):
+        raise OperandError(f"Log: {name} is a number or a tensor of one element, not {brief(value)}")
 
 
 def number_of(value: Any) -> Any:

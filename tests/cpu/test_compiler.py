@@ -314,6 +314,27 @@ def test_the_quota_of_processors(tmp_path, limits, wanted):
     assert settings._quota(tmp_path / "absent", tmp_path / "root") == math.inf
 
 
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({}, math.inf),
+        ({"cpu/jobs/one": (-1, 100000)}, math.inf),
+        ({"cpu": (250000, 100000)}, 2.5),
+        ({"cpu/jobs/one": (400000, 100000), "cpu/jobs": (30000, 20000)}, 1.5),
+        ({"cpuset/jobs/one": (10000, 100000), "cpu/others": (10000, 100000)}, math.inf),
+    ],
+    ids=["no files", "no limit", "a container's", "the least of all groups", "another group's"],
+)
+def test_the_quota_of_processors_by_the_first_version_of_control_groups(tmp_path, limits, wanted):
+    own = tmp_path / "own"
+    own.write_text("5:cpuset:/jobs/one\n4:cpu,cpuacct:/jobs/one\n1:name=systemd:/a:b\n0::/\n")
+    for group, numbers in limits.items():
+        (tmp_path / "root" / group).mkdir(parents=True, exist_ok=True)
+        for name, number in zip(("quota", "period"), numbers, strict=True):
+            (tmp_path / "root" / group / f"cpu.cfs_{name}_us").write_text(f"{number}\n")
+    assert settings._quota(own, tmp_path / "root") == wanted
+
+
 @pytest.mark.parametrize(("quota", "wanted"), [(0.5, 1), (1.5, 2), (math.inf, 4)])
 def test_threads_are_within_the_quota(monkeypatch, quota, wanted):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

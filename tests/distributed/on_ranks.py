@@ -29,7 +29,9 @@ CHECKS: dict[str, Any] = {}
 #: Checks of CPUs, or of what NCCL has not.
 HOST_ONLY = (
     "a_rank_goes_on_while_its_operation_waits_for_the_others",
+    "the_debug_mode_runs_operations",
     "draws_agree_and_differ",
+    "draws_go_on_as_in_a_run_that_was_not_stopped",
     "groups_of_some_ranks",
     "bits",
 )
@@ -153,6 +155,14 @@ def equal_extremes_share_the_gradient(group: Group) -> None:
 
 
 @check
+def the_debug_mode_runs_operations(group: Group) -> None:
+    x = tensor(group, (2 * group.size, 3))
+    trees = [group.all_reduce(x, "max"), group.all_gather(x), group.reduce_scatter(x), group.broadcast(x)]
+    for found, expected in zip(optree.function([], trees, mode="debug")(), trees, strict=True):
+        np.testing.assert_array_equal(found.get(), got(expected))
+
+
+@check
 def send_and_recv(group: Group) -> None:
     be, last = group.backend, group.size - 1
     x = tensor(group)
@@ -204,6 +214,7 @@ def arguments_are_checked_where_they_are_given(group: Group) -> None:
         (lambda: group.all_reduce(x, "median"), OperandError),
         (lambda: group.all_reduce(x, "max", replicated=True), OperandError),
         (lambda: group.all_reduce(tensor(group, (3,), "int64"), "mean"), DTypeError),
+        (lambda: group.mean(tensor(group, (3,), "int64"), 2.0), DTypeError),
         (lambda: group.broadcast(x, group.size), OperandError),
         (lambda: group.send(x, -1), OperandError),
         (lambda: group.reduce_scatter(group.backend.zeros(group.size + 1)), ShapeError if group.size > 1 else None),
@@ -598,6 +609,22 @@ def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
                 found = found if isinstance(found, np.ndarray) else found.get()
                 e = expected[name] if isinstance(expected[name], np.ndarray) else expected[name].get()
                 np.testing.assert_array_equal(found, e, err_msg=name)
+
+
+@check
+def draws_go_on_as_in_a_run_that_was_not_stopped(group: Group) -> None:
+    """Each rank has drawn its own amount, as for an uneven batch."""
+    be, folder = gen_backend("cpu", jit=False, rng_seed=3), common_folder(group)
+    own = Group(be, group.engine)
+    for _ in range(2):
+        own.own_draws()
+        be.rand((3 + 4 * group.rank,)).astensor()
+        train.save(folder, {"random": be}, step=1, over=own)
+        expected = numbers(be).get()
+        again = gen_backend("cpu", jit=False, rng_seed=4)
+        train.load(folder, {"random": again})
+        Group(again, group.engine).own_draws()
+        np.testing.assert_array_equal(numbers(again).get(), expected)
 
 
 @check

@@ -178,6 +178,27 @@ def test_the_last_ones_stay_and_the_latest_is_read(tmp_path: Path) -> None:
     assert train.saved(tmp_path / "none") == []
 
 
+def test_an_array_that_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    be = gen_backend("cpu")
+    x, y = be.ones(3, name="x"), np.ones(2)
+    path = train.save(tmp_path / "run.safetensors", {"x": x, "y": y})
+    x.fill(5)
+    y.flags.writeable = False
+    with pytest.raises(CheckpointError, match="y is an array here that cannot be written"):
+        train.load(path, {"x": x, "y": y})
+    assert x.get().tolist() == [5, 5, 5]
+
+
+def test_runs_of_several_files_share_a_folder(tmp_path: Path) -> None:
+    """One does not take another's file away while that is written."""
+    other = tmp_path / ".other.safetensors.partial"
+    other.write_text("in the making")
+    be = gen_backend("cpu")
+    train.save(tmp_path / "run.safetensors", {"x": be.ones(3)})
+    train.save(tmp_path, {"x": be.ones(3)}, step=1)
+    assert other.exists()
+
+
 def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: Any) -> None:
     be = gen_backend("cpu")
     path = train.save(tmp_path / "run.safetensors", {"x": be.ones(3)})
@@ -200,12 +221,27 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkey
         ({"x": {1: 2}}, "x has the key 1"),
         ({"$x": 2}, "the state has the key"),
         ({"x": np.array(["a"])}, "x is of <U1"),
+        ({"a.b": np.ones(2), "a": {"b": np.zeros(2)}}, "a.b is the name of two arrays"),
+        ({"__metadata__": np.ones(2)}, "__metadata__ is the format's own name"),
     ],
 )
 def test_what_a_checkpoint_does_not_hold_is_refused(tmp_path: Path, state: Any, message: str) -> None:
     with pytest.raises(OperandError, match=message):
         train.save(tmp_path / "x.safetensors", state)
     assert not list(tmp_path.iterdir())
+
+
+def test_arrays_of_another_byte_order_come_back(tmp_path: Path) -> None:
+    path = train.save(tmp_path / "x.safetensors", {"x": np.arange(3, dtype=">f4")})
+    assert train.read(path)["x"].tolist() == [0, 1, 2]
+    assert train.load(path, {"x": np.zeros(3, "f4")})["x"].tolist() == [0, 1, 2]
+
+
+def test_a_state_is_a_dict_and_a_folder_has_files_by_step(tmp_path: Path) -> None:
+    with pytest.raises(OperandError, match="the state is a dict"):
+        train.save(tmp_path / "x.safetensors", [1])  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="is a folder; with step="):
+        train.save(tmp_path, {})
 
 
 def test_keep_asks_for_a_step(tmp_path: Path) -> None:

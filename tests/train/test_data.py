@@ -84,6 +84,18 @@ def test_a_state_of_other_data_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ParameterError, match="size is 4, and was 5"):
         other.set_state({**state, "position": 3})
     assert other.position == 0
+    with pytest.raises(ParameterError, match="drop_last is True, and was False"):  # it has no such batch
+        Batches(X, size=5, seed=1, drop_last=True).set_state({**state, "position": 4})
+    with pytest.raises(ParameterError, match="shuffle is False, and was True"):
+        Batches(X, size=5, seed=1, shuffle=False).set_state(state)
+
+
+def test_a_last_batch_that_leaves_a_rank_no_example_is_empty_there() -> None:
+    images = [np.full((2, 3), i, "f") for i in range(9)]
+    for rank in range(4):
+        found = [[x.shape for x in batch] for batch in Batches(images, X[:9], size=8, rank=rank, ranks=4)]
+        last = 1 if rank == 3 else 0
+        assert found == [[(2, 2, 3), (2,)], [(last, 2, 3), (last,)]]
 
 
 def test_batches_are_prepared_ahead_and_errors_come_through() -> None:

@@ -64,6 +64,8 @@ def test_the_values_are_those_of_the_definitions() -> None:
         lambda: schedules.one_cycle(0.1, 1),
         lambda: schedules.one_cycle(0.1, 10, rise=1.0),
         lambda: schedules.table({5: 0.1}),
+        lambda: schedules.step(0.1, 5, factor=0.0),  # of which the logarithm is taken on the device
+        lambda: schedules.exponential(0.1, -0.5),
     ],
 )
 def test_impossible_ones_are_refused(make: Any) -> None:

@@ -39,8 +39,46 @@ def test_logs_are_lines_and_rows_and_go_on(tmp_path: Path) -> None:
     assert all(x["time"] > 1e9 for x in found)
     with rows.open() as file:
         assert list(csv.reader(file)) == [["step", "loss", "rate"], *[[str(i), "1.5", "nan"] for i in range(1, 5)]]
-    with pytest.raises(OperandError, match="columns step, loss, rate, and a row step, loss"), Log(rows) as log:
-        log(5, loss=1.0)
+    with Log(rows) as log:
+        log(5, rate=0.5, loss=2.0)  # in another order
+        with pytest.raises(OperandError, match="columns step, loss, rate, and a row step, loss"):
+            log(6, loss=1.0)
+        with pytest.raises(OperandError, match="loss is a number or a tensor of one element, not"):
+            log(6, loss=be.ones(2), rate=0.5)
+        log(6, loss=3.0, rate=0.25)
+    assert rows.read_text().split()[-2:] == ["5,2.0,0.5", "6,3.0,0.25"]
+
+
+def test_a_log_goes_on_after_the_step_of_a_checkpoint(tmp_path: Path) -> None:
+    """Later rows of a run that was killed, and a last line that is half there, are taken out."""
+    lines, rows, board = tmp_path / "run.jsonl", tmp_path / "run.csv", tmp_path / "board"
+    with Log(lines, rows) as log:
+        for step in range(1, 6):
+            log(step, loss=step / 2)
+    lines.write_text(lines.read_text()[:-5])
+    rows.write_bytes(rows.read_bytes() + b"6,3")
+    whole = [json.loads(line)["step"] for line in lines.read_text().splitlines()[:4]]
+    assert whole == [1, 2, 3, 4]
+    with Log(lines, rows, done=3) as log:
+        log(4, loss=7.0)
+    assert [(x["step"], x["loss"]) for x in map(json.loads, lines.read_text().splitlines())] == [
+        (1, 0.5),
+        (2, 1.0),
+        (3, 1.5),
+        (4, 7.0),
+    ]
+    assert rows.read_text().split() == ["step,loss", "1,0.5", "2,1.0", "3,1.5", "4,7.0"]
+    rows.write_text("ste")
+    with Log(rows) as log:
+        log(1, loss=1.0)
+    assert rows.read_text().split() == ["step,loss", "1,1.0"] and sorted(x.name for x in tmp_path.iterdir()) == [
+        "run.csv",
+        "run.jsonl",
+    ]
+    pytest.importorskip("tensorboardX")
+    for done in (None, 3):
+        with Log(board, done=done) as log:
+            log(4, loss=1.0)
 
 
 def test_tensors_are_looked_at_late(tmp_path: Path) -> None:
@@ -101,7 +139,7 @@ def test_other_files_are_refused(tmp_path: Path, target: str) -> None:
 
 def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
     log = Log(tmp_path / "run.csv", every=1)
-    with pytest.raises(OperandError, match="of one element is watched"):
+    with pytest.raises(OperandError, match="loss is a number or a tensor of one element, not"):
         log(1, loss=be.ones(3))
     with pytest.raises(OperandError, match="none is 'step'"):
         log(2)
