@@ -35,7 +35,7 @@ from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
-from backends.cpu import attention, loops, openblas, products, shared_products
+from backends.cpu import attention, in_blocks, loops, products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -77,12 +77,13 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-#: The least work of kernels, of attention and of products that threads share.
+#: The least work of kernels, of attention, of products, and of what NumPy runs in blocks, that threads share.
 LEAST_WORK = (
     (printer, "PARALLEL_WORK"),
+    (printer, "LONG_WORK"),
     (attention, "ALONE"),
-    (shared_products, "SMALL"),
-    (shared_products, "PART"),
+    (products, "SHARED"),
+    (in_blocks, "BYTES"),
 )
 
 #: The most elements of operands by which derivatives are compared with differences.
@@ -106,23 +107,18 @@ def _numpy_in_blocks() -> Any:
 
 @contextmanager
 def _in_c() -> Iterator[None]:
-    """Products of few rows and loops in C, however little there is to do, and a few steps of a loop in each call."""
-    with patch.object(products, "SMALL", 1), patch.multiple(loops, LEAST=3, MOST=4):
+    """Products and loops in C, however little there is to do, and a few steps of a loop in each call."""
+    with patch.multiple(products, SMALL=1, SHARED=1), patch.multiple(loops, LEAST=3, MOST=4):
         yield
 
 
 @contextmanager
 def _in_threads() -> Iterator[None]:
-    """However little there is for each to do; products and attention, too."""
-    blas = openblas.threads()
-    before = blas.get() if blas else 0
+    """However little there is for each to do."""
     with ExitStack() as stack:
         stack.enter_context(override(num_threads=3))
         for module, name in LEAST_WORK:
             stack.enter_context(patch.object(module, name, 1))
-        if blas:
-            blas.set(3)
-            stack.callback(blas.set, before)
         yield
 
 
