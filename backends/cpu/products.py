@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu import openblas
 from backends.cpu.codegen.products import source
 from backends.cpu.mkl import described
-from backends.cpu.openblas import threads
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, empty_array
@@ -51,7 +51,7 @@ class Products:
 
     def __init__(self, backend: Any, blas: Callable[..., Any] | None = None) -> None:
         self.blas, self._backend, self._scratch = blas or np.matmul, backend, Scratch()
-        self._is_openblas = blas is None and threads() is not None
+        self._is_openblas = blas is None and openblas.threads() is not None
         self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
@@ -99,15 +99,15 @@ class Products:
         *stack, rows, columns = target.shape
         matrices = _addresses(stack, (x, y, target))
         strides = [stride // x.itemsize for z in (x, y, target) for stride in z.strides[-2:]]
-        count = len(matrices) // 3
-        words = array("q", [share_address(), thread_count(), 0, 0, matrices.buffer_info()[0], count])
-        words.extend([rows, x.shape[-1], columns, *strides, 0, 0])
+        threads, count = thread_count(), len(matrices) // 3
+        head = share_address(), threads, 0, 0, matrices.buffer_info()[0], count
+        words = array("q", [*head, rows, x.shape[-1], columns, *strides, 0, 0])
         problem, _ = words.buffer_info()
         size = functions["divide"](problem)
         size += -size % LINE
-        down, along = words[-2:]
-        with self._scratch.of(size * min(thread_count(), count * down * along)) as scratch:
-            words[2:4] = array("q", [scratch, size])
+        *_, down, along = words
+        with self._scratch.of(size * min(threads, count * down * along)) as scratch:
+            words[2], words[3] = scratch, size
             functions["multiply"](problem)
 
 
@@ -121,6 +121,8 @@ def _is_by_columns(target: np.ndarray) -> bool:
 
 def _addresses(stack: Sequence[int], arrays: Sequence[np.ndarray]) -> array[int]:
     """The addresses of the matrices of stacks, one after another from each array, broadcast."""
+    if not stack:
+        return array("q", map(HOST.address, arrays))
     found = [[HOST.address(x)] for x in arrays]
     for axis, size in enumerate(stack, -2 - len(stack)):
         for n, x in enumerate(arrays):
@@ -141,7 +143,8 @@ def _is_by_few_rows(x: np.ndarray, y: np.ndarray) -> bool:
 
 def is_in_elements(x: np.ndarray) -> bool:
     """Whether an array is aligned, and its strides are whole elements."""
-    return x.flags.aligned and not any(stride % x.itemsize for stride in x.strides)
+    flags = x.flags
+    return flags.aligned and (flags.forc or not any(stride % x.itemsize for stride in x.strides))
 
 
 def _is_target(out: np.ndarray, shape: tuple[int, ...], x: np.ndarray, y: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ PANELS = """
 #define UNROLLED _Pragma("GCC unroll 16")
 
 /* Steps of a loop, by which its own instructions weigh less, and the rows of y that are prefetched. */
-enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 16 };
+enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 8 };
 
 /* In elements; columns of y and out are contiguous. */
 typedef struct { word x_row, x_column, y_row, out_row; } strides;
@@ -93,7 +93,7 @@ enum { DEPTH = 1536 / sizeof(T), HELD = 768, APART = DEPTH + LANES };
 
 /* The most rows for which y is read as it is stored, where its own rows are within a page; and the least
    multiplications of a part of a product. */
-enum { FEW = 64, PAGE = 4096, PART = 1 << 20 };
+enum { FEW = 64, PAGE = 4096, PART = 1 << 18 };
 
 TILES(packed_tile, APART, 1)
 
