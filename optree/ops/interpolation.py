@@ -15,6 +15,7 @@ from optree.ops.indexing import Take
 from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
+from optree.ops.traits import longest_axis
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, in_dtype, number_of, variable_of
@@ -133,6 +134,10 @@ class Interpolate(Op):
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if any(batched[1:]) else self(*inputs)
+
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+        axis = longest_axis(shapes[0])
+        return None if axis is None else (axis, (axis, None, None))
 
     @portable
     def value(self, *arrays: Any) -> Any:
