@@ -380,10 +380,12 @@ def test_a_slightly_wrong_gradient_is_found(name: str, monkeypatch: pytest.Monke
             PROMISES["gradient"](example, None)
 
 
-def test_vecdot_of_halves_is_rounded_once():
-    """As NumPy's: no product is. All sums are exact in float32."""
-    x, y = (np.random.default_rng(0).integers(16, 48, (2, 50, 200)) / 16).astype("float16")
+def test_vecdot_of_halves_rounds_no_product():
+    """As NumPy's does not: products that are beyond float16, or whose last bits are, cancel."""
+    x = np.array([[300, -300], [1 + 2.0**-10, -1 - 2.0**-9]], "float16")
+    y = np.array([[300, 300], [1 + 2.0**-10, 1]], "float16")
     be = gen_backend("cpu")
     found = np.vecdot(be.array(x, dtype="float16"), be.array(y, dtype="float16")).asnumpyarray()
     assert found.dtype == np.float16
-    np.testing.assert_array_equal(found, (x.astype("float64") * y).sum(1).astype("float16"))
+    np.testing.assert_array_equal(found, np.vecdot(x, y))
+    np.testing.assert_array_equal(found, [0, 2.0**-20])
