@@ -71,7 +71,7 @@ def floating(*dtypes: np.dtype) -> np.dtype:
 
 def can_cast(given: np.dtype, wanted: np.dtype, casting: Any) -> bool:
     """As `numpy.can_cast`; between bfloat16 and float16 the rule is that from float32 to float16."""
-    if is_bfloat16(given) == is_bfloat16(wanted):
+    if given is wanted or is_bfloat16(given) == is_bfloat16(wanted):
         return given == wanted or bool(np.can_cast(given, wanted, casting))
     if FLOAT16 in (given, wanted):
         return bool(np.can_cast(FLOAT32, FLOAT16, casting))

@@ -64,7 +64,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     first, second = (normalise_axis(axis, x.ndim, "diagonal") for axis in (axis1, axis2))
     if first == second:
         raise AxisError(f"diagonal: axis1 and axis2 are two axes, not {axis1} and {axis2}")
-    moved = f.moveaxis(x, (first, second), (-2, -1))
+    moved = x if (first, second) == (x.ndim - 2, x.ndim - 1) else f.moveaxis(x, (first, second), (-2, -1))
     rows, columns = moved.shape[-2:]
     if rows is None or columns is None:
         raise ShapeError(f"diagonal: the sizes of the axes {axis1} and {axis2} of {describe(x)} must be known")

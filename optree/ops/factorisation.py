@@ -71,7 +71,7 @@ class MatrixOperator(LapackOperator, UnaryOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         (x,) = arrays
-        dtype = self.resolve_dtypes(x.dtype)[-1]
+        dtype = x.dtype if is_floating(x.dtype) else FLOAT64
         return rounded(as_array(self.compute(wide(x, dtype)), x), dtype, copy=False)
 
     def compute(self, x: Any) -> Any:

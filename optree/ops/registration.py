@@ -17,10 +17,10 @@ from optree.tree.types import is_huge
 #: Maximum operands of a variadic op's kernel.
 MOST = 64
 
-#: Maximum entries of the cache from a function's parameters by name to its op.
+#: Maximum entries of the cache from a function's parameters to its op.
 ARGUMENTS = 256
 
-#: The classes of parameters that are equal only if they are the same; 0.0 equals -0.0, and (1,) equals (True,).
+#: The classes of parameters that are cached, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
 
 
@@ -89,7 +89,7 @@ def _check_kernel(cls: Any) -> None:
 def _function_of(cls: Any, base: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
     plain = cls.function.__func__ is base.function.__func__ and cls.__call__ is base.__call__
-    call = _application(cls) if plain and len(cls.operands or ()) in (1, 2) else _general(cls)
+    call = _application(cls) if plain and cls.operands else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__
     call.__signature__ = inspect.Signature(cls.parameters())  # type: ignore[attr-defined]
@@ -106,38 +106,49 @@ def _general(cls: Any) -> Callable[..., Any]:
 
 
 def _application(cls: Any) -> Callable[..., Any]:
-    """`cls.function` of one or two operands, with a fast path for cached parameters by name and operand specs."""
+    """`cls.function`, with a fast path for cached parameters and operand specs."""
     new, origin, count, known = tuple.__new__, caller_origin, len(cls.operands), Cache("ops by arguments", ARGUMENTS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != count:
-            return cls.function(*args, **kwargs)
-        key = (*kwargs.items(), *map(type, kwargs.values())) if kwargs else None  # 1 is not True
+        key: Any = None
+        if kwargs or len(args) != count:
+            values = (*args[count:], *kwargs.values())
+            key = (values, *kwargs, *map(type, values))  # 1 is not True
+            if tuple in key:
+                key = (*key, *[(*map(type, value),) for value in values if type(value) is tuple])
         try:
             op = known.get(key)
         except TypeError:  # not hashable
             return cls.function(*args, **kwargs)
         if op is None:
-            if not all(type(value) in EXACT for value in kwargs.values()) or kwargs.keys() & set(cls.operands):
+            if len(args) < count or kwargs.keys() & set(cls.operands) or not all(map(_is_exact, (key or ((),))[0])):
                 return cls.function(*args, **kwargs)
-            op = known[key] = cls.make(**kwargs)
+            _, props = sorted_arguments(cls, args, kwargs)
+            op = known[key] = cls.make(**props)
         if count == 1:
-            (x,), y = args, None
+            x, y = args[0], None
             op_dict = op.applications.get((getattr(x, "spec", None),))
-        else:
-            x, y = args
+        elif count == 2:
+            x, y = args[0], args[1]
             first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
             op_dict = op.applications.get((first, second))
             if (first is int and is_huge(x)) or (second is int and is_huge(y)):
                 op_dict = None
+        else:
+            op_dict = None
         if op_dict is None:
-            return op(*args)
+            return op(*args[:count])
         node = new(OpTreeNode, (op_dict, x, y))
         node.spec = op_dict.value_spec
         node.origin = origin()
         return node
 
     return call
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether a parameter is equal only to itself and, up to the classes in it, to equal ones."""
+    return type(value) in EXACT or (type(value) is tuple and all(type(each) in EXACT for each in value))
 
 
 def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

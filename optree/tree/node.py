@@ -287,13 +287,13 @@ class Shared:
 
 def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     """A node, operands beyond two in a chain of ``args`` nodes."""
-    count = len(operands)
+    count, new, origin = len(operands), tuple.__new__, caller_origin()
     right = operands[-1] if count > 1 else None
     for i in range(count - 2, 0, -1):
-        right = OpTreeNode(ARGS, operands[i], right)
-    node = tuple.__new__(OpTreeNode, (op_dict, operands[0] if count else None, right))
-    node.spec = op_dict.value_spec
-    node.origin = caller_origin()
+        right = new(OpTreeNode, (ARGS, operands[i], right))
+        right.spec, right.origin = ARGS.value_spec, origin
+    node = new(OpTreeNode, (op_dict, operands[0] if count else None, right))
+    node.spec, node.origin = op_dict.value_spec, origin
     return node
 
 
@@ -363,42 +363,42 @@ def signature_of(
     numbers: dict[Any, int] = {}
     *pending, entry = reversed(roots)
     now: int = clock[0]
-    # Hot: every repeated assignment comes through here, so attributes are looked up outside the loop.
-    add, add_leaf, pop, push, number_of = key.append, leaves.append, pending.pop, pending.append, numbers.setdefault
+    # Hot: every repeated assignment comes through here. CPython calls `key.append(x)` faster than a bound method.
     while True:
         kind = entry.__class__
         if kind is OpTreeNode:
             count = len(numbers)
-            number = number_of(entry, count)
+            number = numbers.setdefault(entry, count)
             if number != count:
-                add(number)
+                key.append(number)
             else:
                 op_dict, left, right = entry
-                add(op_dict.token)
-                built = entry.origin[2]
-                if old is not None and built != now and built > since:
-                    old.append(entry)
+                key.append(op_dict.token)
+                if old is not None:
+                    built = entry.origin[2]
+                    if built != now and built > since:
+                        old.append(entry)
                 if right is None:
-                    add(None)
+                    key.append(None)
                 else:
-                    push(right)
+                    pending.append(right)
                 entry = left
                 continue
         elif kind in _PLAIN:
-            add(kind)
+            key.append(kind)
             if entry is not None:
-                add_leaf(entry)
+                leaves.append(entry)
         else:
             count = len(numbers)
-            number = number_of(entry, count)
+            number = numbers.setdefault(entry, count)
             if number != count:
-                add(number)
+                key.append(number)
             else:
-                add(entry.spec.token)
-                add_leaf(entry)
+                key.append(entry.spec.token)
+                leaves.append(entry)
         if not pending:
             break
-        entry = pop()
+        entry = pending.pop()
     return tuple(key), leaves
 
 

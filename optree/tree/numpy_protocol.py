@@ -89,7 +89,7 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     ours = NUMPY_FUNCTIONS.get(func)
     if ours is None:
         return NotImplemented
-    given, defaults = _bind(func, args, kwargs, [*sum(_parameters_of(ours), ())])
+    given, defaults = _bind(func, ours, args, kwargs)
     return _apply(func, ours, given, defaults)
 
 
@@ -186,12 +186,13 @@ def _defaults_of(func: Callable[..., Any], ours: Callable[..., Any]) -> dict[str
 
 
 def _bind(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[str]
+    func: Callable[..., Any], ours: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The arguments by name in NumPy's order, and NumPy's defaults."""
     signature, defaults, further = _signature_of(func)
     if signature is None:  # such functions have our parameters' order
-        return {**dict(zip(mine, args, strict=False)), **kwargs}, {}
+        required, optional = _parameters_of(ours)
+        return {**dict(zip((*required, *optional), args, strict=False)), **kwargs}, {}
     order = _order(func, len(args), tuple(kwargs))
     if order is not None:
         return {name: args[at] if at.__class__ is int else kwargs[at] for name, at in order}, defaults

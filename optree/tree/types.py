@@ -477,6 +477,8 @@ def without_lead(value: Shape, target: Shape) -> Shape:
 
 def integer_of(value: Any, what: str, least: int | None = None) -> int:
     """A user's integer as an int; OperandError, which names `what`, if it is none, or below the least."""
+    if type(value) is int and (least is None or value >= least):
+        return value  # a fast path
     is_integer = not isinstance(value, bool) and hasattr(value, "__index__") and not np.ndim(value)
     if not is_integer or (least is not None and value < least):
         bound = "" if least is None else f" of {least} or more"
