@@ -34,6 +34,9 @@ from optree.tree.types import TensorType
 #: Maximum entries of a step's cache of fast calls, by shapes, and the maximum layouts of each.
 SHAPES, ENTRIES = 256, 4
 
+#: The status of a fast call that has not run, because a write would overlap a read.
+OVERLAPS = 2
+
 #: The stage of a store that follows all stages.
 AFTER_STAGES = inf
 
@@ -48,7 +51,7 @@ class FastCall(Protocol):
         Returns
         -------
         int
-            0 if it has run, 1 if an array has another layout, 2 if a write overlaps a read,
+            0 if it has run, 1 if an array has another layout, 2 (`OVERLAPS`) if a write overlaps a read,
             and 3 if there is no memory for scratch arrays.
         """
 
@@ -390,8 +393,10 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, the shapes and dtypes of the arrays that it is given anew, and the kernel's `input_shapes`.
-_Entry = tuple[FastCall, list[Any], Any]
+#: A fast call, the shapes and dtypes of the arrays that it is given anew, the kernel's `input_shapes`; and None, or the
+#: fast call where that one would overwrite what it reads, and the values that are then computed in new arrays of these
+#: shapes and dtypes, and copied to their targets.
+_Entry = tuple[FastCall, list[Any], Any, tuple[FastCall, list[Any]] | None]
 
 
 class KernelStep:
@@ -449,18 +454,31 @@ class KernelStep:
     def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> FastCall | None:
         """Run by the first of some fast calls whose layout is that of the arrays; None if there is none."""
         for known in entries:
-            entry, new, input_shapes = known
+            entry, new, input_shapes, apart = known
             if input_shapes and input_shapes != self.kernel.input_shapes(values):
                 continue
             for i, shape, dtype in new:
                 values[i] = self.kernel.memory.empty(shape, dtype)
-            if not entry.run(values):
+            status = entry.run(values)
+            if status == OVERLAPS and apart is not None:
+                status = self._entered_apart(*apart, values)
+            if not status:
                 for i, target, assignment in self.assigned:
                     values[i] = values[assignment] = values[target]
                 if entries is not self._last:
                     self._last = [known]
                 return entry
         return None
+
+    def _entered_apart(self, call: FastCall, copied: list[Any], values: list[Any]) -> int:
+        """Run by a fast call that stores some values in new arrays, and copy these to their targets; its status."""
+        for i, shape, dtype, _ in copied:
+            values[i] = self.kernel.memory.empty(shape, dtype)
+        status = call.run(values)
+        if not status:
+            for i, _, _, target in copied:
+                values[target][...] = values[i]
+        return status
 
     def _shapes(self, values: list[Any]) -> tuple[Any, ...]:
         """The shapes of the arrays that exist before the step."""
@@ -492,14 +510,17 @@ class KernelStep:
         has_run = outputs is not None
         if outputs is None:
             outputs = list(run_steps(self._fallback, [], taker(kernel.writes), _unnoted, values))
+        apart = {i for i, x, target in zip(kernel.writes, given, targets, strict=True) if target is not x}
+        for i, output in zip(kernel.writes, outputs, strict=True):
+            values[i] = output
+        fast = self._remember(values, apart) if has_run and apart <= self.target_of.keys() else None
         for i, output, x in zip(kernel.writes, outputs, given, strict=True):
             if x is not None and output is not x:
                 x[...] = output
-            values[i] = output if x is None else x
+                values[i] = x
         for i, _, assignment in self.assigned:
             values[assignment] = values[i]
-        is_direct = all(x is y for x, y in zip(targets, given, strict=True))
-        return self._remember(values) if has_run and is_direct else None
+        return fast
 
     @cached_property
     def _fallback(self) -> list[Step]:
@@ -518,12 +539,18 @@ class KernelStep:
             for i, x, stage in zip(kernel.writes, given, stages, strict=True)
         ]
 
-    def _remember(self, values: list[Any]) -> FastCall | None:
-        """Cache the fast call for arrays of this layout."""
+    def _remember(self, values: list[Any], apart: Set[int]) -> FastCall | None:
+        """Cache the fast call for arrays of this layout; some values were computed apart from their targets."""
         entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:
             new = [(i, values[i].shape, values[i].dtype) for i in self.plannable if i not in self.persistent]
-            shapes, known = self._shapes(values), (entry, new, self.kernel.input_shapes(values))
+            beside = None
+            if apart:
+                written = [i if i in apart else self.target_of.get(i, i) for i in self.kernel.writes]
+                call = self.kernel.entry(values, written)
+                copied = [(i, values[i].shape, values[i].dtype, self.target_of[i]) for i in apart]
+                beside = None if call is None else (call, copied)
+            shapes, known = self._shapes(values), (entry, new, self.kernel.input_shapes(values), beside)
             # A new list: another thread may be iterating over the old one.
             self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
             self._last = [known]
