@@ -106,8 +106,6 @@ class Backend(RandomMethods):
         "show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
 
-    #: Whether it has neon's shapes, ties and methods.
-    is_neon: ClassVar[bool] = False
     #: The compatibility modes of the class.
     modes: ClassVar[tuple[str | None, ...]] = (None,)
 
@@ -324,12 +322,16 @@ class Backend(RandomMethods):
             if op_dict.op.__class__ is not Assign:
                 key, leaves = tree.ran = tree.ran or signature_of_evaluated(trees)
                 return [self.tensor_of(self._run(key, leaves, trees)[0])]
+        assigns = False
         for tree in trees:
-            if not isinstance(tree, Variable) and type(tree) not in NUMBERS:
+            if tree.__class__ is OpTreeNode:
+                op_dict, _, _ = tree
+                assigns = assigns or isinstance(op_dict.op, Assign)
+            elif not isinstance(tree, Variable) and type(tree) not in NUMBERS:
                 raise OperandError(f"evaluate: a tree, tensor or number is wanted in the list, not {describe(tree)}")
         if not trees:
             return []
-        if any(isinstance(tree, OpTreeNode) and isinstance(tree.op, Assign) for tree in trees):
+        if assigns:
             for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
@@ -384,7 +386,11 @@ class Backend(RandomMethods):
         if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
-        return plan.run([x.array if x.__class__ is Tensor else self.value_of(x, False) for x in leaves], roots)
+        values = [
+            x.array if x.__class__ is Tensor else x if x.__class__ in NUMBERS else self.value_of(x, False)
+            for x in leaves
+        ]
+        return plan.run(values, roots)
 
     def _is_foreign(self, roots: Sequence[Any]) -> bool:
         """Whether one of the trees is on another backend."""

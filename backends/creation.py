@@ -12,7 +12,7 @@ from optree.dtypes import is_floating, rounded
 from optree.errors import BackendError, DTypeError, OperandError, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import array_of, as_dtype, check_fits
-from optree.tree.variable import Variable, is_neon
+from optree.tree.variable import Variable
 
 _ALWAYS_ACTIVE = nullcontext()
 
@@ -24,6 +24,8 @@ class Creation:
     batch_size: int
     compat_mode: str | None
 
+    #: Whether it has neon's shapes, ties and methods.
+    is_neon: ClassVar[bool] = False
     #: The class of its tensors.
     tensor_cls: ClassVar[type[Tensor]] = Tensor
 
@@ -73,7 +75,7 @@ class Creation:
 
     def over(self, array: Any, name: str | None = None) -> Any:
         """A tensor over an array, without the checks of `adopt`."""
-        if is_neon(self) and array.ndim < 2:
+        if self.is_neon and array.ndim < 2:
             array = array.reshape(-1, 1)
         return self.tensor_cls(self, array, name)
 
@@ -84,7 +86,7 @@ class Creation:
                 n is None for n in sizes
             )
             raise OperandError(f"a shape is of sizes of 0 or more, not {brief(shape)}{unknown}")
-        if is_neon(self) and len(sizes) < 2:
+        if self.is_neon and len(sizes) < 2:
             sizes = (*sizes, 1, 1)[:2]
         return tuple(int(n) for n in sizes)
 
@@ -124,7 +126,7 @@ class Creation:
         if not known and not all(isinstance(value, int) for value in array.flat):
             raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
-        keeps = keeps or (dtype is None and array.dtype.kind == "b" and not is_neon(self))
+        keeps = keeps or (dtype is None and array.dtype.kind == "b" and not self.is_neon)
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
         if not isinstance(values, np.ndarray):  # an array's integers wrap around, as in NumPy
             check_fits(array, wanted, "array")

@@ -20,6 +20,7 @@ import numpy as np
 
 from backends.cpu.compiler import compile_source
 from backends.execution.memory import LINE
+from optree.compile.steps import taker
 from optree.settings import thread_count
 
 #: The offset of the bytes in a `bytes` object.
@@ -234,7 +235,8 @@ class KernelEntry:
             low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
             record += [i, x.ndim, x.dtype.alignment, low, high + x.itemsize, *x.shape, *x.strides]
         self._record = np.array([*record, *in_place, *words, *offsets], np.int64)
-        self._start, self._parallel, self._numbers = self._record.ctypes.data, bool(sharing), [i for i, _ in numbers]
+        self._start, self._parallel = self._record.ctypes.data, bool(sharing)
+        self._numbers = taker([i for i, _ in numbers])
         self._pack = Struct("qq" + "".join(FORMATS[dtype.kind] for _, dtype in numbers)).pack
         self._enter: Callable[[bytes, list[Any]], int] = enter()  # type: ignore[assignment]  # asked for before
         self.run: Callable[[list[Any]], int] = self._packed
@@ -244,10 +246,10 @@ class KernelEntry:
     def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
         if self._parallel:
             return self._packed
-        call = partial(self._enter, self._pack(self._start, 1, *[values[i] for i in self._numbers]))
+        call = partial(self._enter, self._pack(self._start, 1, *self._numbers(values)))
         call.entry = self  # type: ignore[attr-defined]  # a reference to the record that the packed bytes point to
         return call
 
     def _packed(self, values: list[Any]) -> int:
         threads = thread_count() if self._parallel else 1
-        return self._enter(self._pack(self._start, threads, *[values[i] for i in self._numbers]), values)
+        return self._enter(self._pack(self._start, threads, *self._numbers(values)), values)

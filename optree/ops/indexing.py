@@ -15,7 +15,7 @@ from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
-from optree.ops.shape import Slice
+from optree.ops.shape import Slice, part
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 from optree.registry import f, numpy_function
 from optree.tree import indexing as indices
@@ -267,8 +267,7 @@ class Gather(TemplateOperator, Indexing):
 
     @classmethod
     def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
-        x, template, arrays = parsed(x, index, "gather")
-        return pick(x, template, arrays)
+        return part(x, index, "gather")
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, *rest = shapes

@@ -17,7 +17,7 @@ from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon, variable_of
+from optree.tree.variable import Variable, as_operand, as_variable, is_neon, spec_of, variable_of
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -87,6 +87,10 @@ class Transpose(ViewOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(shapes[0][axis] for axis in self.axes)
 
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return as_array(arrays[0]).transpose(self.axes)
+
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.transpose(inputs[0], (0, *shifted(self.axes)))
 
@@ -149,7 +153,7 @@ class Reshape(ReshapeOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        return np.reshape(arrays[0], self.newshape)
+        return as_array(arrays[0]).reshape(self.newshape)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         (x,) = inputs
@@ -326,9 +330,7 @@ class Slice(ViewOperator, MorphOperator):
 
     @classmethod
     def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
-        x = as_operand(x, "slice")
-        template, arrays = indices.parse(_as_slices(index), as_variable(x).shape, "slice")
-        return OPS["gather"].make(index=template)(x, *arrays) if arrays else cls.make(index=template)(x)
+        return part(x, _as_slices(index), "slice")
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         template = indices.as_template(self.index, types[0].shape, "slice")
@@ -357,6 +359,21 @@ class Slice(ViewOperator, MorphOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [Unslice.make(index=self.index)(delta, x)]
+
+
+def part(x: Any, index: Any, what: str) -> Any:
+    """The elements at a NumPy-style index: a slice, or gathered where there are arrays in it."""
+    x = as_operand(x, what)
+    spec = spec_of(x)
+    known = indices.known_slice(spec, index)
+    if known is not None:
+        return known(x)
+    template, arrays = indices.parse(index, as_variable(x).shape, what)
+    if arrays:
+        return OPS["gather"].make(index=template)(x, *arrays)
+    tree = Slice.make(index=template)(x)
+    indices.remember_slice(spec, index, tree.op)
+    return tree
 
 
 def _as_slices(index: Any) -> Any:

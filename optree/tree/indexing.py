@@ -7,11 +7,13 @@ arrays in it, which are operands and have values only at run time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import check_unmasked, is_any
+from optree.cache import Cache
 from optree.errors import AxisError, DTypeError, OperandError
 from optree.tree.types import Shape, broadcast
 from optree.tree.variable import Variable
@@ -24,6 +26,14 @@ Template = tuple[Any, ...]
 
 #: All of an axis.
 EVERYTHING = (None, None, None)
+
+#: The classes of a slice's start, stop and step in a `plain_key`.
+_ENDS = (int, NoneType)
+
+#: Maximum entries of the cache from specs and indices to the ops of slices.
+SLICES = 4096
+
+_slices = Cache("slices by index", SLICES)
 
 
 def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
@@ -61,17 +71,33 @@ def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
 
 
 def plain_key(index: Any) -> Any:
-    """A key, for caches, of an index that is an integer, a slice, or a tuple of these; None of any other."""
-    kind = index.__class__
-    if kind is int:
-        return index
-    if kind is slice:
-        key = slice, index.start, index.stop, index.step
-        return key if all(part is None or part.__class__ is int for part in key[1:]) else None
-    if kind is not tuple:
-        return None
-    keys = [None if entry.__class__ is tuple else plain_key(entry) for entry in index]
-    return None if None in keys else tuple(keys)
+    """A key, for caches, of an index of integers, slices, None and an ellipsis; None of any other."""
+    key = []
+    for entry in index if index.__class__ is tuple else (index,):
+        kind = entry.__class__
+        if kind is slice:
+            start, stop, step = entry.start, entry.stop, entry.step
+            if not (start.__class__ in _ENDS and stop.__class__ in _ENDS and step.__class__ in _ENDS):
+                return None
+            key.append((start, stop, step))
+        elif kind is int or entry is None or entry is Ellipsis:
+            key.append(entry)
+        else:
+            return None
+    return tuple(key)
+
+
+def known_slice(spec: Any, index: Any) -> Any:
+    """The op that gives the part at an index that operands of this spec have had before; None if there is none."""
+    key = plain_key(index)
+    return None if key is None else _slices.get((spec, key))
+
+
+def remember_slice(spec: Any, index: Any, op: Any) -> None:
+    """Cache the op that gives the part at an index of operands of this spec."""
+    key = plain_key(index)
+    if key is not None:
+        _slices[spec, key] = op
 
 
 def as_template(index: Any, shape: Shape, what: str) -> Template:

@@ -21,6 +21,7 @@ from optree.dtypes import can_cast
 from optree.errors import DTypeError, ShapeError, describe
 from optree.locks import Locked
 from optree.registry import f
+from optree.tree.indexing import is_everything
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
@@ -40,24 +41,6 @@ BYTES = 1 << 26
 BASIC = (int, slice, NoneType, EllipsisType)
 
 _running = Locked()
-
-
-class Memory:
-    """The memory of a tensor and its views, as the lazy values that read it know it.
-
-    Attributes
-    ----------
-    is_shared : bool
-        Whether another library may write to it, unseen: what reads it runs at once.
-    holder : weakref.ref or None
-        The last `LazyValue` over it.
-    """
-
-    __slots__ = ("holder", "is_shared")
-
-    def __init__(self) -> None:
-        self.is_shared = False
-        self.holder: Any = None
 
 
 class _Entry(ref):
@@ -88,15 +71,6 @@ def _alive() -> list[LazyValue]:
     return [found for entry in list(lazy_values.values()) if (found := entry()) is not None]
 
 
-def memory_of(tensor: Tensor) -> Memory:
-    """A tensor's memory."""
-    root = tensor.root
-    if root.memory is None:
-        root.memory = Memory()
-    memory: Memory = root.memory
-    return memory
-
-
 class LazyValue:
     """A tensor, or a tree whose value becomes one when it is asked for.
 
@@ -109,8 +83,8 @@ class LazyValue:
 
     Attributes
     ----------
-    sources : set of Memory
-        The memory that is read: at least that of the tensors in the tree.
+    sources : set of Tensor
+        The owners of the memory that is read (`Tensor.root`): at least those of the tensors in the tree.
     operations : int
         The nodes of the tree, or more.
     since : int
@@ -166,9 +140,9 @@ class LazyValue:
 
     def _hold(self, tensor: Tensor) -> None:
         """Have a tensor as the value."""
-        memory = memory_of(tensor)
-        memory.holder = ref(self)
-        self.sources, self.operations, self.was_assigned = {memory}, 0, False
+        root = tensor.root
+        root.holder = ref(self)
+        self.sources, self.operations, self.was_assigned = {root}, 0, False
         self._tensor, self._base = tensor, None
         self._tree = None  # last: other threads look here first
 
@@ -233,7 +207,7 @@ class LazyValue:
             if isinstance(value, LazyValue):
                 if value._tree is not None and self._takes(tensor, index, value):
                     return
-                if memory_of(tensor) not in value.sources and not value.was_assigned:
+                if tensor.root not in value.sources and not value.was_assigned:
                     value.was_assigned = True  # it runs with this assignment, and at a second one before: never thrice
                 elif value._tensor is None:
                     force([value])
@@ -245,7 +219,7 @@ class LazyValue:
         entries = index if index.__class__ is tuple else (index,)
         if any(x.__class__ not in BASIC for x in entries) or any(view() is not None for view in value._views):
             return False
-        target = tensor[index]
+        target = tensor if is_everything(index) else tensor[index]
         if target.shape != value.tree.shape or target.dtype != value.tree.dtype:
             return False
         value._write(lambda tree: target.__setitem__(Ellipsis, tree))
@@ -278,7 +252,7 @@ class LazyValue:
             tensor = self._cleared(value)
             if not isinstance(value, LazyValue) or value._tree is None:
                 tensor[...] = self._result(operation, value)
-            elif memory_of(tensor) in value.sources:
+            elif tensor.root in value.sources:
                 after = tensor.backend.empty_like(value._tree)
                 result = self._result(operation, value)
                 value._write(lambda tree: tensor.backend.update([(tensor, result), (after, tree)]))
@@ -304,10 +278,10 @@ class LazyValue:
         The value itself stays lazy, unless another has run it.
         """
         tensor = self.tensor
-        memory = memory_of(tensor)
-        wanted = [each for each in _alive() if each is not value and memory in each.sources]
+        root = tensor.root
+        wanted = [each for each in _alive() if each is not value and root in each.sources]
         if isinstance(value, LazyValue) and value._tree is not None:
-            wanted += [each for each in _lazy_in([value._tree]) if each is not value]
+            wanted += [each for each in _lazy_in([value._tree])[0] if each is not value]
         force(wanted, now=False)
         return tensor
 
@@ -328,7 +302,10 @@ class LazyValue:
         """Run the value at once if it may not be lazy, or the oldest ones if they are too many."""
         if self._tree is None:
             return
-        if any(memory.is_shared for memory in self.sources) or self._is_long():
+        is_shared = False
+        for root in self.sources:  # any() would take a generator
+            is_shared = is_shared or root.is_shared
+        if is_shared or self._is_long():
             force([self])
         if len(lazy_values) > TREES:
             force(_alive()[:1], now=False)
@@ -344,10 +321,10 @@ def _operands(entry: Any) -> list[Any]:
     return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
 
 
-def _survey(tree: OpTreeNode) -> tuple[set[Memory], int, int]:
-    """The memories that a tree reads, its operations, or more, and those counted before the first of them."""
+def _survey(tree: OpTreeNode) -> tuple[set[Tensor], int, int]:
+    """The owners of what a tree reads, its operations, or more, and those counted before the first of them."""
     # Hot: every operation of arrays comes through here.
-    sources: set[Memory] = set()
+    sources: set[Tensor] = set()
     operations, attached, new = 1, 0, 1
     since = counted = _counted[0]
     seen: set[int] = set()
@@ -356,7 +333,7 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int, int]:
         entry = pending.pop()
         kind = entry.__class__
         if kind is Tensor:
-            sources.add((entry.memory if entry.base is None else None) or memory_of(entry))
+            sources.add(entry if entry.base is None else entry.root)
             attached += entry.array.nbytes
         elif kind is OpTreeNode:
             key = id(entry)
@@ -377,8 +354,8 @@ def _survey(tree: OpTreeNode) -> tuple[set[Memory], int, int]:
     return sources, min(operations, counted - since), since
 
 
-def _lazy_in(trees: Iterable[Any]) -> list[LazyValue]:
-    """The lazy values with a tree within these, except views, which follow from their bases."""
+def _lazy_in(trees: Iterable[Any]) -> tuple[list[LazyValue], set[int]]:
+    """The lazy values with a tree within these, except views, which follow from their bases; and all nodes' ids."""
     found = []
 
     def add(node: Any) -> bool:
@@ -388,8 +365,8 @@ def _lazy_in(trees: Iterable[Any]) -> list[LazyValue]:
             found.append(held)
         return True
 
-    _reached(trees, add)
-    return found
+    inside = _reached(trees, add)
+    return found, inside
 
 
 def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
@@ -403,6 +380,8 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
     now : bool
         Whether the values are asked for. If not, an error of one is raised when it is.
     """
+    if not wanted:
+        return
     with _running.lock:
         trees = []
         for each in wanted:
@@ -413,23 +392,25 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
                 trees.append(owner._tree)
         if not trees:
             return
-        found = _lazy_in(trees)
-        wanted_trees = [each._tree for each in found]
-        shared = _shared(wanted_trees) if len(lazy_values) > len(found) else []
+        found, inside = _lazy_in(trees)
+        wanted_trees: list[Any] = [each._tree for each in found]
+        shared = _shared(wanted_trees, inside) if len(lazy_values) > len(found) else []
         try:
-            tensors = trees[0].backend.evaluate([*wanted_trees, *shared])
+            tensors = trees[0].backend.evaluate(wanted_trees + shared)
         except Exception as error:
             if now:
                 raise
             _set_aside(found, error)
         else:
-            _give(found, tensors[: len(found)], dict(zip(shared, tensors[len(found) :], strict=True)))
+            _give(found, tensors[: len(found)], list(zip(shared, tensors[len(found) :], strict=True)))
 
 
-def _shared(trees: Sequence[Any]) -> list[Any]:
-    """The largest subtrees of trees, but for themselves and views, that are in trees of other lazy values."""
+def _shared(trees: Sequence[Any], inside: set[int]) -> list[Any]:
+    """The largest subtrees of trees, but for themselves and views, that are in trees of other lazy values.
+
+    `inside` are the ids of all nodes of the trees.
+    """
     tops = {id(tree) for tree in trees}
-    inside = _reached(trees, lambda _: True)
     found: list[Any] = []
 
     def is_outside(node: Any) -> bool:
@@ -471,28 +452,24 @@ def _set_aside(found: Sequence[LazyValue], error: Exception) -> None:
             force([each], now=False)
 
 
-def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor], shared: dict[Any, Tensor] | None = None) -> None:
-    """Give lazy values their tensors, and these and the shared ones to the trees that stay lazy."""
-    computed: dict[Any, Tensor] = dict(shared or {})
-    for each, tensor in zip(found, tensors, strict=True):
-        _have(each, tensor, computed)
-    if lazy_values:
-        _substitute(computed)
-
-
-def _have(owner: LazyValue, tensor: Tensor, computed: dict[Any, Tensor]) -> None:
-    """Give a lazy value its tensor, and its views theirs; the trees' tensors are added to `computed`."""
-    pending = [(owner, tensor)]
-    while pending:
-        each, value = pending.pop()
+def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor], shared: Sequence[tuple[Any, Tensor]] = ()) -> None:
+    """Give lazy values and their views their tensors, and these and the shared ones to the trees that stay lazy."""
+    computed: dict[Any, Tensor] = dict(shared)
+    pending = list(zip(found, tensors, strict=True))
+    for each, tensor in pending:
         tree = each._tree
         if tree is None:
             continue
-        computed[tree] = value
+        computed[tree] = tensor
         lazy_values.pop(id(tree), None)
-        each._hold(value)
-        views, each._views = [view() for view in each._views], ()
-        pending += [(view, value._view(view._tree)) for view in views if view is not None and view._tree is not None]
+        each._hold(tensor)
+        for entry in each._views:
+            view = entry()
+            if view is not None and view._tree is not None:
+                pending.append((view, tensor._view(view._tree)))
+        each._views = ()
+    if lazy_values:
+        _substitute(computed)
 
 
 def _substitute(computed: dict[Any, Tensor]) -> None:
@@ -511,9 +488,8 @@ def _substitute(computed: dict[Any, Tensor]) -> None:
 
 def settle(targets: Iterable[Tensor]) -> None:
     """Run the lazy values that read these tensors, which are about to be written."""
-    memories = {memory for target in targets if (memory := target.root.memory) is not None}
-    if memories:
-        force([each for each in _alive() if not memories.isdisjoint(each.sources)], now=False)
+    roots = {target.root for target in targets}
+    force([each for each in _alive() if not roots.isdisjoint(each.sources)], now=False)
 
 
 def _spare() -> None:
@@ -531,7 +507,7 @@ def _spare() -> None:
 
 
 def _is_held(tensor: Tensor) -> bool:
-    holder = memory_of(tensor).holder
+    holder = tensor.root.holder
     return holder is not None and holder() is not None
 
 

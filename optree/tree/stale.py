@@ -69,8 +69,8 @@ def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
 
     It raises StaleTreeError, as `signature_of_assigned` does.
     """
-    nodes = [root for root in roots if root.__class__ is OpTreeNode]
-    new = [node for node in nodes if node.ran is None and not node.ran_beside]
+    nodes = roots if len(roots) == 1 else [root for root in roots if root.__class__ is OpTreeNode]
+    new = [node for node in nodes if node.__class__ is OpTreeNode and node.ran is None and not node.ran_beside]
     if not new:
         return signature_of(roots)
     code, offset, built = new[0].origin

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
 
 
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
@@ -22,18 +22,30 @@ def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
         If an op cannot be applied to a replacement.
     """
     made: dict[int, Any] = {id(old): new for old, new in mapping.items()}
-    for entry in post_order(roots, lambda entry: () if id(entry) in made else inputs_of(entry)):
+    pending = [root for root in roots if has_inputs(root)]
+    while pending:
+        entry = pending[-1]
         if id(entry) in made:
+            pending.pop()
             continue
         operands = inputs_of(entry)
+        below = [x for x in operands if id(x) not in made and has_inputs(x)]
+        if below:
+            pending += below
+            continue
         new = [made.get(id(x), x) for x in operands]
-        if all(a is b for a, b in zip(operands, new, strict=True)):
+        if all(map(is_, operands, new)):
             made[id(entry)] = entry
-        elif isinstance(entry, Tensor):
-            made[id(entry)] = entry.view_op(*new)
-        else:
+        elif entry.__class__ is OpTreeNode:
             made[id(entry)] = entry.op.node_of(*new)
+        else:
+            made[id(entry)] = entry.view_op(*new)
     return [made.get(id(root), root) for root in roots]
+
+
+def has_inputs(entry: Any) -> bool:
+    """Whether it is a node, or a view of a tensor."""
+    return entry.__class__ is OpTreeNode or (isinstance(entry, Tensor) and entry.base is not None)
 
 
 def inputs_of(entry: Any) -> list[Any]:

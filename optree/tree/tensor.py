@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
-from weakref import ref
 
 import numpy as np
 
@@ -24,18 +23,13 @@ SPECS = 4096
 
 _specs = Cache("specs of arrays", SPECS)
 
-#: Maximum entries of the cache from specs and indices to the ops of views.
-SLICES = 4096
-
-_slices = Cache("views of tensors", SLICES)
-
 #: The applications of assignments.
 _assignments = APPLICATIONS.setdefault("assign", applications.new_cache())
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:
     """The spec of a tensor over an array, cached by dtype, shape and backend."""
-    key = array.dtype, array.shape, ref(backend)
+    key = array.dtype, array.shape, backend.home
     found = _specs.get(key)
     if found is None:
         found = Spec(TensorType(array.dtype, array.shape), backend)
@@ -68,7 +62,7 @@ class Tensor(Variable):
 
     __slots__ = (
         *("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op"),
-        *("memory", "runs", "writer", "written"),
+        *("holder", "is_shared", "runs", "writer", "written"),
     )
 
     #: Functions may still run when the interpreter has cleared its modules.
@@ -81,18 +75,21 @@ class Tensor(Variable):
     writer: Origin | str | None
     #: Of a tensor that is no view: the origins of trees that were assigned to it, by bytecode offset.
     runs: dict[Any, Origin] | None
-    #: Of a tensor that is no view: its memory as `optree.tree.lazy` knows it, if that does.
-    memory: Any
+    #: Of a tensor that is no view: a weak reference to the last `optree.tree.lazy.LazyValue` over it; and whether
+    #: another library may write to it, unseen, so that what reads it must not be lazy.
+    holder: Any
+    is_shared: bool
 
     def __init__(
         self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
     ) -> None:
         self.array = array
         self._backend = backend
-        self.name, self.base, self.view_op = check_name(name), base, view
+        self.name, self.base, self.view_op = name if name is None else check_name(name), base, view
         self.spec = _spec_of(array, backend)
         self.origin = caller_origin()
-        self.written, self.writer, self.runs, self.memory = 0, None, None, None
+        self.written, self.writer, self.runs = 0, None, None
+        self.holder, self.is_shared = None, False
 
     # Properties
 
@@ -304,24 +301,16 @@ class Tensor(Variable):
 
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices; a tree of the gathered values for index arrays."""
-        found = self._known_part(index)
-        if found is not None:
-            return found
+        known = indices.known_slice(self.spec, index)
+        if known is not None:
+            return self._viewed(known)
         template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
         return OPS["gather"].make(index=template)(self, *arrays) if arrays else self._part(index, template)
-
-    def _known_part(self, index: Any) -> Tensor | None:
-        """The view at an index that a tensor of this shape has had before."""
-        key = indices.plain_key(index)
-        op = None if key is None else _slices.get((self.spec, key))
-        return None if op is None else self._viewed(op)
 
     def _part(self, index: Any, template: indices.Template) -> Tensor:
         """The view at an index without arrays, which is cached."""
         found = self._view(OPS["slice"].make(index=template)(self))
-        key = indices.plain_key(index)
-        if key is not None:
-            _slices[self.spec, key] = found.view_op
+        indices.remember_slice(self.spec, index, found.view_op)
         return found
 
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
@@ -346,20 +335,21 @@ class Tensor(Variable):
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:
-            target = self._known_part(index)
-            if target is None:
+            op = indices.known_slice(self.spec, index)
+            if op is None:
                 template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
                 if arrays:
                     f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
                     return
-                target = self._part(index, template)
-            if not (part and value.view_op == target.view_op):  # as t[2:5] += 1 ends
-                self._backend.execute(target._assignment(value))
+                op = self._part(index, template).view_op
+            if not (part and value.view_op == op):  # as t[2:5] += 1 ends
+                self._backend.execute(self._viewed(op)._assignment(value))
 
     def _assignment(self, value: Any) -> Any:
         """The node that assigns an operand to this tensor; cached applications take a fast path."""
         op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
-        if op_dict is None or is_narrow(self.spec.type.dtype) or self.rounding or is_huge(value):
+        is_rounded = self.rounding or (self._backend.stochastic_round and is_narrow(self.spec.type.dtype))
+        if op_dict is None or is_rounded or (value.__class__ is int and is_huge(value)):
             return OPS["assign"].make()(self, value)
         node = tuple.__new__(applications.Node, (op_dict, self, value))
         node.spec, node.origin = op_dict.value_spec, caller_origin()

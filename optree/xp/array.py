@@ -10,7 +10,7 @@ import numpy as np
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.registry import FUNCTIONS, f
 from optree.tree import numpy_protocol
-from optree.tree.lazy import LazyValue, memory_of, own
+from optree.tree.lazy import LazyValue, own
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
@@ -266,7 +266,7 @@ class Array(LazyValue):
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.tensor.__dlpack__(**options)
         if not options.get("copy"):
-            memory_of(self.tensor).is_shared = True
+            self.tensor.root.is_shared = True
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

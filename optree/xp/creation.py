@@ -10,7 +10,7 @@ import numpy as np
 from optree.dtypes import rounded
 from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
-from optree.tree.lazy import memory_of, own
+from optree.tree.lazy import own
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
@@ -71,7 +71,7 @@ def _adopted(backend: Any, given: np.ndarray) -> Tensor:
 
 def _shared(tensor: Tensor) -> Array:
     """The array of memory that others may write to."""
-    memory_of(tensor).is_shared = True
+    tensor.root.is_shared = True
     return Array(tensor)
 
 

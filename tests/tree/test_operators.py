@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import operator
-import sys
 from collections.abc import Callable
 from typing import Any, assert_type
 
 import numpy as np
 import pytest
+from harness.calls import calls_of
 
 from backends import Backend, gen_backend
 from optree import Op, Tensor, TensorType, Variable
@@ -91,17 +91,6 @@ def test_plus_and_divmod_are_pythons(cpu: Backend) -> None:
         operator.pos(x > 0)
     for got, wanted in ((divmod(x, 2), divmod(x.get(), 2)), (divmod(2, x), divmod(2, x.get()))):
         assert [tree.asnumpyarray().tolist() for tree in got] == [value.tolist() for value in wanted]
-
-
-def calls_of(run: Callable[[], Any]) -> list[str]:
-    """The Python functions that run, without the first."""
-    found: list[str] = []
-    sys.setprofile(lambda frame, event, _: found.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return found[1:]
 
 
 @pytest.mark.parametrize(

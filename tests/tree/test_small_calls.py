@@ -1,0 +1,138 @@
+"""Small arrays, where a line costs what Python does around the work: bounds on the Python functions that it enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.calls import calls_of
+from harness.compiling import needs_compiler
+
+import optree
+from backends import Backend, gen_backend
+from optree.errors import AxisError, ShapeError
+from optree.registry import f
+
+
+@pytest.fixture(scope="module")
+def be() -> Backend:
+    return gen_backend("cpu", jit=True)
+
+
+def warm(run: Callable[[], Any]) -> list[str]:
+    """The functions that a line enters when it has run before."""
+    for _ in range(3):
+        run()
+    return calls_of(run)
+
+
+def assigned(target: Any, index: Any, value: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        target[index] = value()
+
+    return run
+
+
+#: From lines, of a backend, two vectors of ten and a matrix, to the most functions that they enter with Python 3.11,
+#: whose comprehensions are functions.
+LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
+    "o[:] = a + 1": (lambda be, a, o, m: assigned(o, slice(None), lambda: a + 1), 16),
+    "o[2:5] = a[1:4] + 1": (lambda be, a, o, m: assigned(o, slice(2, 5), lambda: a[1:4] + 1), 34),
+    "a[3] = 1.0": (lambda be, a, o, m: assigned(a, 3, lambda: 1.0), 27),
+    "a[3]": (lambda be, a, o, m: lambda: a[3], 9),
+    "m[:, None]": (lambda be, a, o, m: lambda: m[:, None], 9),
+    "(m + m).at[:, 1]": (lambda be, a, o, m: lambda: (m + m).at[:, 1], 17),
+    "m.T": (lambda be, a, o, m: lambda: m.T, 14),
+    "m.reshape(16)": (lambda be, a, o, m: lambda: m.reshape(16), 18),
+    "(a + 1).astensor()": (lambda be, a, o, m: lambda: (a + 1).astensor(), 21),
+    "be.sum(m, 1)": (lambda be, a, o, m: lambda: be.sum(m, 1), 4),
+    "f.where(m, m, 0.0)": (lambda be, a, o, m: lambda: f.where(m, m, 0.0), 5),
+    "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 57),
+    "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 16),
+    "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 16),
+    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 43),
+    "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 62),
+    "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 68),
+}
+
+
+def lazily(be: Backend, run: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+    x = be.xp.asarray(np.arange(10.0, dtype="float32"))
+    return lambda: run(be.xp, x)
+
+
+@needs_compiler
+@pytest.mark.parametrize("line", LINES)
+def test_a_small_line_enters_few_functions(line: str, be: Backend) -> None:
+    make, most = LINES[line]
+    found = warm(make(be, be.ones(10), be.empty(10), be.ones((4, 4))))
+    assert len(found) <= most, found
+
+
+@needs_compiler
+def test_a_target_that_overlaps_what_is_read_is_as_quick(be: Backend) -> None:
+    u, wanted = be.array(np.arange(10.0)), np.arange(10.0, dtype="float32")
+
+    def step() -> None:
+        u[1:9] = (u[2:] + u[:8]) * 0.5
+
+    for _ in range(3):
+        step()
+        wanted[1:9] = (wanted[2:] + wanted[:8]) * np.float32(0.5)
+    found = calls_of(step)
+    assert not {"run", "targets", "layout"} & set(found), "it looks at the arrays' layouts again"
+    wanted[1:9] = (wanted[2:] + wanted[:8]) * np.float32(0.5)
+    np.testing.assert_array_equal(u.get(), wanted)
+
+
+@needs_compiler
+def test_what_has_overlapped_is_computed_in_its_target_where_it_does_not(be: Backend) -> None:
+    u, o = be.array(np.arange(10.0)), be.zeros(10)
+    for target in (u, o, u, o):
+
+        def step(target: Any = target) -> None:
+            target[1:9] = (u[2:] + u[:8]) * 0.5
+
+        before = u.get()
+        step()
+        np.testing.assert_array_equal(target.get()[1:9], (before[2:] + before[:8]) * np.float32(0.5))
+        assert ("empty_array" in calls_of(step)) == (target is u), "new memory for the value where it overlaps alone"
+
+
+@needs_compiler
+def test_an_overlapping_update_of_a_function_is_as_quick(be: Backend) -> None:
+    u, wanted = be.array(np.arange(10.0)), np.arange(10.0, dtype="float32")
+    step = optree.function([], updates=[(u[1:9], (u[2:] + u[:8]) * 0.5)])
+    for _ in range(4):
+        step()
+        wanted[1:9] = (wanted[2:] + wanted[:8]) * np.float32(0.5)
+    assert not {"targets", "layout"} & set(calls_of(step))
+    wanted[1:9] = (wanted[2:] + wanted[:8]) * np.float32(0.5)
+    np.testing.assert_array_equal(u.get(), wanted)
+
+
+def test_parameters_are_told_apart_by_their_classes(be: Backend) -> None:
+    m = be.ones((1, 4))
+    assert f.reshape(m, (1, 4)).shape == f.reshape(m, (1, -1)).shape == (1, 4)
+    with pytest.raises(ShapeError, match="a shape is of integers"):
+        f.reshape(m, (True, 4))
+    assert f.transpose(m, (1, 0)).shape == (4, 1)
+    with pytest.raises(AxisError, match="an axis is an integer"):
+        f.transpose(m, (1.0, 0.0))
+    assert f.sum(m, 1, True).shape == (1, 1) and f.sum(m, 1, False).shape == (1,)
+    assert f.sum(m, 1, 0).shape == (1,) and f.sum(m, axis=1).shape == f.sum(x=m, axis=1).shape
+
+
+def test_an_index_is_cached_by_what_it_selects(be: Backend) -> None:
+    values = np.arange(12.0, dtype="float32").reshape(3, 4)
+    x, entries = be.array(values), [0, -1, slice(None), slice(0, 2), slice(None, None, -1), None, Ellipsis]
+    indices = [*entries, *((i, j) for i in entries for j in entries if not i is j is Ellipsis)]
+    for index in [*indices, *indices]:
+        np.testing.assert_array_equal(x[index].get(), values[index])
+        np.testing.assert_array_equal((x * 1).at[index].asnumpyarray(), values[index])
+    with pytest.raises(AxisError):
+        x[0, 0, 0]
+    with pytest.raises(AxisError):
+        x[0, 0, 0]
