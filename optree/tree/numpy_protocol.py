@@ -7,7 +7,7 @@ Arguments have NumPy's meanings and defaults: a reduction drops its axis unless
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from optree.dtypes import by_float16, can_cast
 from optree.errors import DTypeError
+from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree.types import NUMBERS, as_dtype
 
@@ -84,45 +85,56 @@ def _with_axes(x: Any, count: int) -> Any:
     return f.expand_dims(x, tuple(range(ndim, ndim + count))) if count and ndim else x
 
 
+class _Roles(NamedTuple):
+    """The roles of a NumPy function's arguments in ours, by their indices among the values given.
+
+    Attributes
+    ----------
+    operands : list of int
+    options : list of (str, int)
+        The optional parameters of ours that are given.
+    others : list of (str, int, object)
+        Those that ours does not have, with NumPy's defaults.
+    out, dtype : int or None
+    defaults : dict
+        NumPy's defaults of our optional parameters.
+    """
+
+    operands: list[int]
+    options: list[tuple[str, int]]
+    others: list[tuple[str, int, Any]]
+    out: int | None
+    dtype: int | None
+    defaults: dict[str, Any]
+
+
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tree of a NumPy function's call; with ``out``, that tensor, written."""
+    """The tree of a NumPy function's call; with ``out``, that tensor, written. An argument not taken is refused."""
     ours = NUMPY_FUNCTIONS.get(func)
     if ours is None:
         return NotImplemented
-    given, defaults = _bind(func, ours, args, kwargs)
-    return _apply(func, ours, given, defaults)
-
-
-def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
-    """The tree of a NumPy function's call on an operand, its other arguments given by NumPy's names."""
-    return _apply(func, NUMPY_FUNCTIONS[func], {"a": operand, **given}, _signature_of(func)[1])
-
-
-def _apply(
-    func: Callable[..., Any], ours: Callable[..., Any], given: dict[str, Any], defaults: Mapping[str, Any]
-) -> Any:
-    """The tree of our function for NumPy's arguments; one that it does not take is refused."""
-    required, optional = _parameters_of(ours)
-    operands = [given.pop(next(iter(given))) for _ in required if given]
-    out, dtype = given.pop("out", None), given.pop("dtype", None)
-    options = dict(_defaults_of(func, ours))
-    unknown = {}
-    for name, value in given.items():
-        if name in optional:
-            options[name] = value
-        elif value is not None and value is not np._NoValue and value is not defaults.get(name):
-            unknown[name] = value
-    if unknown:
-        raise _refusal(func, unknown)
-    for name in given:
-        if options.get(name) is np._NoValue:
-            del options[name]
-    if "keepdims" in optional:
-        options.setdefault("keepdims", False)
+    values: Sequence[Any] = (*args, *kwargs.values())
+    roles = _roles(func, ours, len(args), tuple(kwargs))
+    if roles is None:
+        given = _bound(func, args, kwargs)
+        values, roles = list(given.values()), _roles_of(func, ours, {name: at for at, name in enumerate(given)})
+    operands, options = [values[at] for at in roles.operands], roles.defaults.copy()
+    for name, at in roles.options:
+        if values[at] is not np._NoValue:
+            options[name] = values[at]
+    if roles.others:
+        _check_others(func, roles, values)
+    out = None if roles.out is None else values[roles.out]
+    dtype = None if roles.dtype is None else values[roles.dtype]
     if dtype is not None and hasattr(operands[0], "astype"):  # accumulate in that dtype
         operands[0] = f.cast(operands[0], np.dtype(dtype))
     tree = ours(*operands, **options)
     return write_out(tree if dtype is None else tree.astype(dtype), out)
+
+
+def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
+    """The tree of a NumPy function's call on an operand, its other arguments given by NumPy's names."""
+    return call_function(func, (operand,), given)
 
 
 def write_out(tree: Any, out: Any) -> Any:
@@ -177,46 +189,58 @@ def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, d
 
 
 @lru_cache(maxsize=512)
-def _defaults_of(func: Callable[..., Any], ours: Callable[..., Any]) -> dict[str, Any]:
-    """NumPy's defaults of our function's optional parameters."""
-    _, defaults, _ = _signature_of(func)
-    _, optional = _parameters_of(ours)
-    found = {name: defaults[name] for name in optional if name in defaults}
-    return {name: value for name, value in found.items() if value is not np._NoValue}
-
-
-def _bind(
-    func: Callable[..., Any], ours: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The arguments by name in NumPy's order, and NumPy's defaults."""
-    signature, defaults, further = _signature_of(func)
-    if signature is None:  # such functions have our parameters' order
-        required, optional = _parameters_of(ours)
-        return {**dict(zip((*required, *optional), args, strict=False)), **kwargs}, {}
-    order = _order(func, len(args), tuple(kwargs))
-    if order is not None:
-        return {name: args[at] if at.__class__ is int else kwargs[at] for name, at in order}, defaults
-    given = dict(signature.bind(*args, **kwargs).arguments)
-    if further is not None:
-        given.update(given.pop(further, {}))
-    return given, defaults
-
-
-@lru_cache(maxsize=512)
-def _order(func: Callable[..., Any], count: int, given: tuple[str, ...]) -> list[tuple[str, Any]] | None:
-    """Parameters, each with its argument's index or name, for a call with arguments by position and by these names.
+def _roles(func: Callable[..., Any], ours: Callable[..., Any], count: int, given: tuple[str, ...]) -> _Roles | None:
+    """The roles of arguments by position, so many, and then by these names.
 
     None where a parameter takes several arguments, or NumPy refuses the call.
     """
     signature, _, _ = _signature_of(func)
-    assert signature is not None
+    by_name = {name: count + i for i, name in enumerate(given)}
+    if signature is None:  # such functions have our parameters' order
+        required, optional = _parameters_of(ours)
+        return _roles_of(func, ours, {**dict(zip((*required, *optional), range(count), strict=False)), **by_name})
     try:
-        found = signature.bind(*range(count), **{name: name for name in given}).arguments
+        found = signature.bind(*range(count), **by_name).arguments
     except TypeError:
         return None
-    return None if any(at.__class__ in (tuple, dict) for at in found.values()) else list(found.items())
+    return None if any(at.__class__ in (tuple, dict) for at in found.values()) else _roles_of(func, ours, found)
 
 
-def _refusal(func: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:
+def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping[str, int]) -> _Roles:
+    """The roles of arguments, from NumPy's names in NumPy's order to their indices."""
+    required, optional = _parameters_of(ours)
+    _, defaults, _ = _signature_of(func)
+    operands, rest = list(given.values())[: len(required)], dict(list(given.items())[len(required) :])
+    out, dtype = rest.pop("out", None), rest.pop("dtype", None)
+    options = [(name, at) for name, at in rest.items() if name in optional]
+    others = [(name, at, defaults.get(name)) for name, at in rest.items() if name not in optional]
+    known = {name: defaults[name] for name in optional if defaults.get(name, np._NoValue) is not np._NoValue}
+    if "keepdims" in optional:
+        known.setdefault("keepdims", False)
+    return _Roles(operands, options, others, out, dtype, known)
+
+
+def _bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name in NumPy's order; NumPy's error where it refuses the call."""
+    signature, _, further = _signature_of(func)
+    assert signature is not None
+    given = dict(signature.bind(*args, **kwargs).arguments)
+    if further is not None:
+        given.update(given.pop(further, {}))
+    return given
+
+
+def _check_others(func: Callable[..., Any], roles: _Roles, values: Sequence[Any]) -> None:
+    """Refuse arguments for parameters that ours does not have, but for NumPy's defaults."""
+    wrong = [
+        name
+        for name, at, default in roles.others
+        if values[at] is not None and values[at] is not np._NoValue and values[at] is not default
+    ]
+    if wrong:
+        raise _refusal(func, wrong)
+
+
+def _refusal(func: Callable[..., Any], given: Iterable[str]) -> TypeError:
     names = ", ".join(sorted(given))
     return TypeError(f"np.{func.__name__} on op-tree operands does not take {names}")
