@@ -20,7 +20,7 @@ MOST = 64
 #: Maximum entries of the cache from a function's parameters to its op.
 ARGUMENTS = 256
 
-#: The classes of parameters that are cached, alone and in tuples; not float, as 0.0 equals -0.0.
+#: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
 
 
@@ -113,8 +113,9 @@ def _application(cls: Any) -> Callable[..., Any]:
         key: Any = None
         if kwargs or len(args) != count:
             values = (*args[count:], *kwargs.values())
-            key = (values, *kwargs, *map(type, values))  # 1 is not True
-            if tuple in key:
+            kinds = (*map(type, values),)  # 1 is not True
+            key = values, kinds, *kwargs
+            if tuple in kinds:
                 key = (*key, *[(*map(type, value),) for value in values if type(value) is tuple])
         try:
             op = known.get(key)
@@ -147,8 +148,9 @@ def _application(cls: Any) -> Callable[..., Any]:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether a parameter is equal only to itself and, up to the classes in it, to equal ones."""
-    return type(value) in EXACT or (type(value) is tuple and all(type(each) in EXACT for each in value))
+    """Whether a parameter of a class is only equal to those that mean the same; of a tuple, its elements."""
+    kinds = map(type, value) if type(value) is tuple else (type(value),)
+    return all(kind in EXACT or issubclass(kind, np.dtype) for kind in kinds)
 
 
 def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

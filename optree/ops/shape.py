@@ -256,6 +256,15 @@ class ExpandDims(ReshapeOperator):
         ndim = len(shapes[0]) + len(self.axis)
         return tuple(1 if i in self.axis else next(sizes) for i in range(ndim))
 
+    @cached_property
+    def numpy_index(self) -> tuple[Any, ...]:
+        """The index that gives the value; NumPy's function takes ten times as long."""
+        return (*(None if i in self.axis else slice(None) for i in range(max(self.axis, default=-1) + 1)), Ellipsis)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return as_array(arrays[0])[self.numpy_index]
+
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.expand_dims(inputs[0], shifted(self.axis))
 
@@ -297,6 +306,10 @@ class Squeeze(ReshapeOperator):
         if wrong:
             raise ShapeError(f"axis {wrong[0]} has size {shape[wrong[0]]}; only an axis of size 1 can be squeezed")
         return tuple(size for i, size in enumerate(shape) if i not in self.axis)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return as_array(arrays[0]).squeeze(self.axis)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.squeeze(inputs[0], shifted(self.axis))
