@@ -78,8 +78,10 @@ class Products:
         if min(x.ndim, y.ndim) < 2 or x.dtype not in TYPES or x.dtype != y.dtype or x.shape[-1] != y.shape[-2]:
             return False
         (rows, inner), columns = x.shape[-2:], y.shape[-1]
+        work = rows * inner * columns
         return (
-            rows * inner * columns >= (SHARED if thread_count() > 1 else SMALL)
+            work >= SHARED
+            and (work >= SMALL or thread_count() > 1)
             and rows >= MIN_ROWS
             and min(inner, columns) >= MIN_SIDE
             and min(x.size, y.size) > 0

@@ -53,7 +53,7 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "be.sum(m, 1)": (lambda be, a, o, m: lambda: be.sum(m, 1), 4),
     "f.where(m, m, 0.0)": (lambda be, a, o, m: lambda: f.where(m, m, 0.0), 5),
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
-    "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 16),
+    "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 17),
     "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 16),
     "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 43),
     "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 62),
