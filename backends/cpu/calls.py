@@ -102,12 +102,16 @@ def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, inde
     if routine is not None:
         return routine.implementation(backend, op)
     if op.runs_body:
-        return lazy.loops.loop(backend, program, index)  # type: ignore[no-any-return]
+        return lazy.loops.loop(backend, program, index, _given_away(program, index, last))  # type: ignore[no-any-return]
     if isinstance(op, Output):
         return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
-        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
+        return Implementation(performer(instruction, _given_away(program, index, last)))
     return None
+
+
+def _given_away(program: Program, index: int, last: Sequence[int] | None) -> Sequence[bool] | None:
+    return None if last is None else given_away(program, index, last)
 
 
 def _of_a_value(program: Program, index: int) -> Implementation:

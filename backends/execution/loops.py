@@ -12,14 +12,25 @@ from optree.ops.structure import Output
 from optree.run.updates import assignments
 
 
-def loop(backend: Any, program: Program, index: int) -> Implementation:
-    """The implementation of a loop, whose step leaves out what nothing needs of the outputs."""
+def loop(backend: Any, program: Program, index: int, given_away: Sequence[bool] | None = None) -> Implementation:
+    """The implementation of a loop, whose step leaves out what nothing needs of the outputs.
+
+    Parameters
+    ----------
+    given_away : sequence of bool, optional
+        For each output, whether it is returned to a caller; the next call writes the others into the same memory.
+        Without it outputs are in new memory, and several threads may call at once.
+    """
     op: Scan = program.instructions[index].op
     wanted = _wanted(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
+    memory: list[Any] = []
+
     def run(*inputs: Any) -> Any:
-        found = op.run(within.loop, wanted, *inputs)
+        found = op.run(within.loop, wanted, *inputs, memory=memory)
+        if given_away is not None:
+            memory[:] = [None if given else x for x, given in zip(found, given_away, strict=True)]
         return tuple(found) if len(found) > 1 else found[0]
 
     return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)

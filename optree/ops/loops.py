@@ -263,7 +263,13 @@ class Scan(Op):
         for cell, value in zip(output_storage, values, strict=True):
             cell[0] = value
 
-    def run(self, loop: Callable[[Callable[[int], Any], int], None], wanted: Sequence[bool], *inputs: Any) -> list[Any]:
+    def run(
+        self,
+        loop: Callable[[Callable[[int], Any], int], None],
+        wanted: Sequence[bool],
+        *inputs: Any,
+        memory: Sequence[Any] = (),
+    ) -> list[Any]:
         """The outputs that are wanted, None for others.
 
         Parameters
@@ -275,6 +281,8 @@ class Scan(Op):
             `backends.backend.Within.loop` says.
         wanted : sequence of bool
             For each output. The states after the last step are always wanted.
+        memory : sequence of array or None
+            For each output an array, or None: it is written there if that is of its sizes.
         """
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
@@ -283,9 +291,10 @@ class Scan(Op):
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
+        held = memory or [None] * len(shapes)
         made: list[Any] = [
-            np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
-            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+            None if not is_wanted else np.empty(shape, dtype, like=arrays[0]) if x is None or x.shape != shape else x
+            for shape, dtype, is_wanted, x in zip(shapes, dtypes, wanted, held, strict=True)
         ]
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
@@ -295,8 +304,7 @@ class Scan(Op):
             if x is not None and length:
                 current[i] = _at(x, 0, order[0])
                 current[i][...] = states[i]
-        pairs = zip(states, before, strict=True)
-        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
+        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in zip(states, before, strict=True)]
 
         def states_after(count: int) -> list[Any]:
             """Where a step writes the states: where the next one reads them, and the last one the outputs."""
@@ -312,9 +320,8 @@ class Scan(Op):
             return [*read, *slices, *constants, *states_after(count), *(_at(x, a, t) for x, a in joined)]
 
         loop(arrays_of, length)
-        for target, x in zip(made, states, strict=False):
-            if not length:
-                target[...] = x
+        for target, x in zip(made, () if length else states, strict=False):
+            target[...] = x
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:

@@ -271,6 +271,26 @@ def test_what_nothing_needs_is_not_kept() -> None:
     assert allocated(run) < 6 * 100 * 100 * 4, "two states, and what a step computes on the way"
 
 
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_compiler)])
+def test_a_function_keeps_the_memory_of_a_loops_outputs_that_it_does_not_return(jit: bool) -> None:
+    be = gen_backend("cpu", datatype=np.float64, jit=jit)
+    x, h = Input(TensorType("float64", (None, 50))), be.zeros(50)
+    last, joined = f.scan(lambda h, x: (f.tanh(h + x), h * x), h, x)
+    run = optree.function([x], [last, f.sum(joined), optree.grad(f.sum(f.square(joined)), h)])
+    parts = np.random.default_rng(0).normal(size=(400, 50))
+    assert allocated(lambda: run(parts)) < 1.5 * parts.nbytes, (
+        "neither the outputs nor the states before each step are new"
+    )
+    returned = optree.function([x], [last, joined, f.transpose(joined), optree.grad(f.sum(f.square(joined)), x)])
+    first = returned(parts)
+    before = [y.get().copy() for y in first]
+    for given in (parts * 2, parts[:30], parts):
+        again = returned(given)
+    for kept, y, z in zip(before, first, again, strict=True):
+        np.testing.assert_array_equal(y.get(), kept)  # what was returned stays
+        np.testing.assert_array_equal(z.get(), kept)
+
+
 @needs_gxx
 @pytest.mark.usefixtures("folder")
 def test_a_training_step_is_one_cuda_graph(device_kind: str) -> None:
