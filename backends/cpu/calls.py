@@ -11,6 +11,7 @@ import numpy as np
 from backends import lazy
 from backends.cpu.in_blocks import InBlocks
 from backends.cpu.products import merging
+from backends.execution.memory import Reused
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
@@ -102,7 +103,8 @@ def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, inde
     if routine is not None:
         return routine.implementation(backend, op)
     if op.runs_body:
-        return lazy.loops.loop(backend, program, index)  # type: ignore[no-any-return]
+        is_returned = None if last is None else given_away(program, index, last)
+        return lazy.loops.loop(backend, program, index, Reused(is_returned))  # type: ignore[no-any-return]
     if isinstance(op, Output):
         return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):

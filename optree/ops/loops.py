@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -253,9 +254,9 @@ class Scan(Op):
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         count = len(self.body.arguments)
 
-        def loop(arrays_of: Callable[[int], Sequence[Any]], length: int) -> None:
+        def loop(steps: Steps, length: int) -> None:
             for step in range(length):
-                arrays = arrays_of(step)
+                arrays = steps(step)
                 for target, value in zip(arrays[count:], self.body.values(arrays[:count]), strict=True):
                     target[...] = value
 
@@ -263,58 +264,55 @@ class Scan(Op):
         for cell, value in zip(output_storage, values, strict=True):
             cell[0] = value
 
-    def run(self, loop: Callable[[Callable[[int], Any], int], None], wanted: Sequence[bool], *inputs: Any) -> list[Any]:
+    def run(
+        self,
+        loop: Callable[[Steps, int], None],
+        wanted: Sequence[bool],
+        *inputs: Any,
+        empty: Callable[[int, Shape, Any], Any] | None = None,
+    ) -> list[Any]:
         """The outputs that are wanted, None for others.
 
         Parameters
         ----------
         loop : callable
-            Of a function from a step's number to arrays, and the number of steps, which it runs in order. The arrays
-            are the step's arguments and, in the order of the outputs but for the states before each step, those of the
-            results that are wanted, which it writes. But for the first and the last step they are laid out as
+            Of the arrays of all steps, and the number of steps, which it runs in order. The arrays of a step are its
+            arguments and, in the order of the outputs but for the states before each step, those of the results that
+            are wanted, which it writes. But for the first and the last step they are laid out as
             `backends.backend.Within.loop` says.
         wanted : sequence of bool
             For each output. The states after the last step are always wanted.
+        empty : callable, optional
+            From an output's number, shape and dtype to memory for it.
         """
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
-        constants = [_in_order(x) if length > MANY else x for x in constants]
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
+        if empty is None:
+            empty = partial(_empty, arrays[0])
         made: list[Any] = [
-            np.empty(shape, dtype, like=arrays[0]) if is_wanted else None
-            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+            empty(n, shape, dtype) if is_wanted else None
+            for n, (shape, dtype, is_wanted) in enumerate(zip(shapes, dtypes, wanted, strict=True))
         ]
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
-        before, current = made[first:second], list(states)
         order = range(length - 1, -1, -1) if self.reverse else range(length)
-        for i, x in enumerate(before):
-            if x is not None and length:
-                current[i] = _at(x, 0, order[0])
-                current[i][...] = states[i]
-        pairs = zip(states, before, strict=True)
-        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in pairs]
-
-        def states_after(count: int) -> list[Any]:
-            """Where a step writes the states: where the next one reads them, and the last one the outputs."""
-            left = length - 1 - count
-            return [
-                (spare[i] if left % 2 else made[i]) if x is None else _at(x, 0, order[count + 1]) if left else made[i]
-                for i, x in enumerate(before)
-            ]
-
-        def arrays_of(count: int) -> list[Any]:
-            t, read = order[count], states_after(count - 1) if count else current
-            slices = [_at(x, a, t) for x, a in zip(sequences, self.axes, strict=True)]
-            return [*read, *slices, *constants, *states_after(count), *(_at(x, a, t) for x, a in joined)]
-
-        loop(arrays_of, length)
-        for target, x in zip(made, states, strict=False):
-            if not length:
+        if not length:
+            for target, x in zip(made, states, strict=False):
                 target[...] = x
+            return made
+        carried = [_carried(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
+        arguments = [
+            *(read for read, _ in carried),
+            *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
+            *map(Argument, constants),
+            *(written for _, written in carried),
+            *(Argument(x, a, order) for x, a in joined),
+        ]
+        loop(Steps(arguments, length), length)
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
@@ -369,6 +367,92 @@ class Scan(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return _Derivative(self, inputs, output_gradients).gradients()
+
+
+def _empty(like: Any, _: int, shape: Shape, dtype: Any) -> Any:
+    return np.empty(shape, dtype, like=like)
+
+
+class Argument(NamedTuple):
+    """An argument of a loop's step: an array, or in each step its slice at an index along an axis.
+
+    Attributes
+    ----------
+    array : array
+    axis : int or None
+    indices : sequence of int
+        Of each step.
+    first, last : array or None
+        The arrays of the first step and of the last one, where they are no slices.
+    is_state : bool
+        Whether it is a state, before a step or after it.
+    """
+
+    array: Any
+    axis: int | None = None
+    indices: Sequence[int] = ()
+    first: Any = None
+    last: Any = None
+    is_state: bool = False
+
+    def at(self, step: int, length: int) -> Any:
+        """The array in one of `length` steps."""
+        if self.axis is None:
+            return self.array
+        if step == 0 and self.first is not None:
+            return self.first
+        if step == length - 1 and self.last is not None:
+            return self.last
+        return _at(self.array, self.axis, self.indices[step])
+
+
+class Steps:
+    """The arrays of each step of a loop, called with its number.
+
+    Attributes
+    ----------
+    arguments : list of Argument
+    length : int
+    given : callable, optional
+        From a list of arrays, or of arguments, to what a step takes in their place.
+    """
+
+    def __init__(self, arguments: list[Argument], length: int, given: Callable[[Any], Any] | None = None) -> None:
+        self.arguments, self.length, self.given = arguments, length, given
+        self._ordered: list[Argument] | None = None
+
+    def __call__(self, step: int) -> Any:
+        if self._ordered is None:
+            is_long = self.length > MANY
+            laid_out = (
+                x._replace(array=_in_order(x.array)) if is_long and x.axis is None else x for x in self.arguments
+            )
+            self._ordered = list(laid_out)
+        found = [x.at(step, self.length) for x in self._ordered]
+        return found if self.given is None else self.given(found)
+
+    def whole(self) -> Any:
+        """The arguments, as a step takes them."""
+        return self.arguments if self.given is None else self.given(self.arguments)
+
+    def after(self, given: Callable[[Any], Any]) -> Steps:
+        """The same, of which `given` makes what a step takes."""
+        return Steps(self.arguments, self.length, given)
+
+
+def _carried(begun: Any, before: Any, final: Any, order: Sequence[int]) -> tuple[Argument, Argument]:
+    """A state before each step and after it: each step writes it where the next reads it, and the last one the output.
+
+    Parameters
+    ----------
+    before : array or None
+        Where the states before each step are wanted.
+    """
+    if before is not None:
+        before[order[0]] = begun
+        return Argument(before, 0, order, is_state=True), Argument(before, 0, [*order[1:], 0], None, final, True)
+    pair, turns = np.empty((2, *begun.shape), begun.dtype, like=begun), [n % 2 for n in range(len(order) + 1)]
+    return Argument(pair, 0, turns, begun, is_state=True), Argument(pair, 0, turns[1:], None, final, True)
 
 
 def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
