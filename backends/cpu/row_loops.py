@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.codegen.row_loops import PRODUCTS, SOURCE, products
 from backends.cpu.plan import KernelPlan
 from backends.cpu.products import BYTES, TYPES, is_in_elements
@@ -34,7 +35,7 @@ from optree.errors import CompilerError
 from optree.ops.assignment import Assign
 from optree.ops.contraction import Dot, MatMul
 from optree.ops.joining import Concatenate
-from optree.ops.loops import Argument, Steps
+from optree.ops.loop_steps import Argument, Steps
 from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.settings import thread_count
@@ -63,7 +64,7 @@ class At(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What values are views of: an argument, or memory of a part's own.
+    """An array that values are views of: an argument, or in memory of a part's own.
 
     Attributes
     ----------
@@ -551,13 +552,14 @@ class RowLoop:
         for function, argument, offset, rest, packed in known.packings:
             y = HOST.address(arguments[argument].array) + offset
             _call(function, [share_address(), threads, y, start + packed, *rest])
+        sharing = share_address(known.work * length < LONG_WORK)
         words, table = known.words.copy(), _table(arguments, length)
         table[:, -1] = start
         tables = [HOST.address(x) for x in (*known.tables, words)]
         block = max(1, int(CALL / max(known.work, 1)))
         for first in range(0, length, block):
             rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
-            _call(known.function, [share_address(), threads, *rows, known.parts, *tables])
+            _call(known.function, [sharing, threads, *rows, known.parts, *tables])
         known.spare.append(scratch)
 
 

@@ -16,6 +16,7 @@ from optree.ops.apply import Apply
 from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
+from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
@@ -27,9 +28,6 @@ from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
-
-#: Steps of a loop from which its constants are worth a copy.
-MANY = 8
 
 
 def _operands(x: Any) -> list[Any]:
@@ -292,7 +290,7 @@ class Scan(Op):
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
         if empty is None:
-            empty = partial(_empty, arrays[0])
+            empty = partial(new_array, arrays[0])
         made: list[Any] = [
             empty(n, shape, dtype) if is_wanted else None
             for n, (shape, dtype, is_wanted) in enumerate(zip(shapes, dtypes, wanted, strict=True))
@@ -304,7 +302,7 @@ class Scan(Op):
             for target, x in zip(made, states, strict=False):
                 target[...] = x
             return made
-        carried = [_carried(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
+        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
         arguments = [
             *(read for read, _ in carried),
             *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
@@ -369,106 +367,10 @@ class Scan(Op):
         return _Derivative(self, inputs, output_gradients).gradients()
 
 
-def _empty(like: Any, _: int, shape: Shape, dtype: Any) -> Any:
-    return np.empty(shape, dtype, like=like)
-
-
-class Argument(NamedTuple):
-    """An argument of a loop's step: an array, or in each step its slice at an index along an axis.
-
-    Attributes
-    ----------
-    array : array
-    axis : int or None
-    indices : sequence of int
-        Of each step.
-    first, last : array or None
-        The arrays of the first step and of the last one, where they are no slices.
-    is_state : bool
-        Whether it is a state, before a step or after it.
-    """
-
-    array: Any
-    axis: int | None = None
-    indices: Sequence[int] = ()
-    first: Any = None
-    last: Any = None
-    is_state: bool = False
-
-    def at(self, step: int, length: int) -> Any:
-        """The array in one of `length` steps."""
-        if self.axis is None:
-            return self.array
-        if step == 0 and self.first is not None:
-            return self.first
-        if step == length - 1 and self.last is not None:
-            return self.last
-        return _at(self.array, self.axis, self.indices[step])
-
-
-class Steps:
-    """The arrays of each step of a loop, called with its number.
-
-    Attributes
-    ----------
-    arguments : list of Argument
-    length : int
-    given : callable, optional
-        From a list of arrays, or of arguments, to what a step takes in their place.
-    """
-
-    def __init__(self, arguments: list[Argument], length: int, given: Callable[[Any], Any] | None = None) -> None:
-        self.arguments, self.length, self.given = arguments, length, given
-        self._ordered: list[Argument] | None = None
-
-    def __call__(self, step: int) -> Any:
-        if self._ordered is None:
-            is_long = self.length > MANY
-            laid_out = (
-                x._replace(array=_in_order(x.array)) if is_long and x.axis is None else x for x in self.arguments
-            )
-            self._ordered = list(laid_out)
-        found = [x.at(step, self.length) for x in self._ordered]
-        return found if self.given is None else self.given(found)
-
-    def whole(self) -> Any:
-        """The arguments, as a step takes them."""
-        return self.arguments if self.given is None else self.given(self.arguments)
-
-    def after(self, given: Callable[[Any], Any]) -> Steps:
-        """The same, of which `given` makes what a step takes."""
-        return Steps(self.arguments, self.length, given)
-
-
-def _carried(begun: Any, before: Any, final: Any, order: Sequence[int]) -> tuple[Argument, Argument]:
-    """A state before each step and after it: each step writes it where the next reads it, and the last one the output.
-
-    Parameters
-    ----------
-    before : array or None
-        Where the states before each step are wanted.
-    """
-    if before is not None:
-        before[order[0]] = begun
-        return Argument(before, 0, order, is_state=True), Argument(before, 0, [*order[1:], 0], None, final, True)
-    pair, turns = np.empty((2, *begun.shape), begun.dtype, like=begun), [n % 2 for n in range(len(order) + 1)]
-    return Argument(pair, 0, turns, begun, is_state=True), Argument(pair, 0, turns[1:], None, final, True)
-
-
 def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
     """An input for a batch of what another stands for; `axis` is that of steps in the batch."""
     sizes = [size for i, size in enumerate(batch.shape) if i != axis]
     return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
-
-
-def _in_order(x: Any) -> Any:
-    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
-
-
-def _at(array: Any, axis: int, index: int) -> Any:
-    """The view of an array at an index along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:
