@@ -44,7 +44,7 @@ class Within(NamedTuple):
     run : callable
         Of a list of the arrays.
     loop : callable
-        Calls it many times: of a function from a call's number to its arrays, and the number of calls. The arrays of
+        Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number. The arrays of
         all calls but the first and the last have the same layouts; and the addresses of each array in even calls, and
         in odd ones, are equally spaced.
     is_captured : bool
@@ -52,16 +52,16 @@ class Within(NamedTuple):
     """
 
     run: Callable[[Any], Any]
-    loop: Callable[[Callable[[int], Any], int], None]
+    loop: Callable[[Any, int], None]
     is_captured: bool = False
 
     @classmethod
     def of(cls, run: Callable[[Any], Any], is_captured: bool = False) -> Within:
         """A function that is called once for each step of a loop."""
 
-        def loop(arrays_of: Callable[[int], Any], count: int) -> None:
+        def loop(steps: Any, count: int) -> None:
             for step in range(count):
-                run(arrays_of(step))
+                run(steps(step))
 
         return cls(run, loop, is_captured)
 
@@ -70,7 +70,7 @@ class Within(NamedTuple):
         run, loop, is_captured = self
         return Within(
             lambda arrays: run(given(arrays)),
-            lambda arrays_of, count: loop(lambda step: given(arrays_of(step)), count),
+            lambda steps, count: loop(steps.after(given), count),
             is_captured,
         )
 

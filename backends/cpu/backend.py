@@ -170,11 +170,10 @@ class CPUBackend(Backend):
     def compile_within(self, program: Program) -> Within:
         plan = self.compile(program)
         once = Within.of(lambda values: plan.run(values, None))
-        return (
-            once._replace(loop=lazy.loops_in_c.LoopInC(plan, self.c_functions))
-            if isinstance(plan, KernelPlan)
-            else once
-        )
+        if not isinstance(plan, KernelPlan):
+            return once
+        by_rows, loop = lazy.row_loops.RowLoop(self, plan), lazy.loops_in_c.LoopInC(plan, self.c_functions)
+        return once._replace(loop=lambda steps, count: by_rows(steps, count) or loop(steps, count))
 
     def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""

@@ -11,6 +11,7 @@ import numpy as np
 from backends import lazy
 from backends.cpu.in_blocks import InBlocks
 from backends.cpu.products import merging
+from backends.execution.memory import Reused
 from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
@@ -102,16 +103,13 @@ def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, inde
     if routine is not None:
         return routine.implementation(backend, op)
     if op.runs_body:
-        return lazy.loops.loop(backend, program, index, _given_away(program, index, last))  # type: ignore[no-any-return]
+        is_returned = None if last is None else given_away(program, index, last)
+        return lazy.loops.loop(backend, program, index, Reused(is_returned))  # type: ignore[no-any-return]
     if isinstance(op, Output):
         return Implementation(op.value)
     if op.defines("perform") or op.defines("make_thunk") or not isinstance(instruction.type, TensorType):
-        return Implementation(performer(instruction, _given_away(program, index, last)))
+        return Implementation(performer(instruction, None if last is None else given_away(program, index, last)))
     return None
-
-
-def _given_away(program: Program, index: int, last: Sequence[int] | None) -> Sequence[bool] | None:
-    return None if last is None else given_away(program, index, last)
 
 
 def _of_a_value(program: Program, index: int) -> Implementation:

@@ -129,6 +129,8 @@ class Recorded(NamedTuple):
 class LoopInC:
     """Runs the steps of a loop: in C where the step is of kernels, views and copies, else one by one.
 
+    `backends.cpu.row_loops` runs those with products, and those whose rows threads share.
+
     Parameters
     ----------
     plan : KernelPlan

@@ -214,13 +214,22 @@ class KernelPlan(Plan):
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
+    def compiled_steps(self, values: list[Any]) -> list[CallStep | KernelStep] | None:
+        """The steps with compiled kernels; None while NumPy runs the plan."""
+        return None if self.when.small or self.work < self.when.work else self._made_steps(values)
+
+    def _made_steps(self, values: list[Any]) -> list[CallStep | KernelStep]:
+        """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
+        if self.steps is None:
+            self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
+            if sum(isinstance(step, KernelStep) for step in self.steps) > 1:
+                lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
+        return self.steps
+
     def _fused(self, values: list[Any]) -> Any:
-        """The plan by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
-        steps = self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
-        kernels = [step for step in steps if isinstance(step, KernelStep)]
-        if len(kernels) > 1:
-            lazy.ahead.compile_ahead(self.program, steps, values + self.open)
-        self._is_quiet = len(kernels) == len(steps)
+        """The plan by kernels."""
+        steps = self._made_steps(values)
+        self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
             run = partial(run_steps, runnable(steps), self.open, outputs_of(self.program), self.note)
             return self._quiet(run)

@@ -68,6 +68,10 @@ class CompiledNest:
         sharing = share_address(may_be_short(self._nest, sizes)) if threads > 1 else 0
         return [function, *addresses, *sizes, *strides, *numbers, *scratch, threads, sharing]
 
+    def work(self, layout: Layout) -> int:
+        """An estimate of the number of instructions."""
+        return prod(layout[0]) * self._nest.cost
+
     def entry(
         self,
         reads: dict[int, np.ndarray],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backends.execution.routines import Implementation
@@ -10,27 +10,19 @@ from optree.compile.program import Program
 from optree.ops.loops import Scan
 from optree.ops.structure import Output
 from optree.run.updates import assignments
+from optree.tree.types import Shape
 
 
-def loop(backend: Any, program: Program, index: int, given_away: Sequence[bool] | None = None) -> Implementation:
-    """The implementation of a loop, whose step leaves out what nothing needs of the outputs.
-
-    Parameters
-    ----------
-    given_away : sequence of bool, optional
-        For each output, whether it is returned to a caller; the next call writes the others into the same memory.
-        Without it outputs are in new memory, and several threads may call at once.
-    """
+def loop(
+    backend: Any, program: Program, index: int, empty: Callable[[int, Shape, Any], Any] | None = None
+) -> Implementation:
+    """The implementation of a loop, whose step leaves out what nothing needs of the outputs; `empty` is as for it."""
     op: Scan = program.instructions[index].op
     wanted = _wanted(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
-    memory: list[Any] = []
-
     def run(*inputs: Any) -> Any:
-        found = op.run(within.loop, wanted, *inputs, memory=memory)
-        if given_away is not None:
-            memory[:] = [None if given else x for x, given in zip(found, given_away, strict=True)]
+        found = op.run(within.loop, wanted, *inputs, empty=empty)
         return tuple(found) if len(found) > 1 else found[0]
 
     return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)

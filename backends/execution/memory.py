@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -67,6 +67,30 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     memory = np.empty(size + LINE, np.uint8)
     start = -address(memory) % LINE
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class Reused:
+    """Memory of a call's outputs, the same from call to call for those that are returned to no caller.
+
+    Pages that a function frees after each call, and takes again, are cleared by the system each time.
+
+    Parameters
+    ----------
+    is_returned : sequence of bool or None
+        Of each output, as of `optree.compile.aliasing.given_away`; None where memory is always new.
+    """
+
+    def __init__(self, is_returned: Sequence[bool] | None) -> None:
+        self._is_returned = is_returned
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def __call__(self, output: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        found = self._arrays.get(output)
+        if found is None or found.shape != shape or found.dtype != dtype:
+            found = empty_array(shape, dtype)
+            if self._is_returned is not None and not self._is_returned[output]:
+                self._arrays[output] = found
+        return found
 
 
 #: The memory of NumPy's arrays.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from optree.ops.apply import Apply
 from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
+from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
@@ -26,9 +28,6 @@ from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
-
-#: Steps of a loop from which its constants are worth a copy.
-MANY = 8
 
 
 def _operands(x: Any) -> list[Any]:
@@ -253,9 +252,9 @@ class Scan(Op):
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         count = len(self.body.arguments)
 
-        def loop(arrays_of: Callable[[int], Sequence[Any]], length: int) -> None:
+        def loop(steps: Steps, length: int) -> None:
             for step in range(length):
-                arrays = arrays_of(step)
+                arrays = steps(step)
                 for target, value in zip(arrays[count:], self.body.values(arrays[:count]), strict=True):
                     target[...] = value
 
@@ -265,63 +264,53 @@ class Scan(Op):
 
     def run(
         self,
-        loop: Callable[[Callable[[int], Any], int], None],
+        loop: Callable[[Steps, int], None],
         wanted: Sequence[bool],
         *inputs: Any,
-        memory: Sequence[Any] = (),
+        empty: Callable[[int, Shape, Any], Any] | None = None,
     ) -> list[Any]:
         """The outputs that are wanted, None for others.
 
         Parameters
         ----------
         loop : callable
-            Of a function from a step's number to arrays, and the number of steps, which it runs in order. The arrays
-            are the step's arguments and, in the order of the outputs but for the states before each step, those of the
-            results that are wanted, which it writes. But for the first and the last step they are laid out as
+            Of the arrays of all steps, and the number of steps, which it runs in order. The arrays of a step are its
+            arguments and, in the order of the outputs but for the states before each step, those of the results that
+            are wanted, which it writes. But for the first and the last step they are laid out as
             `backends.backend.Within.loop` says.
         wanted : sequence of bool
             For each output. The states after the last step are always wanted.
-        memory : sequence of array or None
-            For each output an array, or None: it is written there if that is of its sizes.
+        empty : callable, optional
+            From an output's number, shape and dtype to memory for it.
         """
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self._length(sequences)
-        constants = [_in_order(x) if length > MANY else x for x in constants]
         shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
         dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
-        held = memory or [None] * len(shapes)
+        if empty is None:
+            empty = partial(new_array, arrays[0])
         made: list[Any] = [
-            None if not is_wanted else np.empty(shape, dtype, like=arrays[0]) if x is None or x.shape != shape else x
-            for shape, dtype, is_wanted, x in zip(shapes, dtypes, wanted, held, strict=True)
+            empty(n, shape, dtype) if is_wanted else None
+            for n, (shape, dtype, is_wanted) in enumerate(zip(shapes, dtypes, wanted, strict=True))
         ]
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
-        before, current = made[first:second], list(states)
         order = range(length - 1, -1, -1) if self.reverse else range(length)
-        for i, x in enumerate(before):
-            if x is not None and length:
-                current[i] = _at(x, 0, order[0])
-                current[i][...] = states[i]
-        spare = [np.empty(x.shape, x.dtype, like=x) if y is None else None for x, y in zip(states, before, strict=True)]
-
-        def states_after(count: int) -> list[Any]:
-            """Where a step writes the states: where the next one reads them, and the last one the outputs."""
-            left = length - 1 - count
-            return [
-                (spare[i] if left % 2 else made[i]) if x is None else _at(x, 0, order[count + 1]) if left else made[i]
-                for i, x in enumerate(before)
-            ]
-
-        def arrays_of(count: int) -> list[Any]:
-            t, read = order[count], states_after(count - 1) if count else current
-            slices = [_at(x, a, t) for x, a in zip(sequences, self.axes, strict=True)]
-            return [*read, *slices, *constants, *states_after(count), *(_at(x, a, t) for x, a in joined)]
-
-        loop(arrays_of, length)
-        for target, x in zip(made, () if length else states, strict=False):
-            target[...] = x
+        if not length:
+            for target, x in zip(made, states, strict=False):
+                target[...] = x
+            return made
+        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
+        arguments = [
+            *(read for read, _ in carried),
+            *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
+            *map(Argument, constants),
+            *(written for _, written in carried),
+            *(Argument(x, a, order) for x, a in joined),
+        ]
+        loop(Steps(arguments, length), length)
         return made
 
     def _length(self, sequences: Sequence[Any]) -> int:
@@ -382,16 +371,6 @@ def _stand_in(x: Input, batch: Variable, axis: int | None = None) -> Input:
     """An input for a batch of what another stands for; `axis` is that of steps in the batch."""
     sizes = [size for i, size in enumerate(batch.shape) if i != axis]
     return Input(TensorType(x.dtype, (sizes[0], *x.shape)))
-
-
-def _in_order(x: Any) -> Any:
-    """An array of the host in C order: BLAS packs a transposed matrix again in each step, at a third of its time."""
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x
-
-
-def _at(array: Any, axis: int, index: int) -> Any:
-    """The view of an array at an index along an axis; of its last one, too, it is an array."""
-    return array[(*(slice(None),) * axis, index, Ellipsis)]
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -256,10 +256,9 @@ class _Given:
     def begun(self, value: Any, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
-        if value is None:  # of sizes that may be open: sums of no elements, which cost nothing
-            nothing = f.slice(self.x, (slice(None), slice(None), slice(0, 0)))
-            zeros = f.sum(nothing, axis=(self.axis, 2), keepdims=False)
-            return f.expand_dims(zeros, 1) + f.sum(f.slice(self.u, (slice(0, 0), slice(0, self.units))), axis=0)
+        if value is None:  # of sizes that may be open: those of sums, which are not computed
+            rows = f.sum(self.x, axis=(self.axis, 2), keepdims=False)
+            return f.fill_like(f.expand_dims(rows, 1) + f.sum(self.u, axis=1, keepdims=False), 0.0)
         found = self._operand(value, name)
         self._check(name, found, (batch, self.units))
         return found

@@ -18,6 +18,7 @@ from backends.cpu.plan import CALL, WORK
 from optree import TensorType, function, grad
 from optree.errors import OptreeError
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.registry import f
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -64,6 +65,34 @@ def test_a_training_step_on_a_batch_allocates_nothing_but_its_loss(be):
     batch = np.random.RandomState(1).uniform(size=(200, 20)).astype(np.float32)
     step = function([network.x], network.loss(network.x), updates=network.updates(network.x))
     assert allocated(lambda: step(batch)) < 8192
+
+
+def test_a_loop_writes_what_no_caller_gets_where_it_did_before(be):
+    """Of 20 steps: the states before each, and the products, for its derivative."""
+    x, w, u = (be.array(np.random.RandomState(0).normal(size=s) * 0.1) for s in ((20, 16, 64), (64, 256), (64, 256)))
+    outputs = be.lstm(x, w, u).outputs
+    step = function([], updates={u: u - 0.1 * grad(be.sum(outputs * outputs), [u])[0]})
+    assert allocated(step) < 20 * 16 * 64 * 4 + 3 * u.nbytes  # products without targets are new
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda state, outputs: outputs,
+        lambda state, outputs: f.transpose(outputs, (1, 0, 2)),
+        lambda state, outputs: f.slice(outputs, 2),
+        lambda state, outputs: f.transpose(state),
+    ],
+)
+def test_what_a_loop_gives_to_a_caller_stays(be, given):
+    x = TensorType("float32", (6, 4, 3))("x")
+    state, outputs = be.scan(lambda h, x: (f.tanh(h + x),) * 2, be.zeros((4, 3)), x)
+    run = function([x], [given(state, outputs), f.sum(outputs)])
+    values = np.random.RandomState(0).normal(size=(2, 6, 4, 3)).astype(np.float32)
+    first = run(values[0])[0]
+    before = first.get().copy()
+    assert not np.array_equal(run(values[1])[0].get(), before)
+    assert np.array_equal(first.get(), before)
 
 
 def test_steps_that_reuse_memory_are_right(be):

@@ -1,0 +1,131 @@
+"""Which axis of each value of a loop's step counts rows, where each row depends on that row alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backends.execution.specialize import FusedKernel
+
+
+class Mixed(Exception):
+    """Rows that depend on each other, or of which that is not known."""
+
+
+class RowAxes:
+    """The axes of rows, by relations of a step's values: what is known of one tells those of others.
+
+    Parameters
+    ----------
+    registers : list
+        The arrays of the values, with all rows.
+    """
+
+    def __init__(self, registers: list[Any]) -> None:
+        self._registers = registers
+        self._relations: list[Callable[[], None]] = []
+        #: The operand of which a tuple has views.
+        self._sources: dict[int, int] = {}
+        self._axes: dict[int, int | None] = {}
+
+    def are_equal(self, value: int, other: int) -> None:
+        """Add two values with the same rows."""
+        self._relations += [partial(self._equal, value, other), partial(self._equal, other, value)]
+
+    def is_view(self, value: int, of: int) -> None:
+        """Add a view."""
+        self._relations.append(partial(self._view, value, self._sources.get(of, of)))
+
+    def are_views(self, value: int, of: int) -> None:
+        """Add a tuple of views, which other views are picked from."""
+        self._sources[value] = of
+
+    def are_of_kernel(self, kernel: FusedKernel) -> None:
+        """Add a kernel."""
+        self._relations.append(partial(self._kernel, kernel))
+
+    def are_of_product(self, left: int, right: int, value: int) -> None:
+        """Add a product of two matrices."""
+        self._relations.append(partial(self._product, left, right, value))
+
+    def solved(self, states: Sequence[int]) -> list[int | None]:
+        """The axis of each value, None where it is the same for all rows.
+
+        Parameters
+        ----------
+        states : sequence of int
+            The values whose first axis counts rows.
+
+        Raises
+        ------
+        Mixed
+            If rows depend on each other.
+        """
+        self._axes = dict.fromkeys(states, 0)
+        before = -1
+        while before < len(self._axes):
+            before = len(self._axes)
+            for relation in self._relations:
+                relation()
+        known = self._axes
+        self._axes = {**dict.fromkeys(range(len(self._registers))), **known}
+        for relation in self._relations:
+            relation()
+        return [self._axes[i] for i in range(len(self._registers))]
+
+    def _set(self, value: int, axis: int | None) -> None:
+        if self._axes.setdefault(value, axis) != axis:
+            raise Mixed
+
+    def _equal(self, value: int, other: int) -> None:
+        if value in self._axes:
+            self._set(other, self._axes[value])
+
+    def _view(self, value: int, of: int) -> None:
+        x, view = self._registers[of], self._registers[value]
+        if of in self._axes:
+            axis = self._axes[of]
+            self._set(value, None if axis is None else _along(x, axis, x, view))
+        elif value in self._axes:
+            axis = self._axes[value]
+            self._set(of, None if axis is None else _along(view, axis, x, x))
+
+    def _kernel(self, kernel: FusedKernel) -> None:
+        values = [*kernel.reads, *kernel.writes, *kernel.shape_inputs]
+        known = [(i, self._axes[i]) for i in values if self._axes.get(i) is not None]
+        found = {kernel.axes[i][axis] for i, axis in known if axis is not None}
+        if not found:
+            return
+        (along, *others) = found
+        if others or along is None or along in kernel.reduced or kernel.flat_indices:
+            raise Mixed
+        for i in values:
+            axes = list(kernel.axes[i])
+            if axes.count(along) > 1:
+                raise Mixed
+            self._set(i, axes.index(along) if along in axes else None)
+
+    def _product(self, left: int, right: int, value: int) -> None:
+        self._set(right, None)
+        for known, other in ((left, value), (value, left)):
+            if known in self._axes:
+                axis = self._axes[known]
+                if axis == 1:
+                    raise Mixed
+                self._set(other, axis)
+
+
+def _along(x: np.ndarray, axis: int, of: np.ndarray, other: np.ndarray) -> int:
+    """The axis of an array with the size and stride of an axis of another, where one is a view of the other.
+
+    Each row of `of` is in memory of its own: so a view with as many rows at the same distance has its rows, in order.
+    """
+    size, stride = x.shape[axis], x.strides[axis]
+    within = sum((n - 1) * abs(step) for n, step in zip(of.shape, of.strides, strict=True)) - (size - 1) * stride
+    found = [i for i, each in enumerate(zip(other.shape, other.strides, strict=True)) if each == (size, stride)]
+    if len(found) != 1 or within + of.itemsize > stride:
+        raise Mixed
+    return found[0]

@@ -1,0 +1,610 @@
+"""Loops with products, or whose rows threads share, as one call of C.
+
+A step is often too short to be shared among threads, and for Python between its calls. So a loop is run whole where
+its body is made of kernels, views, copies, and products by a matrix that is the same in every step, which is packed
+once. Where each row of the states depends on that row alone, threads share parts of the rows (`RowAxes`), each for
+all steps, and do not wait for each other in between.
+
+The rule: parts have 8 rows or a few more, whatever the number of threads, so that results do not depend on that. Other
+loops are those of `backends.cpu.loops`: without products and such rows, or where one step has enough work for more
+threads than there are parts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backends.cpu.codegen.printer import LONG_WORK
+from backends.cpu.codegen.row_loops import PRODUCTS, SOURCE, products
+from backends.cpu.plan import KernelPlan
+from backends.cpu.products import BYTES, TYPES, is_in_elements
+from backends.cpu.row_axes import Mixed, RowAxes
+from backends.cpu.runtime import CompiledNest
+from backends.cpu.workers import share_address
+from backends.execution.executor import CallStep, KernelStep
+from backends.execution.memory import HOST, LINE, empty_array
+from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
+from optree.arrays import byte_bounds
+from optree.cache import Cache
+from optree.errors import CompilerError
+from optree.ops.assignment import Assign
+from optree.ops.contraction import Dot, MatMul
+from optree.ops.joining import Concatenate
+from optree.ops.loop_steps import Argument, Steps
+from optree.ops.structure import Output
+from optree.records import NamedTuple
+from optree.settings import thread_count
+
+#: The least rows of a part.
+ROWS = 8
+
+#: The instructions of a step that take as long as Python between its calls, and wake-ups of threads; those of a
+#: multiplication and addition, of which a vector instruction has many; and those of a call of C, after which Python
+#: handles signals.
+STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
+
+#: Maximum layouts of a loop's arrays for which its calls are cached.
+LAYOUTS = 16
+
+
+class Elsewhere(Exception):
+    """A body that is not C alone."""
+
+
+class At(NamedTuple):
+    """An address: a column of the table of addresses, and an offset in bytes."""
+
+    column: int
+    offset: int
+
+
+class Memory(NamedTuple):
+    """An array that values are views of: an argument, or in memory of a part's own.
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        All rows, in the first step.
+    argument : int or None
+        Its column.
+    owner : int
+        The value that is all of it.
+    """
+
+    array: np.ndarray
+    argument: int | None
+    owner: int
+
+
+class Call(NamedTuple):
+    """A kernel, a product or a copy: `kind`, with a kernel for the first, and the values that it reads and writes."""
+
+    kind: str
+    kernel: FusedKernel | None
+    reads: Sequence[int]
+    writes: Sequence[int]
+
+    @property
+    def values(self) -> list[int]:
+        """Both."""
+        return [*self.reads, *self.writes]
+
+
+class Trace:
+    """The calls of a step, by its values with all rows.
+
+    Parameters
+    ----------
+    steps : sequence of CallStep and KernelStep
+    values : list
+        Arguments and numbers, of the leaves.
+
+    Attributes
+    ----------
+    registers : list
+        The values, and then the parts of joined ones.
+    memory : dict
+        Of each value, the number of what it is a view of in `memories`.
+    axes : RowAxes
+        The relations of the values' rows.
+
+    Raises
+    ------
+    Elsewhere
+        If something of the step is not C.
+    """
+
+    def __init__(self, steps: Sequence[CallStep | KernelStep], values: Sequence[Any], count: int) -> None:
+        self.arguments = values
+        self.registers: list[Any] = [x.at(0, 2) if isinstance(x, Argument) else x for x in values]
+        self.memories = [Memory(x, i, i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
+        self.memory = {memory.owner: n for n, memory in enumerate(self.memories)}
+        self.leaves, self.calls = len(values), list[Call]()
+        self.registers += [None] * count
+        self.axes = RowAxes(self.registers)
+        self._joins = {i: step for step in steps if isinstance(step, CallStep) for i in _joined(step)}
+        for step in steps:
+            if isinstance(step, KernelStep):
+                self._add_kernel(step)
+            else:
+                self._add_call(step)
+
+    def is_constant(self, value: int) -> bool:
+        """Whether a value is the same in every step."""
+        argument = self.memories[self.memory[value]].argument
+        return argument is not None and self.arguments[argument].axis is None
+
+    def rows(self) -> list[int | None] | None:
+        """The axis of each value that counts rows, where parts of the rows may run on their own; None elsewhere."""
+        states = [i for i, x in enumerate(self.arguments) if isinstance(x, Argument) and x.is_state]
+        shapes = [self.registers[i].shape for i in states]
+        if not states or any(not shape or shape[0] != shapes[0][0] for shape in shapes) or shapes[0][0] < 2 * ROWS:
+            return None
+        try:
+            axes = self.axes.solved(states)
+        except Mixed:
+            return None
+        written = {i: self.memories[self.memory[i]] for call in self.calls for i in call.writes}
+        is_shared = any(axes[i] is None and memory.argument is not None for i, memory in written.items())
+        is_across = any(axes[memory.owner] for memory in self.memories if memory.argument is None)
+        return None if is_shared or is_across else axes
+
+    def offset(self, value: int) -> int:
+        """The bytes from the beginning of the memory of a value to the value."""
+        return HOST.address(self.registers[value]) - HOST.address(self.memories[self.memory[value]].array)
+
+    def _new(self, value: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Memory of its own for a value."""
+        self.memory[value] = len(self.memories)
+        self.registers[value] = np.empty(shape, dtype)
+        self.memories.append(Memory(self.registers[value], None, value))
+
+    def _share(self, value: int, other: int) -> None:
+        """Let a value be another one."""
+        self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
+        self.axes.are_equal(value, other)
+
+    def _view(self, value: int, of: int, view: Any) -> None:
+        low, high = byte_bounds(self.memories[self.memory[of]].array)
+        if not isinstance(view, np.ndarray) or not view.size or not low <= HOST.address(view) < high:
+            raise Elsewhere
+        self.registers[value], self.memory[value] = view, self.memory[of]
+        self.axes.is_view(value, of)
+
+    def _add_kernel(self, step: KernelStep) -> None:
+        kernel = step.kernel
+        if not isinstance(kernel, FusedKernel):
+            raise Elsewhere
+        targets = [step.target_of.get(i) for i in kernel.writes]
+        given = [None if i is None else self.registers[i] for i in targets]
+        reads = [self.registers[i] for i in kernel.reads]
+        if not all(isinstance(x, np.ndarray) for x in reads):
+            raise Elsewhere
+        shapes = kernel.layout([*reads, *given], kernel.input_shapes(self.registers))[0]
+        known = dict(zip(kernel.writes, shapes, strict=True))
+        for i, target in zip(kernel.writes, targets, strict=True):
+            if target is not None:
+                self._share(i, target)
+            elif not self._is_placed(i, known, kernel.dtypes[i]):
+                self._new(i, known[i], kernel.dtypes[i])
+        for value, _, assignment in step.assigned:
+            self._share(assignment, value)
+        self.axes.are_of_kernel(kernel)
+        self.calls.append(Call("kernel", kernel, kernel.reads, kernel.writes))
+
+    def _is_placed(self, value: int, known: dict[int, tuple[int, ...]], dtype: np.dtype) -> bool:
+        """Whether a value is computed in its part of what it is joined to."""
+        join = self._joins.get(value)
+        if join is None or join.out is None or self.registers[join.out].dtype != dtype:
+            return False
+        shapes = [known.get(i) or np.shape(self.registers[i]) for i in join.inputs]
+        before = shapes[: join.inputs.index(value)]
+        if not all(before):  # of other steps, later ones
+            return False
+        begin = sum(shape[join.op.axis] for shape in before)
+        self._view(value, join.out, _part(self.registers[join.out], join.op.axis, begin, known[value]))
+        return True
+
+    def _add_call(self, step: CallStep) -> None:
+        kind, inputs = type(step.op), step.inputs
+        if step.implementation.with_epilogue is not None:  # the program of the other steps is another one
+            raise Elsewhere
+        if kind is Assign:
+            self._copy(inputs[1], inputs[0])
+            self._share(step.output, inputs[0])
+        elif kind is Output:
+            self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
+        elif step.op.view_map and not step.op.destroy_map:
+            self._add_view(step)
+        elif kind in (Dot, MatMul):
+            self._add_product(step)
+        elif step.op.copies is not None:
+            self._add_copies(step)
+        else:
+            raise Elsewhere
+
+    def _add_view(self, step: CallStep) -> None:
+        runs = step.step()
+        found, of = runs.call(*runs.take(self.registers)), step.inputs[0]  # type: ignore[misc]
+        if isinstance(found, tuple):
+            self.registers[step.output], self.memory[step.output] = found, self.memory[of]
+            self.axes.are_views(step.output, of)
+        else:
+            self._view(step.output, of, found)
+
+    def _written(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """The value that a call writes."""
+        if step.out is None:
+            self._new(step.output, shape, dtype)
+        else:
+            self._share(step.output, step.out)
+        return step.output
+
+    def _add_product(self, step: CallStep) -> None:
+        left, right = step.inputs
+        x, y = self.registers[left], self.registers[right]
+        if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
+            raise Elsewhere
+        if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
+            raise Elsewhere
+        out = self._written(step, (len(x), y.shape[1]), x.dtype)
+        target = self.registers[out]
+        if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
+            raise Elsewhere
+        self.axes.are_of_product(left, right, out)
+        self.calls.append(Call("product", None, [left, right], [out]))
+
+    def _add_copies(self, step: CallStep) -> None:
+        arrays = [self.registers[i] for i in step.inputs]
+        if not all(isinstance(x, np.ndarray) for x in arrays):
+            raise Elsewhere
+        dtype = np.result_type(*(x.dtype for x in arrays))
+        out = self._written(step, step.op.output_shape(*(x.shape for x in arrays)), dtype)
+        for target, source in step.op.copies(self.registers[out], *arrays):
+            value = next((i for i, x in zip(step.inputs, arrays, strict=True) if x is source), None)
+            if value is None:  # a number
+                raise Elsewhere
+            self.registers.append(None)
+            self._view(len(self.registers) - 1, out, target)
+            self._copy(value, len(self.registers) - 1)
+
+    def _copy(self, value: int, target: int) -> None:
+        """Copy a value, unless it is computed in its target."""
+        x, y = self.registers[value], self.registers[target]
+        if not isinstance(x, np.ndarray) or x.dtype != y.dtype or x.shape != y.shape:
+            raise Elsewhere
+        self.axes.are_equal(value, target)
+        if HOST.address(x) != HOST.address(y) or x.strides != y.strides:
+            self.calls.append(Call("copy", None, [value], [target]))
+
+
+def _joined(step: CallStep) -> Sequence[int]:
+    """The values that a step joins, each once."""
+    return [i for i in step.inputs if step.inputs.count(i) == 1] if isinstance(step.op, Concatenate) else ()
+
+
+def _part(x: np.ndarray, axis: int, begin: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The part of an array along an axis that has a shape."""
+    return x[(*(slice(None),) * axis, slice(begin, begin + shape[axis]))]
+
+
+class Emitter:
+    """The words of a trace's calls, for parts of the rows.
+
+    Attributes
+    ----------
+    words : list of int
+        The arguments of all calls.
+    calls, addresses, parts : list of int
+        As the C has them.
+    work : float
+        An estimate of the number of instructions of a step.
+    """
+
+    def __init__(
+        self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
+    ) -> None:
+        self.trace, self.rows, self.backend = trace, rows, backend
+        self.words, self.calls, self.addresses, self.parts = list[int](), list[int](), list[int](), list[int]()
+        self.work, self.scratch, self._count = 0.0, 0, 0
+        #: The matrices that are packed: the value, and its offset in the scratch memory.
+        self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
+        #: The functions and nests, as the words have their addresses.
+        self.held: list[Any] = [*functions.values()]
+        self._copying = functions["copy"]
+        self._by_dtype: dict[np.dtype, dict[str, Any]] = {}
+
+    def add(self, begin: int, count: int) -> None:
+        """The calls of a part."""
+        trace, first, starts = self.trace, len(self.calls) // 2, len(self.addresses) // 3
+        self._count = count
+        own = [self._of_part(x, axis, count) for x, axis in zip(trace.registers, self._axes(), strict=True)]
+        offsets: dict[int, int] = {}
+        for n, memory in enumerate(trace.memories):
+            if memory.argument is None:
+                offsets[n] = self._allocated(own[memory.owner].nbytes)
+        for call in trace.calls:
+            at = [self._address(i, begin, offsets) for i in call.values]
+            self._add(*getattr(self, f"_{call.kind}")(call, own, at))
+        self.parts += [first, len(self.calls) // 2, starts, len(self.addresses) // 3]
+
+    def _axes(self) -> Sequence[int | None]:
+        return [None] * len(self.trace.registers) if self.rows is None else self.rows
+
+    def _of_part(self, x: Any, axis: int | None, count: int) -> Any:
+        return x if axis is None or x is None else x[(*(slice(None),) * axis, slice(0, count))]
+
+    def _allocated(self, size: int) -> int:
+        """The offset of new scratch memory."""
+        offset = self.scratch
+        self.scratch += size + -size % LINE
+        return offset
+
+    def _address(self, value: int, begin: int, offsets: dict[int, int]) -> At:
+        number, axis = self.trace.memory[value], self._axes()[value]
+        memory, offset = self.trace.memories[number], self.trace.offset(value)
+        if memory.argument is None:
+            return At(self.trace.leaves, offsets[number] + offset)
+        return At(memory.argument, offset + (0 if axis is None else begin * self.trace.registers[value].strides[axis]))
+
+    def _add(self, function: int, words: Sequence[Any]) -> None:
+        self.calls += [function, len(self.words)]
+        for word in words:
+            if isinstance(word, At):
+                self.addresses += [len(self.words), *word]
+            self.words.append(0 if isinstance(word, At) else word)
+
+    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[At]) -> tuple[int, Sequence[Any]]:
+        kernel = call.kernel
+        assert kernel is not None
+        try:
+            found = kernel.runner_of([own[i] for i in call.values], self._input_shapes(kernel))
+        except CompilerError as error:
+            kernel.fail(error)
+            raise Elsewhere from error
+        if found is None or not isinstance(found[0], CompiledNest):
+            raise Elsewhere
+        nest, _, layout = found
+        self.held.append(nest)
+        *offsets, size = nest.scratch(layout)
+        start = self._allocated(nest.scratch_bytes(size, 1))
+        scratch = [At(self.trace.leaves, start + offset) for offset in offsets]
+        count = len(kernel.reads)
+        addresses = [*at[:count], *[0] * len(kernel.flat_indices), *at[count:]]
+        numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
+        self.work += nest.work(layout)
+        function, *words = nest.words(addresses, numbers, layout, 1, [*scratch, size])
+        return function, words
+
+    def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
+        """The shapes of operands of which it uses the shape alone; they may not be computed."""
+        shapes = kernel.input_shapes(self.trace.registers)
+        axes = [self._axes()[i] for i in kernel.shape_inputs]
+        return [x if a is None else (*x[:a], self._count, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
+
+    def _product(self, call: Call, own: Sequence[Any], at: Sequence[At]) -> tuple[int, Sequence[Any]]:
+        x, y, target = (own[i] for i in call.values)
+        functions = self._products(x.dtype)
+        (rows, inner), columns, size, width = x.shape, y.shape[1], x.itemsize, functions["panel_width"](0)
+        key = at[1], y.shape, y.strides
+        if key not in self.packed:
+            self.packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
+        packed = At(self.trace.leaves, self.packed[key][1])
+        steps = [x.strides[0] // size, x.strides[1] // size, width, target.strides[0] // size]
+        self.work += MULTIPLICATION * rows * inner * columns
+        return _address_of(functions["multiply_alone"]), [at[0], packed, at[2], rows, inner, columns, *steps]
+
+    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[At]) -> tuple[int, Sequence[Any]]:
+        x, y = (own[i] for i in call.values)
+        strides = [[step // each.itemsize for step in each.strides] for each in (x, y)]
+        sizes, (from_steps, to_steps) = collapsed_axes(x.shape, strides)
+        if len(sizes) > 2 or from_steps[-1] != to_steps[-1] or (from_steps[-1] != 1 and sizes[-1] > 1):
+            raise Elsewhere
+        (count, from_step, to_step) = (sizes[0], from_steps[0], to_steps[0]) if len(sizes) > 1 else (1, 0, 0)
+        size = x.itemsize
+        self.work += x.size
+        words = [at[1], at[0], count, sizes[-1] * size, to_step * size, from_step * size]
+        return _address_of(self._copying), words
+
+    def _products(self, dtype: np.dtype) -> dict[str, Any]:
+        """The C functions of products, which are held, as the words have their addresses."""
+        if dtype not in self._by_dtype:
+            found = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
+            if found is None:
+                raise Elsewhere
+            self._by_dtype[dtype] = found
+            self.held += found.values()
+        return self._by_dtype[dtype]
+
+    def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
+        """The matrices that are packed before the first step, as `_Known` has them."""
+        found = []
+        for value, packed in self.packed.values():
+            y, memory = self.trace.registers[value], self.trace.memories[self.trace.memory[value]]
+            words = [*y.shape, *(step // y.itemsize for step in y.strides)]
+            assert memory.argument is not None
+            pack = self._products(y.dtype)["pack_columns"]
+            found.append((pack, memory.argument, self.trace.offset(value), words, packed))
+        return found
+
+
+def _address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class _Known(NamedTuple):
+    """The calls of a loop for arrays of some layouts.
+
+    Attributes
+    ----------
+    words : numpy.ndarray
+    tables : list of numpy.ndarray
+        The parts, calls and addresses, as the C has them.
+    packings : list of (callable, int, int, list of int, int)
+        The function that packs a matrix, the argument, the offset of the matrix in it, its words, and the offset of the
+        packed matrix in scratch memory.
+    scratch : int
+        Bytes.
+    work : float
+        Of a step.
+    spare : list of numpy.ndarray
+        Scratch memory that no call uses.
+    function : callable
+        The function of the loop.
+    held : object
+        The functions whose addresses the words have.
+    """
+
+    words: np.ndarray
+    tables: list[np.ndarray]
+    packings: list[tuple[Any, int, int, list[int], int]]
+    scratch: int
+    work: float
+    spare: list[np.ndarray]
+    function: Any
+    held: Any
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of the rows."""
+        return len(self.tables[0]) // 4
+
+
+class RowLoop:
+    """All steps of a loop in one call of C, where they have products, or threads share their rows.
+
+    Parameters
+    ----------
+    backend : CPUBackend
+    plan : KernelPlan
+        That of a step.
+    """
+
+    def __init__(self, backend: Any, plan: KernelPlan) -> None:
+        self._backend, self._plan = backend, plan
+        self._constants = plan.open[: len(plan.open) - plan.count]
+        self._steps: list[CallStep | KernelStep] | None = None
+        self._known: Cache = Cache("loops by rows", LAYOUTS)
+
+    def __call__(self, steps: Steps, length: int) -> bool:
+        """Run all steps; false if it runs none, because a step is not C alone, or not yet."""
+        arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
+        key = tuple([_layout(x) if isinstance(x, Argument) else None for x in arguments])
+        known = self._known.get(key)
+        if known is None:
+            known = self._made(arguments)
+            if known is None:  # NumPy runs the plan, so far
+                return False
+            self._known[key] = known
+        if not isinstance(known, _Known):
+            return False
+        threads = thread_count()
+        busy = min(known.parts, threads)
+        if known.work / busy - known.work / threads > STEP:
+            return False
+        self._run(known, arguments, length, busy)
+        return True
+
+    def _made(self, arguments: Sequence[Any]) -> _Known | bool | None:
+        """The calls for arrays of the layouts of some; False if there are none, None if there are none yet."""
+        if self._steps is None:
+            leaves = [x.at(0, 2) if isinstance(x, Argument) else x for x in arguments]
+            self._steps = self._plan.compiled_steps(leaves[: len(leaves) - len(self._constants)])
+        functions = None if self._steps is None else self._backend.c_functions(SOURCE, ("run", "copy"))
+        if self._steps is None or functions is None:
+            return None
+        if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
+            return False
+        try:
+            trace = Trace(self._steps, arguments, self._plan.count)
+            rows = trace.rows()
+            if rows is None and not any(call.kind == "product" for call in trace.calls):
+                return False
+            try:
+                return self._emitted(trace, rows, functions)
+            except Elsewhere:
+                return False if rows is None else self._emitted(trace, None, functions)
+        except Elsewhere:
+            return False
+
+    def _emitted(self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any]) -> _Known | bool:
+        emitter = Emitter(trace, rows, functions, self._backend)
+        count = next((x.shape[a] for x, a in zip(trace.registers, rows or (), strict=False) if a is not None), 1)
+        parts = max(1, count // ROWS)
+        for n in range(parts):
+            begin, end = count * n // parts, count * (n + 1) // parts
+            emitter.add(begin, end - begin)
+        words, *tables = (
+            np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
+        )
+        return _Known(
+            words, tables, emitter.packings(), emitter.scratch, emitter.work, [], functions["run"], emitter.held
+        )
+
+    def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
+        scratch = known.spare.pop() if known.spare else empty_array((known.scratch + LINE,), np.uint8)
+        start = HOST.address(scratch) + -HOST.address(scratch) % LINE
+        for function, argument, offset, rest, packed in known.packings:
+            y = HOST.address(arguments[argument].array) + offset
+            _call(function, [share_address(), threads, y, start + packed, *rest])
+        sharing = share_address(known.work * length < LONG_WORK)
+        words, table = known.words.copy(), _table(arguments, length)
+        table[:, -1] = start
+        tables = [HOST.address(x) for x in (*known.tables, words)]
+        block = max(1, int(CALL / max(known.work, 1)))
+        for first in range(0, length, block):
+            rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
+            _call(known.function, [sharing, threads, *rows, known.parts, *tables])
+        known.spare.append(scratch)
+
+
+def _call(function: Any, words: Sequence[int]) -> None:
+    """Call a C function of words."""
+    given = array("q", words)
+    function(given.buffer_info()[0])
+
+
+def _argument(x: Any) -> Any:
+    """An argument, with its first array as others are laid out; a number stays one."""
+    if not isinstance(x, Argument):
+        return Argument(x) if isinstance(x, np.ndarray) else x
+    if x.first is not None and x.first.strides != x.array.strides[1:]:
+        return x._replace(first=np.array(x.first, order="C"))
+    return x
+
+
+def _layout(x: Argument) -> Any:
+    """All that the calls depend on, of an argument."""
+    shape = x.array.shape if x.axis is None else (*x.array.shape[: x.axis], *x.array.shape[x.axis + 1 :])
+    is_aligned = x.array.flags.aligned and (x.first is None or x.first.flags.aligned)
+    return shape, x.array.strides, x.array.dtype, x.axis, is_aligned
+
+
+def _is_regular(x: Argument) -> bool:
+    """Whether the arrays of all steps are NumPy's own and aligned, so that the first tells the layout of all."""
+    arrays = [y for y in (x.array, x.first, x.last) if y is not None]
+    return all(type(y) is np.ndarray and is_in_elements(y) for y in arrays)
+
+
+def _table(arguments: Sequence[Any], length: int) -> np.ndarray:
+    """The address of each argument in each step; the last column is the scratch memory's."""
+    table = np.zeros((length, len(arguments) + 1), np.int64)
+    orders: dict[int, np.ndarray] = {}  # many arguments share one
+    for column, x in enumerate(arguments):
+        if not isinstance(x, Argument):
+            continue
+        table[:, column] = HOST.address(x.array)
+        if x.axis is not None:
+            if id(x.indices) not in orders:
+                orders[id(x.indices)] = np.array(x.indices[:length], np.int64)
+            table[:, column] += orders[id(x.indices)] * x.array.strides[x.axis]
+        if x.first is not None:
+            table[0, column] = HOST.address(x.first)
+        if x.last is not None:
+            table[-1, column] = HOST.address(x.last)
+    return table
