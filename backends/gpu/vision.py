@@ -12,7 +12,15 @@ from backends.gpu.codegen.vision import align_source, argmax_roi_source, resize_
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
 from optree.arrays import is_any
-from optree.ops.vision import AlignOperator, RegionOperator, ResizeInput, ResizeOperator, RoiAlignInput, image_numbers
+from optree.ops.vision import (
+    AlignOperator,
+    RegionOperator,
+    ResizeInput,
+    ResizeOperator,
+    RoiAlignInput,
+    image_numbers,
+    wrong_boxes,
+)
 from optree.ops.windows import spatial_of
 
 FLOAT64 = np.dtype("float64")
@@ -78,8 +86,8 @@ class Regions(DirectKernels):
         op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
         images, boxes = arrays[op.images].shape, cupy.ascontiguousarray(arrays[1].astype(FLOAT64))
         n, c, h, w = (images[axis] for axis in op.order)
-        if len(boxes) and is_any(~((boxes[:, 0] >= 0) & (boxes[:, 0] < n))):
-            image_numbers(self.device.to_host(boxes), n, str(op.name))
+        if len(boxes) and is_any(wrong_boxes(boxes, n)):
+            image_numbers(self.device.to_host(boxes), n, "roi_align" if isinstance(op, AlignOperator) else "roi_pool")
         rows, columns = op.size
         count = len(boxes)
         words = [count, n, c, h, w, rows, columns, *map(divisor, target.shape[1:]), as_int64(op.scale, FLOAT64)]

@@ -443,6 +443,8 @@ class ConvTranspose(ConvolutionOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         bound: Any = super().bind(types, backend)
         more = per_axis(self.output_padding, types[0].ndim - 2, "conv_transpose: output_padding", 0)
+        if bound.padding == "same" and any(more):
+            raise OperandError("conv_transpose: output_padding is for numbers of padding; 'same' fixes the sizes")
         for count, stride in zip(more, bound.stride, strict=True):
             if count >= stride:
                 raise OperandError(f"conv_transpose: output_padding {more} is not below the stride {bound.stride}")
@@ -467,6 +469,8 @@ class ConvTranspose(ConvolutionOperator):
         """The size of an axis that has `count` windows."""
         if count is None or window is None:
             return None
+        if window < 1:
+            raise ShapeError(f"a window of {window} has no elements for an axis of {count}")
         if padding == "same":
             return count * stride
         size = (count - 1) * stride + dilation * (window - 1) + 1 - sum(padding) + more

@@ -188,6 +188,8 @@ class Scan(Op):
     ) -> Any:
         if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
             raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
+        if isinstance(step, Variable) or not callable(step):
+            raise OperandError(f"scan: step is a function of states and slices of sequences, not {brief(step)}")
         begun = [_typed(x, "a state") for x in _flat(initial)]
         given = [variable_of(x, "scan: a sequence") for x in _flat(sequences)]
         axes = [normalise_axis(axis, x.ndim, "scan") for x in given]

@@ -53,7 +53,10 @@ class PoolOperator(ImageOperator):
         return [p.replace(default=inspect.Parameter.empty) if p.name == "window" else p for p in found]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        what, ndim = str(self.name), types[self.images].ndim
+        return self.bound(types, str(self.name))
+
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        ndim = types[self.images].ndim
         if len({t.ndim for t in types}) > 1:
             raise ShapeError("the operands have different numbers of dimensions")
         axes = self._axes(ndim, what)
@@ -410,6 +413,7 @@ def lp_pool(
     pool = AvgPool.make(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
+    pool.check_in("lp_pool", x)
     mean = pool(f.square(x) if p == 2 else f.absolute(x) ** p)
     total = mean * float(prod(mean.op.window))
     is_some = f.gt(total, 0)
@@ -441,6 +445,8 @@ def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float
     (size,) = per_axis(size, 1, "lrn: size")
     if x.ndim < 2:
         raise ShapeError(f"lrn: images have a batch and channels, and this has {x.ndim} dimensions")
+    for name, factor in (("alpha", alpha), ("beta", beta), ("k", k)):
+        variable_of(factor, f"lrn: {name}")
     channels = layout_of(layout, x.ndim, "NC", "lrn: layout").index("C")
     around = ((size // 2, (size - 1) // 2),)
     mean = f.avg_pool(f.square(x), size, 1, around, axes=channels, count_padding=True)

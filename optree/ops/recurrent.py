@@ -15,7 +15,7 @@ from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType, may_equal
+from optree.tree.types import Shape, TensorType, integer_of, may_equal
 from optree.tree.variable import Variable, as_variable, variable_of
 
 
@@ -271,6 +271,7 @@ class _Given:
         truncate: int | None,
     ) -> tuple[Variable, list[Variable]]:
         """The joined outputs, and the states after the last step, of a step of states and of the input's products."""
+        truncate = None if truncate is None else integer_of(truncate, f"{self.what}: truncate", 1)
         inputs = f.matmul(self.x, self.w)
         inputs = inputs if self.b is None else inputs + self.b
 

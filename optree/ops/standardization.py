@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import OperandError, ShapeError, describe
+from optree.errors import OperandError, ShapeError, brief, describe
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
@@ -19,6 +19,13 @@ from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
 
 #: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
+
+
+def _number(value: Any, what: str) -> float:
+    """A number of 0 or more as a float; OperandError, which names `what`, for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
+        raise OperandError(f"{what} is a number of 0 or more, not {brief(value)}")
+    return float(value)
 
 
 def _moments(x: Variable, axis: Any) -> tuple[Variable, Variable, Variable]:
@@ -50,8 +57,7 @@ class Standardize(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOpera
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, int | float) or not self.epsilon >= 0:
-            raise OperandError(f"standardize: epsilon is a number of 0 or more, not {self.epsilon!r}")
+        _number(self.epsilon, "standardize: epsilon")
         return super().bind(types, backend)
 
     @portable
@@ -124,6 +130,9 @@ def batch_norm(
     (array([0.2, 2. ], dtype=float32), array([ 1.1, 20.9], dtype=float32))
     """
     x = variable_of(x, "batch_norm")
+    epsilon = _number(epsilon, "batch_norm: epsilon")
+    if not isinstance(momentum, Variable):
+        momentum = _number(momentum, "batch_norm: momentum")
     channels = (normalise_axis(axis, x.ndim, "batch_norm"),)
     others = tuple(i for i in range(x.ndim) if i not in channels)
     given = {"gain": gain, "bias": bias, "mean": mean, "variance": variance}
@@ -161,6 +170,7 @@ def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsil
         If gain or bias have other sizes than these axes.
     """
     x = variable_of(x, "layer_norm")
+    epsilon = _number(epsilon, "layer_norm: epsilon")
     axes = normalise_axes(axis, x.ndim, "layer_norm")
     gain, bias = _along(gain, x, axes, "layer_norm", "gain"), _along(bias, x, axes, "layer_norm", "bias")
     return _scaled(f.standardize(x, axes, epsilon), gain, bias)
@@ -176,6 +186,7 @@ def rms_norm(x: Any, gain: Any = None, axis: Any = -1, epsilon: float = EPSILON)
         If the gain has other sizes than these axes.
     """
     x = variable_of(x, "rms_norm")
+    epsilon = _number(epsilon, "rms_norm: epsilon")
     axes = normalise_axes(axis, x.ndim, "rms_norm")
     wide = widened(x)
     square = f.mean(f.square(wide), axis=axes, keepdims=True)
@@ -195,6 +206,7 @@ def instance_norm(x: Any, gain: Any = None, bias: Any = None, axis: int = 1, eps
         If there are no other axes, or gain or bias have not one element for each channel.
     """
     x = variable_of(x, "instance_norm")
+    epsilon = _number(epsilon, "instance_norm: epsilon")
     channels = _channels(x, axis, "instance_norm")
     others = tuple(i for i in range(1, x.ndim) if i not in channels)
     if not others:
@@ -218,6 +230,7 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
         If the channels do not divide into that number of groups, or gain or bias have not one element for each channel.
     """
     x = variable_of(x, "group_norm")
+    epsilon = _number(epsilon, "group_norm: epsilon")
     (channel,) = channels = _channels(x, axis, "group_norm")
     size = x.shape[channel]
     groups = integer_of(groups, "group_norm: groups", 1)

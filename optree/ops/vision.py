@@ -95,7 +95,8 @@ class ResizeOperator(ImageOperator):
 def _factors(value: Any, count: int, what: str) -> tuple[float, ...]:
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count or not all(isinstance(x, int | float | np.number) and 0 < x < np.inf for x in values):
-        raise OperandError(f"{what}: scale is a number above 0, or {count} of them, not {brief(value)}")
+        several = f", or {count} of them" if count > 1 else ""
+        raise OperandError(f"{what}: scale is a number above 0{several}, not {brief(value)}")
     return tuple(map(float, values))
 
 
@@ -229,7 +230,10 @@ class RegionOperator(ImageOperator):
     batch = Op.batch_in_loop
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        what, ndim = str(self.name), types[self.images].ndim
+        return self.bound(types, str(self.name))
+
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        ndim = types[self.images].ndim
         if ndim != 4:
             raise ShapeError(f"images have a batch, channels and two spatial axes, and this has {ndim} dimensions")
         return self.make(
@@ -249,12 +253,21 @@ class RegionOperator(ImageOperator):
         return arranged((boxes[0], channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
 
 
-def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
-    """The number of the image of each box; OperandError if there is no such image."""
+def wrong_boxes(boxes: Any, count: int) -> Any:
+    """Of each box whether there is no image of its number, or a coordinate is not finite."""
     numbers = boxes[:, 0]
-    if not np.all((numbers >= 0) & (numbers < count)):
-        wrong = int(np.argmin((numbers >= 0) & (numbers < count)))
-        raise OperandError(f"{what}: box {wrong} is of image {numbers[wrong]:g}, and there are {count}")
+    is_image = (numbers >= 0) & (numbers < count) & (np.floor(numbers) == numbers)
+    return ~(is_image & np.isfinite(boxes).all(axis=1))
+
+
+def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
+    """The number of the image of each box; OperandError for `wrong_boxes`."""
+    numbers, is_wrong = boxes[:, 0], wrong_boxes(boxes, count)
+    if is_wrong.any():
+        wrong = int(is_wrong.argmax())
+        if np.isfinite(boxes[wrong]).all():
+            raise OperandError(f"{what}: box {wrong} is of image {numbers[wrong]:g}, and there are {count}")
+        raise OperandError(f"{what}: box {wrong} is {boxes[wrong].tolist()}, which is not finite")
     return numbers.astype(INT64)
 
 
@@ -284,7 +297,7 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
         target, images = out.transpose(self.order), x.transpose(self.order)
         indices = np.arange(x.size, dtype=INT64).reshape(x.shape).transpose(self.order)
         boxes = np.asarray(boxes, np.float64)
-        for box, image in enumerate(image_numbers(boxes, len(images), "argmax_roi")):
+        for box, image in enumerate(image_numbers(boxes, len(images), "roi_pool")):
             for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
                 part = images[image, :, rows, columns].reshape(images.shape[1], -1)
                 if part.shape[1]:
@@ -334,7 +347,9 @@ def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = No
     [[[[5.0, 7.0]]]]
     """
     x, boxes = (variable_of(a, "roi_pool") for a in (x, boxes))
-    indices = f.argmax_roi(x, boxes, size, scale, layout)
+    op = ArgmaxRoi.make(size=size, scale=scale, layout=layout)
+    op.check_in("roi_pool", x, boxes)
+    indices = op(x, boxes)
     is_some = f.ge(indices, 0)
     values = f.take(f.reshape(x, (-1,)), f.maximum(indices, 0), axis=0)
     return f.where(is_some, values, f.fill_like(values, 0))
@@ -350,9 +365,9 @@ class AlignOperator(RegionOperator):
     samples: int = 2
     aligned: bool = True
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        (samples,) = per_axis(self.samples, 1, f"{self.name}: samples")
-        return self.make(**{**super().bind(types, backend).props, "samples": samples, "aligned": bool(self.aligned)})
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        (samples,) = per_axis(self.samples, 1, f"{what}: samples")
+        return self.make(**{**super().bound(types, what).props, "samples": samples, "aligned": bool(self.aligned)})
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
@@ -465,7 +480,7 @@ class RoiAlignInput(AlignOperator):
         deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         out = np.zeros(like.shape, deltas.dtype)
         target = out.transpose(self.order)
-        for box, image in enumerate(image_numbers(boxes, len(target), "roi_align_input")):
+        for box, image in enumerate(image_numbers(boxes, len(target), "roi_align")):
             rows, columns = (m.astype(deltas.dtype) for m in self.weights(boxes[box], target.shape[2:]))
             target[image] += rows.T @ deltas[box] @ columns
         return out.astype(dtype, copy=False)
@@ -517,7 +532,8 @@ class Nms(NonDifferentiableOperator):
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        if isinstance(self.threshold, bool) or not isinstance(self.threshold, int | float | np.number):
+        is_number = not isinstance(self.threshold, bool) and isinstance(self.threshold, int | float | np.number)
+        if not is_number or np.isnan(self.threshold):
             raise OperandError(f"nms: threshold is a number, not {brief(self.threshold)}")
         return self.make(
             threshold=float(self.threshold),

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, ClassVar
 
-from optree.errors import OperandError, ShapeError, brief
+from optree.errors import OperandError, ShapeError, brief, describe
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.tree.types import Shape
+from optree.tree.variable import Variable
 
 #: The letters of the spatial axes, the last first where there are fewer.
 SPATIAL = "DHW"
@@ -80,7 +81,8 @@ def per_axis(value: Any, count: int, what: str, least: int = 1) -> tuple[int, ..
     """
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count or not all(_is_integer(x) and x >= least for x in values):
-        raise OperandError(f"{what} is an integer of {least} or more, or {count} of them, not {brief(value)}")
+        several = f", or {count} of them" if count > 1 else ""
+        raise OperandError(f"{what} is an integer of {least} or more{several}, not {brief(value)}")
     return tuple(map(int, values))
 
 
@@ -121,8 +123,10 @@ def sliding(size: int, window: int, stride: int, dilation: int, padding: Any, ce
     Raises
     ------
     ShapeError
-        If a window is larger than the padded axis.
+        If a window is empty, or larger than the padded axis.
     """
+    if window < 1:
+        raise ShapeError(f"a window of {window} has no elements for an axis of {size}")
     extent = dilation * (window - 1) + 1
     if padding == "same":
         count = -(-size // stride)
@@ -241,6 +245,22 @@ class ImageOperator(Op):
     def order(self) -> tuple[int, ...]:
         """The images' axes in the order N, C, spatial."""
         return order_of(self.layout, "NC" + spatial_of(self.layout))
+
+    def check_in(self, what: str, *operands: Variable) -> None:
+        """Raise ShapeError or OperandError, which name the function `what` and its operands, if these do not fit.
+
+        For functions composed of an op of another name.
+        """
+        types = [x.type for x in operands]
+        try:
+            bound: Any = self.bound(types, what)
+            bound.output_shape(*(t.shape for t in types))
+        except ShapeError as error:
+            raise ShapeError(f"{what}: {' and '.join(map(describe, operands))}: {error}") from None
+
+    def bound(self, types: Sequence[Any], what: str) -> Op:
+        """The op with parameters for operands of these types; errors name the function `what`."""
+        return self
 
     def other(self, cls: type[Op]) -> Any:
         """An op of another class with those of the parameters that it has."""

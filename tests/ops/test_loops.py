@@ -363,6 +363,9 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
     for wrong in (0, True, 1.5):
         with pytest.raises(OperandError, match="scan: truncate is a number of steps"):
             be.scan(lambda s, v: (s, v), be.array(0.0), be.ones(3), truncate=wrong)
+    for step in (3, be.ones(2)):
+        with pytest.raises(OperandError, match="scan: step is a function of states and slices of sequences, not"):
+            be.scan(step, be.array(0.0), be.ones(3))
     x, h = be.ones((4, 3), name="x"), be.ones(3, name="h")
     with pytest.raises(ShapeError, match=r"makes the shape \(2, 3\) of state 0, h \(3,\)"):
         be.scan(lambda s, v: (be.ones((2, 3)) + s, None), h, x)

@@ -135,3 +135,6 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         be.rnn(x, w, b)
     with pytest.raises(OperandError, match="activation is one of tanh, relu, sig, not 'gelu'"):
         be.rnn(x, be.ones((2, 4)), be.ones((4, 4)), activation="gelu")
+    for wrong in (0, 1.5):
+        with pytest.raises(OperandError, match=f"^lstm: truncate is an integer of 1 or more, not {wrong}"):
+            be.lstm(x, w, u, truncate=wrong)

@@ -96,6 +96,19 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         be.batch_norm(x, training=False)
     with pytest.raises(OperandError, match="epsilon is a number of 0 or more, not -1"):
         be.standardize(x, -1, -1)
+    for name, given in (
+        ("batch_norm", {}),
+        ("batch_norm", {"mean": be.ones(6), "variance": be.ones(6), "training": False}),
+        ("layer_norm", {}),
+        ("rms_norm", {}),
+        ("instance_norm", {}),
+        ("group_norm", {"groups": 2}),
+    ):
+        for wrong in (-1, float("nan"), "small"):
+            with pytest.raises(OperandError, match=f"^{name}: epsilon is a number of 0 or more, not {wrong!r}"):
+                getattr(be, name)(x, **given, epsilon=wrong)
+    with pytest.raises(OperandError, match="^batch_norm: momentum is a number of 0 or more, not 'much'"):
+        be.batch_norm(x, mean=be.ones(6), variance=be.ones(6), momentum="much")
 
 
 def test_ids_outside_the_vocabulary_are_named(be: Any) -> None:

@@ -9,7 +9,6 @@ import pytest
 from harness import windowed
 from scipy import signal
 
-import optree
 from backends import gen_backend
 from optree import TensorType, function, grad
 from optree.errors import OperandError, ShapeError
@@ -191,8 +190,37 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "pool stride": (lambda x, w: f.avg_pool(x, 2, 0), OperandError, "avg_pool: stride"),
     "both": (lambda x, w: f.avg_pool(x, 2, axes=0, layout="NCHW"), OperandError, "not both"),
     "p": (lambda x, w: f.lp_pool(x, 2, 0), OperandError, "p is a number above 0"),
+    "norms' window": (
+        lambda x, w: f.lp_pool(x, 9),
+        ShapeError,
+        r"^lp_pool: x \(2, 4, 8, 8\).*a window of 9.*axis of 8",
+    ),
+    "norms' stride": (lambda x, w: f.lp_pool(x, 2, stride=0), OperandError, "^lp_pool: stride"),
+    "no window": (lambda x, w: f.conv(x, f.slice(w, (..., slice(0))), groups=2), ShapeError, "^conv: .*a window of 0"),
+    "no window transposed": (
+        lambda x, w: f.conv_transpose(x, f.slice(w, (slice(4), ..., slice(0)))),
+        ShapeError,
+        "^conv_transpose: .*a window of 0",
+    ),
+    "same and more": (
+        lambda x, w: f.conv_transpose(x, f.slice(w, slice(4)), 2, "same", output_padding=1),
+        OperandError,
+        "output_padding .*'same' fixes",
+    ),
+    "one number": (
+        lambda x, w: f.conv(x, w, groups=0),
+        OperandError,
+        "^conv: groups is an integer of 1 or more, not 0",
+    ),
+    "lrn": (lambda x, w: f.lrn(x, alpha="x"), OperandError, "^lrn: alpha: .*not str"),
     "indices": (lambda x, w: f.take_pool(x, f.argmax_pool(x, 4), 2), ShapeError, r"\(2, 4, 4, 4\), and an operand"),
-    "boxes": (lambda x, w: f.roi_pool(x, f.reshape(w, (27, 4)), 2), ShapeError, r"\(count, 5\).*image, x0.*\(27, 4\)"),
+    "boxes": (
+        lambda x, w: f.roi_pool(x, f.reshape(w, (27, 4)), 2),
+        ShapeError,
+        r"^roi_pool: x .*\(count, 5\).*image, x0.*\(27, 4\)",
+    ),
+    "bins": (lambda x, w: f.roi_pool(x, np.ones((1, 5)), 0), OperandError, "^roi_pool: size .* not 0"),
+    "threshold": (lambda x, w: f.nms(np.ones((1, 5)), float("nan")), OperandError, "^nms: threshold .* not nan"),
     "nms": (lambda x, w: f.nms(f.reshape(w, (27, 4))), ShapeError, r"\(count, 5\).*score"),
     "size": (lambda x, w: f.resize(x), OperandError, "a size or a scale"),
     "method": (lambda x, w: f.resize(x, 2, method="cubic"), OperandError, "'nearest' or 'bilinear'"),
@@ -209,13 +237,22 @@ def test_bad_input_is_named(case: str) -> None:
         build(x, w)
 
 
-def test_a_box_of_no_image_is_named_when_it_runs() -> None:
+@pytest.mark.parametrize(
+    "box, match",
+    [
+        ([2, 0, 0, 1, 1], "of image 2, and there are 2"),
+        ([0.5, 0, 0, 1, 1], "of image 0.5, and there are 2"),
+        ([1, 0, np.nan, 1, 1], r"\[1.0, 0.0, nan, 1.0, 1.0\], which is not finite"),
+        ([1, 0, 0, np.inf, 1], r"\[1.0, 0.0, 0.0, inf, 1.0\], which is not finite"),
+    ],
+)
+@pytest.mark.parametrize("name", ["roi_pool", "roi_align"])
+def test_a_box_of_no_image_is_named_when_it_runs(name: str, box: Any, match: str) -> None:
     be = gen_backend("cpu")
-    x, out = be.ones((2, 1, 4, 4)), be.zeros((1, 1, 2, 2))
-    for op in (be.roi_pool, be.roi_align):
-        with pytest.raises(optree.OptreeError, match="box 0 is of image 2, and there are 2"):
-            out[:] = op(x, be.array([[2, 0, 0, 1, 1]]), 2)
-        assert not out.get().any()
+    x, out = be.ones((2, 1, 4, 4)), be.zeros((2, 1, 2, 2))
+    with pytest.raises(OperandError, match=f"^{name}: box 1 is {match}"):
+        out[:] = getattr(be, name)(x, be.array([[0, 0, 0, 1, 1], box]), 2)
+    assert not out.get().any()
 
 
 @pytest.mark.parametrize("few", [0, 1 << 16])
