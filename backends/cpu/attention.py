@@ -22,7 +22,7 @@ from backends.execution.tiles import BackendTiles
 from optree.ops.attention import AttentionGradient, AttentionOperator
 from optree.settings import thread_count
 
-#: Fewer multiplications and additions than this are NumPy's unless `jit=True`, and run on one thread.
+#: Fewer multiplications and additions than this are NumPy's unless the backend compiles at once, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20
 
 #: The fewest queries: with fewer, most of a vector would be empty.
@@ -69,7 +69,7 @@ class CompiledAttention:
             and all(x.dtype == query.dtype for x in arrays[: self._op.count])
             and all(map(is_in_elements, arrays))
             and query.shape[-2] >= FEW
-            and (self._backend.jit is True or work >= SMALL)
+            and (self._backend.compiles_at_once or work >= SMALL)
         )
 
     def _of(self, dtype: np.dtype) -> dict[str, Any] | None:

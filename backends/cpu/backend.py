@@ -37,13 +37,13 @@ class CPUBackend(Backend):
     """Tensors in NumPy arrays."""
 
     name = "cpu"
-    internal = Backend.internal | {"product", "when", "c_functions", "windows_by"}
+    internal = Backend.internal | {"product", "when", "c_functions", "windows_by", "has_compiler", "compiles_at_once"}
 
     def __init__(self, *args: Any, jit: str | bool = "auto") -> None:
         super().__init__(*args)
         if jit not in ("auto", "always", True, False):
             raise BackendError(f"jit is 'auto', 'always', True or False, not {brief(jit)}")
-        self.jit = jit
+        self.jit, self.compiles_at_once = jit, jit in (True, "always")
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
@@ -75,9 +75,14 @@ class CPUBackend(Backend):
 
     def windows_by(self) -> str:
         """The implementation of convolutions, pools and attention, for printouts."""
-        if self.compiler is None:
+        if not self.has_compiler:
             return "NumPy"
-        return "compiled C" if self.jit is True else "compiled C where it pays"
+        return "compiled C" if self.compiles_at_once else "compiled C where it pays"
+
+    @property
+    def has_compiler(self) -> bool:
+        """Whether there is a compiler, which has not failed."""
+        return self.compiler is not None and self._optional.failure is None
 
     def compiling(self) -> CPUBackend | None:
         if self.compiler is None or self.jit is True:
@@ -86,7 +91,7 @@ class CPUBackend(Backend):
 
     def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
         """Functions of C source that take one address; None without a compiler, or once it has failed."""
-        if self.compiler is None or self._optional.failure is not None:
+        if not self.has_compiler:
             return None
         try:
             return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}

@@ -18,6 +18,7 @@ import numpy as np
 from backends.cpu.codegen.convolution import source
 from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
 from backends.cpu.scratch import Scratch
+from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, empty_array
@@ -30,8 +31,9 @@ from optree.ops.windows import order_of, spatial_of
 from optree.records import NamedTuple
 from optree.settings import thread_count
 
-#: Products of fewer multiplications and additions are NumPy's unless `jit=True`, and run on one thread.
-SMALL, ALONE = 1 << 22, 1 << 20
+#: Products of fewer multiplications and additions are NumPy's until it has done this many in all calls, each of which
+#: counts as some at least; and run on one thread.
+SMALL, IN_ALL, LEAST, ALONE = 1 << 22, 1 << 25, 1 << 16, 1 << 20
 
 #: The most elements of a packed block, about half of a second-level cache; positions along axis 3; and rows.
 BLOCK, LONGEST, MOST_ROWS = 1 << 16, 512, 2048
@@ -205,7 +207,7 @@ class Problem:
         parts: int = 1,
         splits: int = 1,
     ) -> None:
-        self.axes, self.block = axes, block
+        self.axes, self.block, self.elements = axes, block, list[tuple[int, ...]]()
         self.taps = list(product(*(axis.taps for axis in axes)))
         lows, spans = [min(o for _, o in a.taps) for a in axes], [_span(a) for a in axes]
         offsets = [o - low for tap in self.taps for (_, o), low in zip(tap, lows, strict=True)]
@@ -320,7 +322,9 @@ class _Plan:
 
     def elements(self, problem: Problem) -> list[tuple[int, ...]]:
         """The element of the window of each tap."""
-        return [self._element(tap) for tap in problem.taps]
+        if not problem.elements:
+            problem.elements = [self._element(tap) for tap in problem.taps]
+        return problem.elements
 
     def _element(self, tap: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         numbers = [number for number, _ in tap]
@@ -571,14 +575,18 @@ class Convolution:
 
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:
         self.backend, self.op = backend, op
-        self.plans = Cache("convolutions by layout", 64)
+        self.plans, self.types = Cache("convolutions by layout", 64), Cache("types of convolutions", 64)
         self.functions: dict[tuple[np.dtype, int], dict[str, Any]] = {}
+        self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        op = self.op
-        shape: Any = op.output_shape(*(x.shape for x in arrays))
-        loop = op.resolve_dtypes(*(x.dtype for x in arrays))
-        dtype, wide = loop[-1], FLOAT32 if is_narrow(loop[-1]) else loop[-1]
+        op, known = self.op, tuple([(x.shape, x.dtype) for x in arrays])
+        types: Any = self.types.get(known)
+        if types is None:
+            *_, dtype = op.resolve_dtypes(*(x.dtype for x in arrays))
+            types = op.output_shape(*(x.shape for x in arrays)), dtype, FLOAT32 if is_narrow(dtype) else dtype
+            self.types[known] = types
+        shape, dtype, wide = types
         first, second = (np.asarray(x, wide) for x in arrays[:2])
         functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
         if functions is None:
@@ -603,7 +611,7 @@ class Convolution:
         """The C functions; None where NumPy computes it."""
         if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
-        if self.backend.jit is not True and self.op.flops(operands, [shape]) < SMALL:
+        if not self.work.pays(self.op.flops(operands, [shape])):
             return None
         functions = self._library(dtype, 2)
         if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:

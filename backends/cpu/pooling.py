@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.pooling import source
+from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, empty_array
 from backends.execution.pooling import ROLES
@@ -17,8 +18,9 @@ from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
 
-#: Fewer elements times windows' elements than this are NumPy's unless `jit=True`, or run on one thread.
-SMALL, ALONE = 1 << 18, 1 << 18
+#: Fewer elements times windows' elements than this are NumPy's until it has done so many in all calls, each of which
+#: counts as some at least; or run on one thread.
+SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 
 #: Windows of a row that meet an element at once; memory beyond rows is read and written up to there.
 AXES, BLOCK = 4, 16
@@ -38,6 +40,7 @@ class Pool:
     def __init__(self, backend: Any, op: PoolOperator) -> None:
         self.backend, self.op = backend, op
         self.functions: dict[np.dtype, Any] = {}
+        self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         op = self.op
@@ -60,7 +63,7 @@ class Pool:
         is_inner = last not in axes and axes[-1] != last - 1
         if len(axes) + is_inner > AXES or last - len(axes) >= AXES or list(axes) != sorted(axes):
             return None
-        if self.backend.jit is not True and prod(images) * prod(self.op.window) < SMALL:
+        if not self.work.pays(prod(images) * prod(self.op.window)):
             return None
         if dtype not in self.functions:
             found = self.backend.c_functions(source(ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))

@@ -70,7 +70,7 @@ class Products:
 
     def info(self) -> str:
         """The libraries of products, for printouts."""
-        by_c = ", large ones by compiled C" if self._is_openblas and self._backend.compiler is not None else ""
+        by_c = ", large ones by compiled C" if self._is_openblas and self._backend.has_compiler else ""
         return f"{described(self.blas)}{by_c}"
 
     def supports(self, x: Any, y: Any) -> bool:

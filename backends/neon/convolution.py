@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from backends.neon.allocation import Allocation
-from backends.neon.replay import Replay
+from backends.neon.replay import Key, Replay
 from optree.errors import ParameterError, SizeError
 from optree.ops.convolution import Conv
 from optree.registry import f
@@ -66,7 +66,7 @@ class ConvLayer:
             layout=IMAGES,
             weights_layout=FILTERS,
         )
-        return op, self.dimI, self.dimF, self.dimO
+        return Key((op, self.dimI, self.dimF, self.dimO))
 
     def get_is_mklop(self) -> bool:
         """Whether a flag of neon's MKL backend is set."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from backends.neon.convolution import blended, check_sizes
 from backends.neon.functions import Functions
+from backends.neon.replay import Key
 from optree.errors import ParameterError, ShapeError, SizeError
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
 from optree.registry import f
@@ -67,7 +68,7 @@ class PoolLayer:
     @cached_property
     def geometry(self) -> Any:
         """The kind of pool, its windows, and the shapes of images and outputs."""
-        return self.op, tuple(self.windows.items()), self.dimI, self.dimO
+        return Key((self.op, tuple(self.windows.items()), self.dimI, self.dimO))
 
 
 class Pools(Functions):

@@ -25,6 +25,17 @@ CALLS = 4096
 Trees = Callable[..., Sequence[tuple[Any, Any]] | dict[Any, Any]]
 
 
+class Key(tuple[Any, ...]):
+    """A tuple that is hashed once: a layer's key, which each of its calls looks up."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash: int = super().__hash__()
+            return self._hash
+
+
 class Replay:
     """The calls of one backend.
 

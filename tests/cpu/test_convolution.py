@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from backends.cpu import convolution
+from backends.cpu import convolution, pooling
 from optree import debugprint, function, grad, settings
 from optree.ops.convolution import Conv
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
@@ -158,6 +158,29 @@ def test_without_a_compiler_numpy_convolves() -> None:
     tree = be.conv(be.ones((1, 2, 5, 5)), be.ones((3, 2, 3, 3)))
     assert (tree.asnumpyarray() == 18).all()
     assert "convolutions, pools and attention by NumPy" in be.info()
+
+
+@pytest.mark.parametrize(("jit", "by_numpy"), [("auto", 3), ("always", 0), (True, 0), (False, 6)])
+def test_small_ones_are_compiled_where_they_recur(jit: Any, by_numpy: int, compiled: Any, monkeypatch: Any) -> None:
+    """By the calls of each, as many in every run."""
+    for module in (convolution, pooling):
+        monkeypatch.setattr(module, "IN_ALL", 3 * module.LEAST)
+    done: dict[type, int] = {Conv: 0, MaxPool: 0}
+    for cls in done:
+
+        def counted(op: Any, *arrays: Any, by: Any = cls.value, cls: type = cls) -> Any:
+            done[cls] += 1
+            return by(op, *arrays)
+
+        monkeypatch.setattr(cls, "value", counted)
+    be = gen_backend("cpu", jit=jit)
+    x, w, y = be.ones((1, 1, 4, 4)), be.ones((1, 1, 3, 3)), be.zeros((1, 1, 2, 2))
+    for _ in range(6):
+        y[:] = be.conv(x, w)
+        assert (y.get() == 9).all()
+        y[:] = be.max_pool(x, 2)
+        assert (y.get() == 1).all()
+    assert set(done.values()) == {by_numpy}
 
 
 def test_what_runs_is_said(compiled: Any) -> None:
