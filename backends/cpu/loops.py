@@ -317,7 +317,7 @@ class _Recorder:
             self._copy(value, place, *self._source(operands, step, operands[1]))
         elif call.out is None and step.is_fixed:
             value, place = self._constant(call.call(*operands))
-        elif call.out is None and op.view_map == {0: [0]} and not op.destroy_map:
+        elif call.out is None and op.view_map == {0: [0]} and op.is_captured and not op.destroy_map:
             value, place = call.call(*operands), self._place_of(step.inputs[0])
             if not overlap(value, values[step.inputs[0]]):
                 raise _Unrecorded

@@ -25,9 +25,10 @@ from backends.cpu.plan import KernelPlan
 from backends.cpu.products import BYTES, TYPES, is_in_elements
 from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest
+from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
 from backends.execution.executor import CallStep, KernelStep
-from backends.execution.memory import HOST, LINE, empty_array
+from backends.execution.memory import HOST, LINE
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds
 from optree.cache import Cache
@@ -219,7 +220,7 @@ class Trace:
             self._share(step.output, inputs[0])
         elif kind is Output:
             self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
-        elif step.op.view_map and not step.op.destroy_map:
+        elif step.op.view_map and step.op.is_captured and not step.op.destroy_map:
             self._add_view(step)
         elif kind in (Dot, MatMul):
             self._add_product(step)
@@ -452,8 +453,8 @@ class _Known(NamedTuple):
         Bytes.
     work : float
         Of a step.
-    spare : list of numpy.ndarray
-        Scratch memory that no call uses.
+    memory : Scratch
+        Of calls.
     function : callable
         The function of the loop.
     held : object
@@ -465,7 +466,7 @@ class _Known(NamedTuple):
     packings: list[tuple[Any, int, int, list[int], int]]
     scratch: int
     work: float
-    spare: list[np.ndarray]
+    memory: Scratch
     function: Any
     held: Any
 
@@ -543,24 +544,22 @@ class RowLoop:
             np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
         )
         return _Known(
-            words, tables, emitter.packings(), emitter.scratch, emitter.work, [], functions["run"], emitter.held
+            words, tables, emitter.packings(), emitter.scratch, emitter.work, Scratch(), functions["run"], emitter.held
         )
 
     def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
-        scratch = known.spare.pop() if known.spare else empty_array((known.scratch + LINE,), np.uint8)
-        start = HOST.address(scratch) + -HOST.address(scratch) % LINE
-        for function, argument, offset, rest, packed in known.packings:
-            y = HOST.address(arguments[argument].array) + offset
-            _call(function, [share_address(), threads, y, start + packed, *rest])
         sharing = share_address(known.work * length < LONG_WORK)
         words, table = known.words.copy(), _table(arguments, length)
-        table[:, -1] = start
         tables = [HOST.address(x) for x in (*known.tables, words)]
         block = max(1, int(CALL / max(known.work, 1)))
-        for first in range(0, length, block):
-            rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
-            _call(known.function, [sharing, threads, *rows, known.parts, *tables])
-        known.spare.append(scratch)
+        with known.memory.of(known.scratch) as start:
+            for function, argument, offset, rest, packed in known.packings:
+                y = HOST.address(arguments[argument].array) + offset
+                _call(function, [share_address(), threads, y, start + packed, *rest])
+            table[:, -1] = start
+            for first in range(0, length, block):
+                rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
+                _call(known.function, [sharing, threads, *rows, known.parts, *tables])
 
 
 def _call(function: Any, words: Sequence[int]) -> None:

@@ -119,7 +119,7 @@ class Op:
     broadcasts_operands : bool
         Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
-        Whether a CUDA graph can capture it where no kernel computes it: it makes only views, copies and launches.
+        Whether graphs and loops in C capture it: it makes views that shapes alone decide, copies and launches.
     runs_body : bool
         Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
     begins, waits : bool

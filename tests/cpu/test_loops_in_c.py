@@ -146,6 +146,37 @@ def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int]) -> None:
     assert in_c == [0]
 
 
+class Row(optree.Op):
+    """The row of a matrix that an index names, as a view: where that begins, the index says, not the shapes."""
+
+    __props__ = ()
+    operands = ("x", "index")
+    view_map = {0: [0]}
+
+    def make_node(self, x: Any, index: Any) -> Any:
+        return optree.Apply(self, [x, index], [optree.TensorType(x.dtype, x.shape[1:])()])
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        return [shapes[0][1:]]
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        x, index = inputs
+        output_storage[0][0] = x[int(index)]
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_views_that_other_values_choose_are_taken_in_each_step(multiplies: bool) -> None:
+    be = gen_backend("cpu", jit=True)
+    table, indices = np.random.default_rng(0).integers(-9, 9, (20, 6)).astype("float64"), np.arange(20)[::-1].copy()
+    rows, w = be.array(table, "float64"), be.array(np.eye(6), "float64")
+
+    def step(h: Any, index: Any) -> Any:
+        return (f.dot(h, w) if multiplies else h) + Row()(rows, index), None
+
+    total, _ = be.scan(step, be.zeros((16, 6), "float64"), be.array(indices, "int64"))
+    np.testing.assert_array_equal(total.asnumpyarray(), np.broadcast_to(table.sum(0), (16, 6)))
+
+
 def test_layouts_of_constants_and_sequences_and_arrays_without_elements(in_c: list[int]) -> None:
     half = gen_backend("cpu", jit=True).array(0.5, "float64")
     rng = np.random.default_rng(0)
