@@ -186,7 +186,7 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
 
     It raises AxisError if a value in the index is out of range; `what` names the op.
     """
-    if all(hasattr(entry, "dtype") for entry in index):
+    if all(isinstance(entry, np.ndarray | np.generic) for entry in index):
         return _of_arrays(shape, index, what)
     whole = taken_whole(index)  # computed without indexing, which is faster
     outer, inner = shape[: len(shape) - whole], shape[len(shape) - whole :]
@@ -209,7 +209,7 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
 
 
 def _of_arrays(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> Any:
-    """`flat_positions` of an index of arrays alone."""
+    """`flat_positions` of an index of NumPy arrays alone, without an array of all flat indices to choose from."""
     check_bounds(what, shape, index)
     total: Any = np.intp(0)
     for axis, (entry, size) in enumerate(zip(index, shape, strict=True)):
