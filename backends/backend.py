@@ -44,9 +44,7 @@ class Within(NamedTuple):
     run : callable
         Of a list of the arrays.
     loop : callable
-        Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number. The arrays of
-        all calls but the first and the last have the same layouts; and the addresses of each array in even calls, and
-        in odd ones, are equally spaced.
+        Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number.
     is_captured : bool
         Whether a CUDA graph can capture it.
     """

@@ -16,7 +16,6 @@ MODULES = {
     "libraries": "backends.cpu.libraries",
     "loops": "backends.execution.loops",
     "loops_in_c": "backends.cpu.loops",
-    "row_loops": "backends.cpu.row_loops",
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",

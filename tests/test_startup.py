@@ -38,7 +38,7 @@ UNNEEDED = {
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
     *("optree.ops.rest", "optree.ops.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
     *("backends.cpu.libraries", "backends.cpu.convolution", "backends.cpu.ahead", "backends.execution.loops"),
-    *("backends.cpu.loops", "backends.cpu.row_loops", "backends.cpu.row_axes"),
+    *("backends.cpu.loops", "backends.cpu.row_axes"),
 }
 
 

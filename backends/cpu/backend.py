@@ -177,8 +177,7 @@ class CPUBackend(Backend):
         once = Within.of(lambda values: plan.run(values, None))
         if not isinstance(plan, KernelPlan):
             return once
-        by_rows, loop = lazy.row_loops.RowLoop(self, plan), lazy.loops_in_c.LoopInC(plan, self.c_functions)
-        return once._replace(loop=lambda steps, count: by_rows(steps, count) or loop(steps, count))
+        return once._replace(loop=lazy.loops_in_c.LoopInC(self, plan))
 
     def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""

@@ -1,361 +1,661 @@
-"""Loops in C: the steps of a loop whose step is kernels, views and copies alone, in one call.
+"""Loops in C: all steps in one call, where a step is made of kernels, views, copies, and products by constant matrices.
 
-A step's kernels and copies are recorded once for the layouts of its arrays, as the functions' addresses and packed
-arguments. Python takes longer to enter a small kernel than the kernel to run.
+Python takes longer between two small kernels than these to run. So a step's calls are recorded once for the layouts of
+its arrays (`Trace`), as functions' addresses and packed arguments (`Emitter`); C sets the addresses of each step.
+The matrix of a product is the same in every step, and is packed once.
+
+Where each row of the states depends on that row alone, threads share parts of the rows (`RowAxes`), each for all steps,
+and do not wait for each other in between. Parts have 8 rows or a few more, whatever the number of threads, so that
+results do not depend on that. Where rows depend on each other, or there is enough work for more threads than there are
+parts, one thread runs the steps, whose larger kernels are shared. Steps with large products, and those that call what
+is not C, run one by one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from itertools import accumulate
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from backends.cpu.codegen.loops import PRODUCTS, SOURCE, products
+from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.plan import KernelPlan
+from backends.cpu.products import BYTES, TYPES, is_in_elements
+from backends.cpu.row_axes import Mixed, RowAxes
+from backends.cpu.runtime import CompiledNest
+from backends.cpu.scratch import Scratch
+from backends.cpu.workers import share_address
 from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory import HOST, LINE
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
-from optree.arrays import address, overlap
+from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
+from optree.compile.program import Program
 from optree.errors import CompilerError
 from optree.ops.assignment import Assign
+from optree.ops.contraction import Dot, MatMul
+from optree.ops.joining import Concatenate
+from optree.ops.loop_steps import Argument, Steps
+from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.settings import thread_count
 from optree.tree.types import TensorType
 
-#: The least steps of a loop that run in C; and the most of one call, between which Python handles signals: an even
-#: number, as the addresses of even steps and of odd ones are counted apart.
-LEAST, MOST = 8, 1 << 8
+#: The least rows of a part.
+ROWS = 8
 
-#: The steps whose addresses tell those of all: one even and one odd, and the next after them.
-FEWEST = 3
+#: The instructions of a step that take as long as Python between its calls, and wake-ups of threads; those of a
+#: multiplication and addition, of which a vector instruction has many; and those of a call of C, after which Python
+#: handles signals.
+STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 
-#: The functions of the source.
-NAMES = ("run_steps", "copy_array")
+#: Maximum layouts of a loop's arrays for which its calls are cached.
+LAYOUTS = 16
 
 #: The bytes of the elements that are copied.
 ITEMS = (1, 2, 4, 8)
 
-#: Maximum entries of a loop's cache of recorded steps.
-LAYOUTS = 16
 
-SOURCE = """#include <stdint.h>
-#include <string.h>
-
-/* A command is a function, the number of its packed arguments, these, the number of addresses among them, and for each
-   the argument's index, the array's number and an offset in bytes. The addresses of even and of odd steps each move by
-   the same bytes from one to the next. */
-enum { COMMANDS, END, ROWS, MOVES, ARRAYS, STEPS };
-
-int64_t run_steps(const int64_t *given)
-{
-    int64_t *const rows = (int64_t *)given[ROWS];
-    const int64_t *const moves = (const int64_t *)given[MOVES];
-    for (int64_t step = 0; step < given[STEPS]; step++) {
-        int64_t *const addresses = rows + step % 2 * given[ARRAYS];
-        for (int64_t *next = (int64_t *)given[COMMANDS]; next < (int64_t *)given[END];) {
-            int64_t *const arguments = next + 2;
-            const int64_t *patch = arguments + next[1] + 1, *const end = patch + 3 * patch[-1];
-            for (; patch < end; patch += 3)
-                arguments[patch[0]] = addresses[patch[1]] + patch[2];
-            ((void (*)(const int64_t *))next[0])(arguments);
-            next = (int64_t *)end;
-        }
-        for (int64_t array = 0; array < given[ARRAYS]; array++)
-            addresses[array] += moves[array];
-    }
-    return 0;
-}
-
-enum { TARGET, SOURCE, ITEM, RANK, SIZES };
-
-/* Copy an array to another of its sizes, of any strides in bytes; 0 strides repeat an element. */
-void copy_array(const int64_t *given)
-{
-    const int64_t rank = given[RANK], *const sizes = given + SIZES, item = given[ITEM], last = rank - 1;
-    const int64_t *const to = sizes + rank, *const from = to + rank, count = sizes[last];
-    char *target = (char *)given[TARGET];
-    const char *source = (const char *)given[SOURCE];
-    int64_t index[rank];
-    memset(index, 0, sizeof index);
-    for (;;) {
-        if (to[last] == item && from[last] == item)
-            memcpy(target, source, count * item);
-        else
-#define COPY(type) \\
-            for (int64_t i = 0; i < count; i++) \\
-                *(type *)(target + i * to[last]) = *(const type *)(source + i * from[last])
-            switch (item) {
-            case 1: COPY(uint8_t); break;
-            case 2: COPY(uint16_t); break;
-            case 4: COPY(uint32_t); break;
-            default: COPY(uint64_t);
-            }
-        int64_t axis = last - 1;
-        for (; axis >= 0; axis--) {
-            target += to[axis], source += from[axis];
-            if (++index[axis] < sizes[axis])
-                break;
-            target -= to[axis] * sizes[axis], source -= from[axis] * sizes[axis], index[axis] = 0;
-        }
-        if (axis < 0)
-            return;
-    }
-}
-"""
+class Elsewhere(Exception):
+    """A body that is not C alone."""
 
 
-class Recorded(NamedTuple):
-    """A step's commands, for arrays of some layouts.
+class At(NamedTuple):
+    """An address: a column of the table of addresses, and an offset in bytes."""
+
+    column: int
+    offset: int
+
+
+class Memory(NamedTuple):
+    """An array that values are views of: an argument, a constant, or in memory of a part's own.
 
     Attributes
     ----------
-    commands : numpy.ndarray
-        As the C takes them.
-    sizes : list of int
-        The bytes of each array that the step makes.
-    held : list
-        The functions and constants to which the commands have addresses.
+    array : numpy.ndarray
+        All rows, in the first step.
+    owner : int
+        The value that is all of it.
+    argument : int or None
+        Its column.
+    is_fixed : bool
+        Whether it is the same in all steps of all calls.
     """
 
-    commands: np.ndarray
-    sizes: list[int]
-    held: list[Any]
+    array: np.ndarray
+    owner: int
+    argument: int | None = None
+    is_fixed: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is in memory of a part's own."""
+        return self.argument is None and not self.is_fixed
 
 
-class LoopInC:
-    """Runs the steps of a loop: in C where the step is of kernels, views and copies, else one by one.
+class Call(NamedTuple):
+    """A kernel, a product or a copy: `kind`, with a kernel for the first, and the values that it reads and writes."""
 
-    `backends.cpu.row_loops` runs those with products, and those whose rows threads share.
+    kind: str
+    kernel: FusedKernel | None
+    reads: Sequence[int]
+    writes: Sequence[int]
+
+    @property
+    def values(self) -> list[int]:
+        """Both."""
+        return [*self.reads, *self.writes]
+
+
+class Trace:
+    """The calls of a step, by its values with all rows.
 
     Parameters
     ----------
-    plan : KernelPlan
-        The step's.
-    functions : callable
-        From C source and names to the functions; None without a compiler.
-    """
-
-    def __init__(self, plan: KernelPlan, functions: Callable[..., dict[str, Any] | None]) -> None:
-        self._plan, self._c_functions = plan, functions
-        self._recorded = Cache("recorded steps of loops", LAYOUTS)
-
-    def __call__(self, values_of: Callable[[int], list[Any]], length: int) -> None:
-        """Run all steps; see `backends.backend.Within.loop`."""
-        end, step, is_tried = length - 1, 0, False
-        while step < length:
-            if step and not is_tried and end - step >= LEAST and self._plan.steps is not None:
-                is_tried = True
-                if self._in_c(values_of, step, end):
-                    step = end
-            self._plan.run(values_of(step), None)
-            step += 1
-
-    @cached_property
-    def _functions(self) -> dict[str, Any] | None:
-        return self._c_functions(SOURCE, NAMES)
-
-    def _in_c(self, values_of: Callable[[int], list[Any]], start: int, end: int) -> bool:
-        """Run some steps in C; whether that could be."""
-        functions = self._functions
-        if functions is None:
-            return False
-        given = [values_of(start + i) for i in range(FEWEST)]
-        layouts = [_layouts(values) for values in given]
-        key = thread_count(), *layouts[0]
-        if key not in self._recorded:
-            self._recorded[key] = recorded(self._plan, given[0], functions)
-        known: Recorded | None = self._recorded[key]
-        if known is None or any(layout != layouts[0] for layout in layouts):
-            return False
-        scratch = np.empty(sum(known.sizes) + LINE, np.uint8)
-        first = address(scratch) + -address(scratch) % LINE
-        made = [first + offset for offset in accumulate(known.sizes, initial=0)]
-        rows = np.array([[*map(_start, values), *made] for values in given])
-        moves = rows[2] - rows[0]
-        commands = known.commands.copy()  # C writes addresses into them, and other threads may run the same loop
-        begin = address(commands)
-        packed = [begin, begin + commands.nbytes, address(rows), address(moves), rows.shape[1]]
-        for step in range(start, end, MOST):
-            words = np.array([*packed, min(MOST, end - step)])
-            functions["run_steps"](address(words))
-        return True
-
-
-def _layouts(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple([(x.shape, x.strides, address(x) % x.itemsize) for x in values if x.__class__ is np.ndarray])
-
-
-def _start(x: Any) -> int:
-    return address(x) if x.__class__ is np.ndarray else 0
-
-
-class _Unrecorded(Exception):  # it is raised and caught here
-    """A step of a plan that is not recorded."""
-
-
-class _Place(NamedTuple):
-    """The array in whose memory a register's array is, and the address at which that begins.
+    program : Program
+    steps : sequence of CallStep and KernelStep
+        Those of the program.
+    values : list
+        Arguments and numbers, of the leaves.
 
     Attributes
     ----------
-    array : int or None
-        A leaf, or after them an array that the step makes; None for one that is the same in all steps.
-    begin : int
+    registers : list
+        The values, and then the parts of joined ones.
+    memory : dict
+        Of each value, the number of what it is a view of in `memories`.
+    axes : RowAxes
+        The relations of the values' rows.
+
+    Raises
+    ------
+    Elsewhere
+        If something of the step is not C.
     """
 
-    array: int | None
-    begin: int
+    def __init__(self, program: Program, steps: Sequence[CallStep | KernelStep], values: Sequence[Any]) -> None:
+        self.arguments, self._instructions = values, program.instructions
+        self.registers: list[Any] = [x.at(0, 2) if isinstance(x, Argument) else x for x in values]
+        self.memories = [Memory(x, i, argument=i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
+        self.memory = {memory.owner: n for n, memory in enumerate(self.memories)}
+        self.leaves, self.calls = len(values), list[Call]()
+        self.registers += [None] * len(program.instructions)
+        self.axes = RowAxes(self.registers)
+        self._joins = {i: step for step in steps if isinstance(step, CallStep) for i in _joined(step)}
+        for step in steps:
+            if isinstance(step, KernelStep):
+                self._add_kernel(step)
+            else:
+                self._add_call(step)
 
+    def is_constant(self, value: int) -> bool:
+        """Whether a value is the same in every step."""
+        argument = self.memories[self.memory[value]].argument
+        return argument is not None and self.arguments[argument].axis is None
 
-def recorded(plan: KernelPlan, values: list[Any], functions: dict[str, Any]) -> Recorded | None:
-    """The steps of a plan, for leaves of the layouts of these; None if one of them cannot be recorded."""
-    recorder = _Recorder(plan, values, functions["copy_array"])
-    try:
-        for step in plan.steps or ():
-            recorder.add(step)
-    except _Unrecorded:
-        return None
-    return Recorded(np.array(recorder.commands, np.int64), recorder.sizes, recorder.held)
+    def rows(self) -> list[int | None] | None:
+        """The axis of each value that counts rows, where parts of the rows may run on their own; None elsewhere."""
+        states = [i for i, x in enumerate(self.arguments) if isinstance(x, Argument) and x.is_state]
+        shapes = [self.registers[i].shape for i in states]
+        if not states or any(not shape or shape[0] != shapes[0][0] for shape in shapes) or shapes[0][0] < 2 * ROWS:
+            return None
+        try:
+            axes = self.axes.solved(states)
+        except Mixed:
+            return None
+        written = {i: self.memories[self.memory[i]] for call in self.calls for i in call.writes}
+        is_shared = any(axes[i] is None and memory.argument is not None for i, memory in written.items())
+        is_across = any(axes[memory.owner] for memory in self.memories if memory.is_own)
+        return None if is_shared or is_across else axes
 
+    def offset(self, value: int) -> int:
+        """The bytes from the beginning of the memory of a value to the value."""
+        return HOST.address(self.registers[value]) - HOST.address(self.memories[self.memory[value]].array)
 
-class _Recorder:
-    """Commands for steps, in the order in which they are added.
+    def _new(self, value: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Memory of its own for a value."""
+        self.memory[value] = len(self.memories)
+        self.registers[value] = np.empty(shape, dtype)
+        self.memories.append(Memory(self.registers[value], value))
 
-    Attributes
-    ----------
-    commands, sizes, held
-        As of `Recorded`.
-    """
+    def _constant(self, value: int, x: Any) -> None:
+        """Let a value be an array or a number that is the same in all steps of all calls."""
+        if not isinstance(x, np.ndarray | np.generic | bool | int | float):
+            raise Elsewhere
+        self.memory[value] = len(self.memories)
+        self.registers[value] = np.asarray(x)
+        self.memories.append(Memory(self.registers[value], value, is_fixed=True))
 
-    def __init__(self, plan: KernelPlan, values: list[Any], copy: Any) -> None:
-        self._values, self._count, self._instructions = [*values, *plan.open], len(values), plan.program.instructions
-        self._copy_address = ctypes.cast(copy, ctypes.c_void_p).value or 0
-        self._places = {i: _Place(i, address(x)) for i, x in enumerate(values) if isinstance(x, np.ndarray)}
-        self.commands, self.sizes = list[int](), list[int]()
-        self.held: list[Any] = [copy]
+    def _array(self, value: int) -> np.ndarray:
+        """The array of a value, which may be a number."""
+        if not isinstance(self.registers[value], np.ndarray):
+            self._constant(value, self.registers[value])
+        return self.registers[value]
 
-    def add(self, step: CallStep | KernelStep) -> None:
-        """Record a step; `_Unrecorded` if it cannot be."""
-        if isinstance(step, KernelStep):
-            self._add_kernel(step)
-        else:
-            self._add_call(step)
+    def _added(self) -> int:
+        """A new value."""
+        self.registers.append(None)
+        return len(self.registers) - 1
+
+    def _share(self, value: int, other: int) -> None:
+        """Let a value be another one."""
+        self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
+        self.axes.are_equal(value, other)
+
+    def _view(self, value: int, of: int, view: Any) -> None:
+        low, high = byte_bounds(self.memories[self.memory[of]].array)
+        if not isinstance(view, np.ndarray) or (view.size and not low <= HOST.address(view) < high):
+            raise Elsewhere
+        self.registers[value], self.memory[value] = view, self.memory[of]
+        self.axes.is_view(value, of)
 
     def _add_kernel(self, step: KernelStep) -> None:
-        kernel, values = step.kernel, self._values
+        kernel = step.kernel
         if not isinstance(kernel, FusedKernel):
-            raise _Unrecorded
-        given, targets = step.targets(values)
-        moving = [*enumerate(map(self._place_of, kernel.reads))]
-        reads = [values[i] for i in kernel.reads]
-        input_shapes = kernel.input_shapes(values)
-        shapes, layout, _ = kernel.layout([*reads, *targets], input_shapes)
-        if layout is None:
-            raise _Unrecorded
-        outputs, places = list[Any](), list[_Place]()
-        for i, shape, target in zip(kernel.writes, shapes, targets, strict=True):
-            made, place = self._made(shape, kernel.dtypes[i]) if target is None else (target, self._target(step, i))
-            outputs.append(made)
-            places.append(place)
-        try:
-            found = kernel.runner_of([*reads, *outputs], input_shapes)
-        except CompilerError as error:
-            kernel.fail(error)
-            raise _Unrecorded from None
-        if found is not None:  # else there are no elements
-            runner, pointers, layout = found
-            numbers = [as_int64(values[i], dtype) for i, dtype in kernel.numbers]
-            threads, (*offsets, stride) = runner.threads(layout), runner.scratch(layout)
-            memory, at = self._made((runner.scratch_bytes(stride, threads),), np.dtype(np.uint8))
-            scratch = [*(address(memory) + offset for offset in offsets), stride]
-            words = runner.words(pointers, numbers, layout, threads, scratch)
-            count = len(pointers)
-            moving += [*enumerate(places, count - len(places))]
-            moving += [(i, at) for i in range(len(words) - 4 - len(offsets), len(words) - 4)]
-            self.held.append(runner)
-            self._command(words[0], words[1:], moving)
-        for i, output, place, x in zip(kernel.writes, outputs, places, given, strict=True):
-            if x is not None and x is not output:
-                target = self._target(step, i)
-                self._copy(x, target, output, place)
-                output, place = x, target
-            values[i], self._places[i] = output, place
-        for i, _, assignment in step.assigned:
-            values[assignment], self._places[assignment] = values[i], self._places[i]
+            raise Elsewhere
+        reads = [self._array(i) for i in kernel.reads]
+        given, writable = step.targets(self.registers)
+        if any(x is not y for x, y in zip(given, writable, strict=True)):
+            raise Elsewhere
+        targets = [step.target_of.get(i) for i in kernel.writes]
+        shapes = kernel.layout([*reads, *given], kernel.input_shapes(self.registers))[0]
+        known = dict(zip(kernel.writes, shapes, strict=True))
+        for i, target in zip(kernel.writes, targets, strict=True):
+            if target is not None:
+                self._share(i, target)
+            elif not self._is_placed(i, known, kernel.dtypes[i]):
+                self._new(i, known[i], kernel.dtypes[i])
+        for value, _, assignment in step.assigned:
+            self._share(assignment, value)
+        self.axes.are_of_kernel(kernel)
+        self.calls.append(Call("kernel", kernel, kernel.reads, kernel.writes))
 
-    def _target(self, step: KernelStep, value: int) -> _Place:
-        """The place of the target that a value is stored in."""
-        return self._places[step.target_of[value]]
-
-    def _place_of(self, register: int) -> _Place:
-        """The place of a register's array; a number becomes an array."""
-        if register not in self._places:
-            self._values[register], self._places[register] = self._constant(self._values[register])
-        return self._places[register]
-
-    def _constant(self, value: Any) -> tuple[np.ndarray, _Place]:
-        """An array that is the same in all steps, and its place."""
-        array = np.asarray(value)
-        self.held.append(array)
-        return array, _Place(None, address(array))
-
-    def _made(self, shape: Sequence[int], dtype: np.dtype) -> tuple[np.ndarray, _Place]:
-        """A new array, in memory of all steps, and its place."""
-        made = HOST.empty(tuple(shape), dtype)
-        self.sizes.append(made.nbytes + -made.nbytes % LINE)
-        return made, _Place(self._count + len(self.sizes) - 1, address(made))
+    def _is_placed(self, value: int, known: dict[int, tuple[int, ...]], dtype: np.dtype) -> bool:
+        """Whether a value is computed in its part of what it is joined to."""
+        join = self._joins.get(value)
+        if join is None or join.out is None or self.registers[join.out].dtype != dtype:
+            return False
+        shapes = [known.get(i) or np.shape(self.registers[i]) for i in join.inputs]
+        before = shapes[: join.inputs.index(value)]
+        if not all(before):  # of other steps, later ones
+            return False
+        begin = sum(shape[join.op.axis] for shape in before)
+        self._view(value, join.out, _part(self.registers[join.out], join.op.axis, begin, known[value]))
+        return True
 
     def _add_call(self, step: CallStep) -> None:
-        op, values, call, type = step.op, self._values, step.step(), self._instructions[step.index].type
-        operands = call.take(values) if call.take is not None else ()
-        if isinstance(op, Assign):
-            value, place = operands[0], self._place_of(step.inputs[0])
-            self._copy(value, place, *self._source(operands, step, operands[1]))
-        elif call.out is None and step.is_fixed:
-            value, place = self._constant(call.call(*operands))
-        elif call.out is None and op.view_map == {0: [0]} and op.is_captured and not op.destroy_map:
-            value, place = call.call(*operands), self._place_of(step.inputs[0])
-            if not overlap(value, values[step.inputs[0]]):
-                raise _Unrecorded
-        elif op.copies is not None and (call.out is not None or step.target is None) and isinstance(type, TensorType):
-            if call.out is None:
-                value, place = self._made(op.output_shape(*map(np.shape, operands)), type.dtype)
-            else:
-                value, place = values[call.out], self._place_of(call.out)
-            for target, source in op.copies(value, *operands):
-                self._copy(target, place, *self._source(operands, step, source))
+        kind, inputs = type(step.op), step.inputs
+        if step.implementation.with_epilogue is not None:  # the program of the other steps is another one
+            raise Elsewhere
+        if kind is Assign:
+            self._copy(inputs[1], inputs[0])
+            self._share(step.output, inputs[0])
+        elif step.out is None and step.is_fixed:
+            self._constant(step.output, _called(step, self.registers))
+        elif kind is Output:
+            self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
+        elif step.op.view_map and step.op.is_captured and not step.op.destroy_map:
+            self._add_view(step)
+        elif kind in (Dot, MatMul):
+            self._add_product(step)
+        elif step.op.copies is not None and (step.out is not None or step.target is None):
+            self._add_copies(step)
         else:
-            raise _Unrecorded
-        values[step.output], self._places[step.output] = value, place
+            raise Elsewhere
 
-    def _source(self, operands: Sequence[Any], step: CallStep, source: Any) -> tuple[np.ndarray, _Place]:
-        """The source of a copy, an operand or a number, and its place."""
-        register = next((i for i, x in zip(step.inputs, operands, strict=True) if x is source), None)
-        if register is None:
-            return self._constant(source)
-        place = self._place_of(register)
-        return self._values[register], place
+    def _add_view(self, step: CallStep) -> None:
+        found, of = _called(step, self.registers), step.inputs[0]
+        if isinstance(found, tuple):
+            self.registers[step.output], self.memory[step.output] = found, self.memory[of]
+            self.axes.are_views(step.output, of)
+        else:
+            self._view(step.output, of, found)
 
-    def _copy(self, target: np.ndarray, to: _Place, source: np.ndarray, place: _Place) -> None:
-        """Record a copy of an array to another, to which it is broadcast."""
-        if place.array is None and not source.ndim:
-            source, place = self._constant(source.astype(target.dtype))
-        if source.dtype != target.dtype or target.itemsize not in ITEMS:
-            raise _Unrecorded
-        source = np.broadcast_to(source, target.shape)
-        if overlap(source, target):
-            if address(source) != address(target) or source.strides != target.strides:
-                raise _Unrecorded
-        elif target.size:
-            sizes, steps = collapsed_axes(target.shape, [[*target.strides], [*source.strides]])
-            words = [address(target), address(source), target.itemsize, len(sizes), *sizes, *steps[0], *steps[1]]
-            self._command(self._copy_address, words, [(0, to), (1, place)])
+    def _written(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """The value that a call writes."""
+        if step.out is None:
+            self._new(step.output, shape, dtype)
+        else:
+            self._share(step.output, step.out)
+        return step.output
 
-    def _command(self, function: int, words: list[int], places: Sequence[tuple[int, _Place]]) -> None:
-        """Record a call, of arguments with addresses in some places."""
-        moving = [(i, place.array, words[i] - place.begin) for i, place in places if place.array is not None]
-        self.commands += [function, len(words), *words, len(moving), *(x for each in moving for x in each)]
+    def _add_product(self, step: CallStep) -> None:
+        left, right = step.inputs
+        x, y = self.registers[left], self.registers[right]
+        if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
+            raise Elsewhere
+        if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
+            raise Elsewhere
+        out = self._written(step, (len(x), y.shape[1]), x.dtype)
+        target = self.registers[out]
+        if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
+            raise Elsewhere
+        self.axes.are_of_product(left, right, out)
+        self.calls.append(Call("product", None, [left, right], [out]))
+
+    def _add_copies(self, step: CallStep) -> None:
+        type = self._instructions[step.index].type
+        if not isinstance(type, TensorType):
+            raise Elsewhere
+        arrays = step.step().take(self.registers)  # type: ignore[misc]
+        out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
+        for target, source in step.op.copies(self.registers[out], *arrays):  # type: ignore[misc]
+            if not target.size:
+                continue
+            value = next((i for i, x in zip(step.inputs, arrays, strict=True) if x is source), None)
+            if value is None:
+                value = self._added()
+                self._constant(value, source)
+            part = self._added()
+            self._view(part, out, target)
+            self._copy(value, part)
+
+    def _copy(self, value: int, target: int) -> None:
+        """Copy a value, broadcast, to a target, unless it is computed there."""
+        x, y = self._array(value), self._array(target)
+        if x.dtype != y.dtype and not x.ndim and self.memories[self.memory[value]].is_fixed:
+            value = self._added()
+            self._constant(value, x.astype(y.dtype))
+            x = self.registers[value]
+        if x.dtype != y.dtype or x.itemsize not in ITEMS:
+            raise Elsewhere
+        self.axes.is_broadcast(value, target)
+        if HOST.address(x) == HOST.address(y) and x.shape == y.shape and x.strides == y.strides:
+            return
+        if overlap(x, y):
+            raise Elsewhere
+        self.calls.append(Call("copy", None, [value], [target]))
+
+
+def _called(step: CallStep, registers: list[Any]) -> Any:
+    """The value of a call of no target."""
+    runs = step.step()
+    return runs.call(*runs.take(registers))  # type: ignore[misc]
+
+
+def _joined(step: CallStep) -> Sequence[int]:
+    """The values that a step joins, each once."""
+    return [i for i in step.inputs if step.inputs.count(i) == 1] if isinstance(step.op, Concatenate) else ()
+
+
+def _part(x: np.ndarray, axis: int, begin: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The part of an array along an axis that has a shape."""
+    return x[(*(slice(None),) * axis, slice(begin, begin + shape[axis]))]
+
+
+class Emitter:
+    """The words of a trace's calls, for parts of the rows.
+
+    Attributes
+    ----------
+    words : list of int
+        The arguments of all calls.
+    calls, addresses, parts : list of int
+        As the C has them.
+    work : float
+        An estimate of the number of instructions of a step.
+    alone : float
+        Of these, those in which no other thread takes part.
+    """
+
+    def __init__(
+        self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
+    ) -> None:
+        self.trace, self.rows, self.backend = trace, rows, backend
+        self.words, self.calls, self.addresses, self.parts = list[int](), list[int](), list[int](), list[int]()
+        self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
+        #: The matrices that are packed: the value, and its offset in the scratch memory.
+        self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
+        #: The functions, nests and constants, as the words have their addresses.
+        self.held: list[Any] = [*functions.values(), *(x.array for x in trace.memories if x.is_fixed)]
+        self._copying = functions["copy"]
+        self._by_dtype: dict[np.dtype, dict[str, Any]] = {}
+
+    def add(self, begin: int, count: int) -> None:
+        """The calls of a part."""
+        trace, first, starts = self.trace, len(self.calls) // 2, len(self.addresses) // 3
+        self._count = count
+        own = [self._of_part(x, axis, count) for x, axis in zip(trace.registers, self._axes(), strict=True)]
+        offsets: dict[int, int] = {}
+        for n, memory in enumerate(trace.memories):
+            if memory.is_own:
+                offsets[n] = self._allocated(own[memory.owner].nbytes)
+        for call in trace.calls:
+            at = [self._address(i, begin, offsets) for i in call.values]
+            if all(own[i].size for i in call.writes):
+                self._add(*getattr(self, f"_{call.kind}")(call, own, at))
+        self.parts += [first, len(self.calls) // 2, starts, len(self.addresses) // 3]
+
+    def _axes(self) -> Sequence[int | None]:
+        return [None] * len(self.trace.registers) if self.rows is None else self.rows
+
+    def _of_part(self, x: Any, axis: int | None, count: int) -> Any:
+        return x if axis is None or x is None else x[(*(slice(None),) * axis, slice(0, count))]
+
+    def _allocated(self, size: int) -> int:
+        """The offset of new scratch memory."""
+        offset = self.scratch
+        self.scratch += size + -size % LINE
+        return offset
+
+    def _address(self, value: int, begin: int, offsets: dict[int, int]) -> At | int:
+        number, axis = self.trace.memory[value], self._axes()[value]
+        memory, offset = self.trace.memories[number], self.trace.offset(value)
+        if memory.is_own:
+            return At(self.trace.leaves, offsets[number] + offset)
+        offset += 0 if axis is None else begin * self.trace.registers[value].strides[axis]
+        return HOST.address(memory.array) + offset if memory.argument is None else At(memory.argument, offset)
+
+    def _add(self, function: int, words: Sequence[Any]) -> None:
+        self.calls += [function, len(self.words)]
+        for word in words:
+            if isinstance(word, At):
+                self.addresses += [len(self.words), *word]
+            self.words.append(0 if isinstance(word, At) else word)
+
+    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+        kernel = call.kernel
+        assert kernel is not None
+        try:
+            found = kernel.runner_of([own[i] for i in call.values], self._input_shapes(kernel))
+        except CompilerError as error:
+            kernel.fail(error)
+            raise Elsewhere from error
+        if found is None or not isinstance(found[0], CompiledNest):
+            raise Elsewhere
+        nest, _, layout = found
+        self.held.append(nest)
+        *offsets, size = nest.scratch(layout)
+        threads = nest.threads(layout) if self.rows is None else 1
+        start = self._allocated(nest.scratch_bytes(size, threads))
+        scratch = [At(self.trace.leaves, start + offset) for offset in offsets]
+        count = len(kernel.reads)
+        addresses = [*at[:count], *[0] * len(kernel.flat_indices), *at[count:]]
+        numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
+        self.work += nest.work(layout)
+        self.alone += 0 if self.rows is None else nest.work(layout)
+        function, *words = nest.words(addresses, numbers, layout, threads, [*scratch, size])
+        return function, words
+
+    def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
+        """The shapes of operands of which it uses the shape alone; they may not be computed."""
+        shapes = kernel.input_shapes(self.trace.registers)
+        axes = [self._axes()[i] for i in kernel.shape_inputs]
+        return [x if a is None else (*x[:a], self._count, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
+
+    def _product(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+        x, y, target = (own[i] for i in call.values)
+        functions = self._products(x.dtype)
+        (rows, inner), columns, size, width = x.shape, y.shape[1], x.itemsize, functions["panel_width"](0)
+        key = at[1], y.shape, y.strides
+        if key not in self.packed:
+            self.packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
+        packed = At(self.trace.leaves, self.packed[key][1])
+        steps = [x.strides[0] // size, x.strides[1] // size, width, target.strides[0] // size]
+        work = MULTIPLICATION * rows * inner * columns
+        self.work, self.alone = self.work + work, self.alone + work
+        return _address_of(functions["multiply_alone"]), [at[0], packed, at[2], rows, inner, columns, *steps]
+
+    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+        x, y = (own[i] for i in call.values)
+        sizes, (to, from_) = collapsed_axes(y.shape, [[*y.strides], [*np.broadcast_to(x, y.shape).strides]])
+        self.work += y.size
+        return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
+
+    def _products(self, dtype: np.dtype) -> dict[str, Any]:
+        """The C functions of products, which are held, as the words have their addresses."""
+        if dtype not in self._by_dtype:
+            found = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
+            if found is None:
+                raise Elsewhere
+            self._by_dtype[dtype] = found
+            self.held += found.values()
+        return self._by_dtype[dtype]
+
+    def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
+        """The matrices that are packed before the first step, as `_Known` has them."""
+        found = []
+        for value, packed in self.packed.values():
+            y, memory = self.trace.registers[value], self.trace.memories[self.trace.memory[value]]
+            words = [*y.shape, *(step // y.itemsize for step in y.strides)]
+            assert memory.argument is not None
+            pack = self._products(y.dtype)["pack_columns"]
+            found.append((pack, memory.argument, self.trace.offset(value), words, packed))
+        return found
+
+
+def _address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class _Known(NamedTuple):
+    """The calls of a loop for arrays of some layouts.
+
+    Attributes
+    ----------
+    words : numpy.ndarray
+    tables : list of numpy.ndarray
+        The parts, calls and addresses, as the C has them.
+    packings : list of (callable, int, int, list of int, int)
+        The function that packs a matrix, the argument, the offset of the matrix in it, its words, and the offset of the
+        packed matrix in scratch memory.
+    scratch : int
+        Bytes.
+    work : float
+        Of a step.
+    memory : Scratch
+        Of calls.
+    function : callable
+        The function of the loop.
+    held : object
+        The functions whose addresses the words have.
+    """
+
+    words: np.ndarray
+    tables: list[np.ndarray]
+    packings: list[tuple[Any, int, int, list[int], int]]
+    scratch: int
+    work: float
+    memory: Scratch
+    function: Any
+    held: Any
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of the rows."""
+        return len(self.tables[0]) // 4
+
+
+class LoopInC:
+    """Runs the steps of a loop: in one call of C where all of a step is C, else one by one.
+
+    Parameters
+    ----------
+    backend : CPUBackend
+    plan : KernelPlan
+        That of a step.
+    """
+
+    def __init__(self, backend: Any, plan: KernelPlan) -> None:
+        self._backend, self._plan = backend, plan
+        self._constants = plan.open[: len(plan.open) - plan.count]
+        self._known: Cache = Cache("loops in C", LAYOUTS)
+
+    def __call__(self, steps: Steps, length: int) -> None:
+        """Run all steps."""
+        arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
+        threads = thread_count()
+        key = threads, *[_layout(x) if isinstance(x, Argument) else None for x in arguments]
+        known = self._known.get(key)
+        if known is None:
+            known = self._made(arguments, threads)
+            if known is not None:  # else NumPy runs the plan, so far
+                self._known[key] = known
+        if isinstance(known, _Known):
+            self._run(known, arguments, length, min(known.parts, threads))
+            return
+        for step in range(length):
+            self._plan.run(steps(step), None)
+
+    def _made(self, arguments: Sequence[Any], threads: int) -> _Known | bool | None:
+        """The calls for arrays of the layouts of some; False if there are none, None if there are none yet."""
+        leaves = [x.at(0, 2) if isinstance(x, Argument) else x for x in arguments]
+        steps = self._plan.compiled_steps(leaves[: len(leaves) - len(self._constants)])
+        functions = None if steps is None else self._backend.c_functions(SOURCE, ("run", "copy"))
+        if steps is None or functions is None:
+            return None
+        if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
+            return False
+        try:
+            trace = Trace(self._plan.program, steps, arguments)
+        except Elsewhere:
+            return False
+        rows = trace.rows()
+        for axes in (None,) if rows is None else (rows, None):
+            try:
+                known, alone = self._emitted(trace, axes, functions)
+            except Elsewhere:
+                continue
+            if alone / min(known.parts, threads) - alone / threads <= STEP:
+                return known
+        return False
+
+    def _emitted(
+        self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any]
+    ) -> tuple[_Known, float]:
+        """The calls, and the work of a step in which no other thread takes part."""
+        emitter = Emitter(trace, rows, functions, self._backend)
+        count = next((x.shape[a] for x, a in zip(trace.registers, rows or (), strict=False) if a is not None), 1)
+        parts = max(1, count // ROWS)
+        for n in range(parts):
+            begin, end = count * n // parts, count * (n + 1) // parts
+            emitter.add(begin, end - begin)
+        words, *tables = (
+            np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
+        )
+        run, packings = functions["run"], emitter.packings()
+        return _Known(words, tables, packings, emitter.scratch, emitter.work, Scratch(), run, emitter.held), emitter.alone
+
+    def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
+        sharing = share_address(known.work * length < LONG_WORK)
+        words, table = known.words.copy(), _table(arguments, length)
+        tables = [HOST.address(x) for x in (*known.tables, words)]
+        block = max(1, int(CALL / max(known.work, 1)))
+        with known.memory.of(known.scratch) as start:
+            for function, argument, offset, rest, packed in known.packings:
+                y = HOST.address(arguments[argument].array) + offset
+                _call(function, [share_address(), threads, y, start + packed, *rest])
+            table[:, -1] = start
+            for first in range(0, length, block):
+                rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
+                _call(known.function, [sharing, threads, *rows, known.parts, *tables])
+
+
+def _call(function: Any, words: Sequence[int]) -> None:
+    """Call a C function of words."""
+    given = array("q", words)
+    function(given.buffer_info()[0])
+
+
+def _argument(x: Any) -> Any:
+    """An argument, with its first array as others are laid out; a number stays one."""
+    if not isinstance(x, Argument):
+        return Argument(x) if isinstance(x, np.ndarray) else x
+    if x.first is not None and x.first.strides != x.array.strides[1:]:
+        return x._replace(first=np.array(x.first, order="C"))
+    return x
+
+
+def _layout(x: Argument) -> Any:
+    """All that the calls depend on, of an argument."""
+    shape = x.array.shape if x.axis is None else (*x.array.shape[: x.axis], *x.array.shape[x.axis + 1 :])
+    is_aligned = x.array.flags.aligned and (x.first is None or x.first.flags.aligned)
+    return shape, x.array.strides, x.array.dtype, x.axis, is_aligned
+
+
+def _is_regular(x: Argument) -> bool:
+    """Whether the arrays of all steps are NumPy's own and aligned, so that the first tells the layout of all."""
+    arrays = [y for y in (x.array, x.first, x.last) if y is not None]
+    return all(type(y) is np.ndarray and is_in_elements(y) for y in arrays)
+
+
+def _table(arguments: Sequence[Any], length: int) -> np.ndarray:
+    """The address of each argument in each step; the last column is the scratch memory's."""
+    table = np.zeros((length, len(arguments) + 1), np.int64)
+    orders: dict[int, np.ndarray] = {}  # many arguments share one
+    for column, x in enumerate(arguments):
+        if not isinstance(x, Argument):
+            continue
+        table[:, column] = HOST.address(x.array)
+        if x.axis is not None:
+            if id(x.indices) not in orders:
+                orders[id(x.indices)] = np.array(x.indices[:length], np.int64)
+            table[:, column] += orders[id(x.indices)] * x.array.strides[x.axis]
+        if x.first is not None:
+            table[0, column] = HOST.address(x.first)
+        if x.last is not None:
+            table[-1, column] = HOST.address(x.last)
+    return table

@@ -35,6 +35,10 @@ class RowAxes:
         """Add two values with the same rows."""
         self._relations += [partial(self._equal, value, other), partial(self._equal, other, value)]
 
+    def is_broadcast(self, value: int, target: int) -> None:
+        """Add a value that is copied to a target, to whose shape it is broadcast."""
+        self._relations.append(partial(self._broadcast, value, target))
+
     def is_view(self, value: int, of: int) -> None:
         """Add a view."""
         self._relations.append(partial(self._view, value, self._sources.get(of, of)))
@@ -83,6 +87,16 @@ class RowAxes:
     def _equal(self, value: int, other: int) -> None:
         if value in self._axes:
             self._set(other, self._axes[value])
+
+    def _broadcast(self, value: int, target: int) -> None:
+        x, y = self._registers[value], self._registers[target]
+        before = y.ndim - x.ndim
+        if target in self._axes:
+            axis = self._axes[target]
+            has_rows = axis is not None and axis >= before and x.shape[axis - before] == y.shape[axis]
+            self._set(value, axis - before if has_rows else None)
+        elif self._axes.get(value) is not None:
+            self._set(target, self._axes[value] + before)
 
     def _view(self, value: int, of: int) -> None:
         x, view = self._registers[of], self._registers[value]

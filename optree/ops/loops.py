@@ -278,8 +278,7 @@ class Scan(Op):
         loop : callable
             Of the arrays of all steps, and the number of steps, which it runs in order. The arrays of a step are its
             arguments and, in the order of the outputs but for the states before each step, those of the results that
-            are wanted, which it writes. But for the first and the last step they are laid out as
-            `backends.backend.Within.loop` says.
+            are wanted, which it writes.
         wanted : sequence of bool
             For each output. The states after the last step are always wanted.
         empty : callable, optional

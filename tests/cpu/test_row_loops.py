@@ -11,9 +11,9 @@ from harness.compiling import needs_compiler
 
 import optree
 from backends import gen_backend
-from backends.cpu import backend, row_loops
+from backends.cpu import backend, loops
+from backends.cpu.loops import ROWS, LoopInC
 from backends.cpu.row_axes import Mixed, RowAxes
-from backends.cpu.row_loops import ROWS, RowLoop
 from optree.registry import f
 from optree.settings import override
 
@@ -28,13 +28,13 @@ Step = Callable[[Any, Any], Any]
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts and threads of each loop that runs in one call."""
     found: list[tuple[int, int]] = []
-    run = RowLoop._run
+    run = LoopInC._run
 
-    def counted(self: RowLoop, known: Any, arguments: Any, length: int, threads: int) -> None:
+    def counted(self: LoopInC, known: Any, arguments: Any, length: int, threads: int) -> None:
         found.append((known.parts, threads))
         run(self, known, arguments, length, threads)
 
-    monkeypatch.setattr(RowLoop, "_run", counted)
+    monkeypatch.setattr(LoopInC, "_run", counted)
     return found
 
 
@@ -125,6 +125,13 @@ def rows_kept(h: Any, given: Any) -> Any:
     return h, h * x
 
 
+def padded(h: Any, given: Any) -> Any:
+    """Pads by numbers, and joins: rows stay apart."""
+    before = f.pad(f.slice(h, (slice(None), slice(0, -1))), ((0, 0), (1, 0)), -2.0)
+    h = f.tanh(f.concatenate([f.slice(x, (slice(None), slice(0, 6))) for x in (before, h)], axis=1) + given[0])
+    return h, before
+
+
 def filled(h: Any, given: Any) -> Any:
     """Values of the shapes of others, which are not computed."""
     h = f.tanh(h + f.fill_like(f.dot(h, given[1]), 0.5) + given[0])
@@ -186,7 +193,7 @@ def numbered(h: Any, given: Any) -> Any:
     return h, h
 
 
-@pytest.mark.parametrize("step", [rows_kept, filled])
+@pytest.mark.parametrize("step", [rows_kept, padded, filled])
 def test_a_body_of_rows_apart_is_divided(step: Step, runs: list[tuple[int, int]]) -> None:
     close(looped(True, step), looped(False, step))
     assert [parts for parts, _ in runs][:1] == [4]
@@ -204,13 +211,13 @@ def test_a_body_that_mixes_rows_is_not_divided(step: Step, runs: list[tuple[int,
 
 def test_sums_of_rows_are_not_divided_and_their_derivative_is(runs: list[tuple[int, int]]) -> None:
     close(looped(True, total), looped(False, total))
-    assert [parts for parts, _ in runs] == [4]  # its derivative
+    assert [parts for parts, _ in runs] == [1, 4]
 
 
 @pytest.mark.parametrize("step", [transposed, rows_kept])
 def test_as_many_rows_as_units(step: Step, runs: list[tuple[int, int]]) -> None:
     close(looped(True, step, 32, 32), looped(False, step, 32, 32))
-    assert [parts for parts, _ in runs][:1] == ([] if step is transposed else [4])
+    assert [parts for parts, _ in runs][:1] == [1 if step is transposed else 4]
 
 
 def test_two_states_of_which_one_has_no_rows(runs: list[tuple[int, int]]) -> None:
@@ -222,7 +229,7 @@ def test_two_states_of_which_one_has_no_rows(runs: list[tuple[int, int]]) -> Non
         (h, n), out = be.scan(lambda s, x: ((f.tanh(s[0] + x), s[1] + 1.0), s[0] * s[1]), (h, n), x)
         values.append([y.asnumpyarray() for y in optree.function([], [h, n, out])()])
     close(*values)
-    assert not runs
+    assert [parts for parts, _ in runs] == [1]
 
 
 def test_an_output_that_has_no_rows(runs: list[tuple[int, int]]) -> None:
@@ -235,7 +242,7 @@ def test_an_output_that_has_no_rows(runs: list[tuple[int, int]]) -> None:
         h, out = be.scan(lambda h, s: (f.tanh(h + s[0]), f.exp(s[1])), h, (x, z))
         values.append([y.asnumpyarray() for y in optree.function([], [h, out])()])
     close(*values)
-    assert not runs
+    assert [parts for parts, _ in runs] == [1]
 
 
 def test_views_across_rows_of_a_sequence_whose_rows_are_its_last_axis(runs: list[tuple[int, int]]) -> None:
@@ -263,6 +270,20 @@ def test_views_with_the_strides_of_rows_are_not_taken_for_rows() -> None:
         axes.solved([0])
 
 
+def test_rows_of_values_that_are_broadcast() -> None:
+    target = np.zeros((32, 4))
+    values = [np.zeros(shape) for shape in ((32, 1), (1, 4), (4,), (), (32, 4))]
+    axes = RowAxes([target, *values])
+    for i in range(len(values)):
+        axes.is_broadcast(i + 1, 0)
+    assert axes.solved([0]) == [0, 0, None, None, None, 0]
+    square = RowAxes([np.zeros((32, 32)), np.zeros(32)])
+    square.is_broadcast(1, 0)
+    assert square.solved([1]) == [1, 0]
+    with pytest.raises(Mixed):
+        square.solved([0, 1])
+
+
 def test_first_states_of_any_layout(runs: list[tuple[int, int]]) -> None:
     rng = np.random.RandomState(0)
     x, w, u, b = drawn("lstm", 3, 20, 5, 6, "float64")
@@ -280,9 +301,9 @@ def test_first_states_of_any_layout(runs: list[tuple[int, int]]) -> None:
 def test_long_loops_are_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python handles signals after each."""
     called: list[Any] = []
-    call = row_loops._call
-    monkeypatch.setattr(row_loops, "_call", lambda function, words: (called.append(words), call(function, words)))
-    monkeypatch.setattr(row_loops, "CALL", 1)
+    call = loops._call
+    monkeypatch.setattr(loops, "_call", lambda function, words: (called.append(words), call(function, words)))
+    monkeypatch.setattr(loops, "CALL", 1)
     arrays = drawn("rnn", 7, 16, 3, 4, "float64")
     close(network(True, "rnn", arrays), network(False, "rnn", arrays))
     assert len(called) == 2 * (7 + 1)  # steps, and the packing of the weights
@@ -301,10 +322,29 @@ def test_an_error_in_a_step_is_that_of_the_op(runs: list[tuple[int, int]]) -> No
     assert not runs
 
 
-def test_work_for_more_threads_than_parts_runs_step_by_step(runs: list[tuple[int, int]]) -> None:
-    with override(num_threads=4):
-        close(looped(True, mean_of_rows, 64, 5000, 2), looped(False, mean_of_rows, 64, 5000, 2))
-    assert not runs
+def softmax_of_rows(h: Any, given: Any) -> Any:
+    h = f.softmax(h + given[0], axis=1)
+    return h, h
+
+
+@pytest.mark.parametrize(("threads", "parts"), [(2, 2), (8, 1)])
+def test_work_for_more_threads_than_parts_is_shared_in_each_kernel(
+    threads: int, parts: int, runs: list[tuple[int, int]]
+) -> None:
+    with override(num_threads=threads):
+        close(looped(True, softmax_of_rows, 16, 20_000, 2), looped(False, softmax_of_rows, 16, 20_000, 2))
+    assert set(runs) == {(parts, parts)}
+
+
+@pytest.mark.parametrize(("threads", "in_c"), [(1, 2), (4, 0)])
+def test_large_products_for_more_threads_than_parts_run_step_by_step(
+    threads: int, in_c: int, runs: list[tuple[int, int]]
+) -> None:
+    arrays = drawn("rnn", 2, 15, 4, 1000, "float32")
+    arrays[2] *= 0.1
+    with override(num_threads=threads):
+        close(network(True, "rnn", arrays), network(False, "rnn", arrays))
+    assert len(runs) == in_c
 
 
 def test_numpy_runs_loops_until_kernels_pay(runs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,21 +354,20 @@ def test_second_derivatives_of_ctc() -> None:
 
 
 @needs_compiler
-def test_ctc_and_its_gradient_run_in_c_but_for_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctc_and_its_gradient_run_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = list[int]()
-    some = loops.LoopInC._in_c
+    in_one_call = loops.LoopInC._run
 
-    def noted(self: Any, values_of: Any, start: int, end: int) -> bool:
-        has_run = some(self, values_of, start, end)
-        counts.append(has_run * (end - start))
-        return has_run
+    def noted(self: Any, known: Any, arguments: Any, length: int, threads: int) -> None:
+        in_one_call(self, known, arguments, length, threads)
+        counts.append(length)
 
-    monkeypatch.setattr(loops.LoopInC, "_in_c", noted)
+    monkeypatch.setattr(loops.LoopInC, "_run", noted)
     t = gen_backend("cpu", jit=True).array(rng.normal(size=(30, 3, 5)))
     loss = losses.ctc(t, np.ones((3, 4), np.int64), np.array([30, 25, 28]), np.array([4, 2, 0]), reduce="sum")
     value, slopes = optree.function([], [loss, optree.grad(loss, t)])()
     assert np.isfinite(value.get()) and np.isfinite(slopes.get()).all()
-    assert counts == [28, 28]
+    assert counts == [30, 30]
 
 
 def test_ctc_in_a_function_serves_all_sizes() -> None:

@@ -42,19 +42,48 @@ static void run_parts(const void *state, int64_t begin, int64_t end, int64_t thr
 int64_t run(const void *state)
 {
     const loop *p = state;
-    ((sharing *)p->share)(run_parts, state, p->parts, p->threads);
+    if (p->parts == 1) /* its kernels may wake threads */
+        run_parts(state, 0, 1, 0);
+    else
+        ((sharing *)p->share)(run_parts, state, p->parts, p->threads);
     return 0;
 }
 
-typedef struct { word to, from, count, bytes, to_step, from_step; } lines;
+enum { TARGET, SOURCE, ITEM, RANK, SIZES };
 
-/* Copy lines of contiguous bytes. */
+/* Copy an array to another of its sizes, of any strides in bytes; 0 strides repeat an element. */
 int64_t copy(const void *state)
 {
-    const lines *p = state;
-    for (word i = 0; i < p->count; i++)
-        memcpy((char *)p->to + i * p->to_step, (const char *)p->from + i * p->from_step, p->bytes);
-    return 0;
+    const word *given = state;
+    const word rank = given[RANK], *const sizes = given + SIZES, item = given[ITEM], last = rank - 1;
+    const word *const to = sizes + rank, *const from = to + rank, count = sizes[last];
+    char *target = (char *)given[TARGET];
+    const char *source = (const char *)given[SOURCE];
+    word index[rank];
+    memset(index, 0, sizeof index);
+    for (;;) {
+        if (to[last] == item && from[last] == item)
+            memcpy(target, source, count * item);
+        else
+#define COPY(type) \\
+            for (word i = 0; i < count; i++) \\
+                *(type *)(target + i * to[last]) = *(const type *)(source + i * from[last])
+            switch (item) {
+            case 1: COPY(uint8_t); break;
+            case 2: COPY(uint16_t); break;
+            case 4: COPY(uint32_t); break;
+            default: COPY(uint64_t);
+            }
+        word axis = last - 1;
+        for (; axis >= 0; axis--) {
+            target += to[axis], source += from[axis];
+            if (++index[axis] < sizes[axis])
+                break;
+            target -= to[axis] * sizes[axis], source -= from[axis] * sizes[axis], index[axis] = 0;
+        }
+        if (axis < 0)
+            return 0;
+    }
 }
 """
 
