@@ -68,18 +68,21 @@ class Steps:
         self._ordered: list[Argument] | None = None
 
     def __call__(self, step: int) -> Any:
-        if self._ordered is None:
-            is_long = self.length > MANY
-            laid_out = (
-                x._replace(array=_in_order(x.array)) if is_long and x.axis is None else x for x in self.arguments
-            )
-            self._ordered = list(laid_out)
-        found = [x.at(step, self.length) for x in self._ordered]
+        found = [x.at(step, self.length) for x in self._laid_out()]
         return found if self.given is None else self.given(found)
 
     def whole(self) -> Any:
         """The arguments, as a step takes them."""
-        return self.arguments if self.given is None else self.given(self.arguments)
+        return self._laid_out() if self.given is None else self.given(self._laid_out())
+
+    def _laid_out(self) -> list[Argument]:
+        """The arguments, with constants in C order, where there are steps enough."""
+        if self._ordered is None:
+            is_long = self.length > MANY
+            self._ordered = [
+                x._replace(array=_in_order(x.array)) if is_long and x.axis is None else x for x in self.arguments
+            ]
+        return self._ordered
 
     def after(self, given: Callable[[Any], Any]) -> Steps:
         """The same, of which `given` makes what a step takes."""
