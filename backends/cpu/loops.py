@@ -596,8 +596,9 @@ class LoopInC:
         words, *tables = (
             np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
         )
-        run, packings = functions["run"], emitter.packings()
-        return _Known(words, tables, packings, emitter.scratch, emitter.work, Scratch(), run, emitter.held), emitter.alone
+        size, work, packings = emitter.scratch, emitter.work, emitter.packings()
+        known = _Known(words, tables, packings, size, work, Scratch(), functions["run"], emitter.held)
+        return known, emitter.alone
 
     def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
         sharing = share_address(known.work * length < LONG_WORK)
