@@ -156,7 +156,7 @@ class LoopInC:
 
     @cached_property
     def _functions(self) -> dict[str, Any] | None:
-        return self._c_functions(SOURCE, NAMES)
+        return self._c_functions(SOURCE, NAMES, shares=False)
 
     def _in_c(self, values_of: Callable[[int], list[Any]], start: int, end: int) -> bool:
         """Run some steps in C; whether that could be."""
