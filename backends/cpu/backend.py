@@ -18,6 +18,7 @@ from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
 from backends.cpu.products import Products
+from backends.cpu.workers import share_address
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
@@ -89,11 +90,19 @@ class CPUBackend(Backend):
             return None
         return type(self)(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.modes[0], jit=True)
 
-    def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
-        """Functions of C source that take one address; None without a compiler, or once it has failed."""
+    def c_functions(self, source: str, names: Sequence[str], shares: bool = True) -> dict[str, Any] | None:
+        """Functions of C source that take one address; None without a compiler, or once it has failed.
+
+        Parameters
+        ----------
+        shares : bool
+            Whether they take the address of the function that shares work, which is compiled with the first of them.
+        """
         if not self.has_compiler:
             return None
         try:
+            if shares:
+                share_address()
             return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
         except CompilerError as error:
             if self.jit is True:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.compiling import done, python
+from harness.compiling import done, program, python
 from harness.threads import in_threads
 
 from backends import gen_backend
@@ -143,6 +143,31 @@ def test_a_forked_child_has_threads_of_its_own(folder):
         assert run() == (wanted, parents)
     """
     done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+
+
+def test_numpy_goes_on_where_the_sharing_function_alone_does_not_compile(folder, tmp_path):
+    text = f'grep -q "void share(" kernel.c && exit 3; exec {find_compiler()} "$@"'
+    code = """
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    def values(jit):
+        be = gen_backend("cpu", jit=jit, datatype="float64")
+        x = be.array(np.random.default_rng(0).normal(size=(512, 1024)))
+        w = be.array(np.eye(16))
+        parts = be.array(np.ones((9, 32, 16)))
+        loop = be.scan(lambda h, part: (be.tanh(be.dot(h, w) + part), None), be.zeros((32, 16)), parts)
+        heads = be.array(np.random.default_rng(0).normal(size=(1, 2, 128, 64)))
+        images = be.array(np.random.default_rng(0).normal(size=(8, 8, 32, 32)))
+        filters = be.array(np.random.default_rng(0).normal(size=(8, 8, 3, 3)))
+        trees = be.dot(x, x.T), be.softmax(x, axis=1), loop[0], be.attention(heads, heads, heads)
+        trees = *trees, be.conv(images, filters), be.sum(x * x)
+        return [tree.asnumpyarray() for tree in trees]
+    with override(num_threads=3):
+        for found, wanted in zip(values("always"), values(False), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1", CC=program(tmp_path / "mine", text)))
 
 
 def test_the_threads_take_no_signals(folder):
