@@ -90,19 +90,12 @@ class CPUBackend(Backend):
             return None
         return type(self)(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.modes[0], jit=True)
 
-    def c_functions(self, source: str, names: Sequence[str], shares: bool = True) -> dict[str, Any] | None:
-        """Functions of C source that take one address; None without a compiler, or once it has failed.
-
-        Parameters
-        ----------
-        shares : bool
-            Whether they take the address of the function that shares work, which is compiled with the first of them.
-        """
+    def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
+        """Functions of C source that take one address; None without a compiler, or once it has failed."""
         if not self.has_compiler:
             return None
         try:
-            if shares:
-                share_address()
+            share_address()  # an argument of theirs: where it does not compile, neither do they run
             return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
         except CompilerError as error:
             if self.jit is True:
