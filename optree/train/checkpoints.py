@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -280,16 +281,25 @@ def _names(values: Sequence[Any]) -> list[str]:
 def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
     """Write a file aside, and give it its name when it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.parent / f".{path.name}.partial"  # a folder, for safetensors writes to a file of another name first
     is_numbered = NAME.fullmatch(path.name) is not None
-    for left in path.parent.glob(".step-*.safetensors.partial") if is_numbered else ():  # by a process that was killed
-        left.unlink(missing_ok=True)
-    partial = path.parent / f".{path.name}.partial"
+    for left in path.parent.glob(".step-*.safetensors.partial") if is_numbered else [aside]:
+        _remove(left)  # of a process that was killed
+    aside.mkdir()
     try:
-        _write(partial, arrays, text)
-        os.replace(partial, path)
+        _write(aside / path.name, arrays, text)
+        os.replace(aside / path.name, path)
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(aside)
     _flush(path.parent)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder with its files."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:

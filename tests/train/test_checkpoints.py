@@ -162,7 +162,9 @@ def test_the_last_ones_stay_and_the_latest_is_read(tmp_path: Path) -> None:
     be = gen_backend("cpu")
     x = be.zeros((), name="x")
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / ".step-00000001.safetensors.partial").write_text("of a run that was killed")
+    left = tmp_path / ".step-00000007.safetensors.partial"
+    left.mkdir()
+    (left / ".tmpoJmWhL").write_text("of a run that was killed: safetensors' own name")
     for step in (1, 2, 10, 9):
         x.fill(step)
         train.save(tmp_path, {"x": x}, step=step, keep=3)
