@@ -40,6 +40,9 @@ PAUSE = 0.001
 #: The dtypes that functions are tried with; those that NumPy refuses are left out.
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 
+#: The seconds of a turn, at the least: short lines are called again and again in it, as in a loop.
+TURN = 0.002
+
 #: A ratio above this is listed.
 LISTED = 1.0
 
@@ -488,7 +491,8 @@ def measured(row: Row, be: Any, rounds: int, is_busy: bool = False) -> dict[str,
     # A sum of many numbers that cancel is 0, but for rounding.
     np.testing.assert_allclose(out.get(), wanted, rtol=relative, atol=relative)
     clock = processor_seconds_of if is_busy else seconds_of
-    seconds = rounds_of([lambda: be.execute(assignment), by_numpy], rounds, 1, PAUSE, clock=clock)
+    calls = max(1, round(TURN / seconds_of(by_numpy, 1)))
+    seconds = rounds_of([lambda: be.execute(assignment), by_numpy], rounds, calls, PAUSE, clock=clock)
     ours, numpys = (min(each) if is_busy else statistics.median(each) for each in seconds)
     return {"line": row.name, "dtype": row.dtype, "seconds": ours, "numpy": numpys, "ratio": ours / numpys}
 
