@@ -118,12 +118,10 @@ def _in_keys(x: np.ndarray, order: Callable[[np.ndarray], None]) -> None:
     bits ^= bits >> 15 & 0x7FFF
 
 
-class Sort(OneAxisOperator, MorphOperator):
-    """The elements along an axis in ascending order; nan sorts last."""
+class OrderOperator(OneAxisOperator, MorphOperator):
+    """The elements along an axis in another order, in which a copy is put in place."""
 
-    name = "sort"
     axis: Any = -1
-    examples = _SORTED
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -131,15 +129,25 @@ class Sort(OneAxisOperator, MorphOperator):
         if not isinstance(x, np.ndarray):
             return np.sort(x, axis=self.axis)
         found = x.copy(order="C")
-        self._sort(found)
+        self.put_in_order(found)
         return found
 
     def fill(self, out: Any, *arrays: Any) -> None:
         out[...] = arrays[0]
-        self._sort(out)
+        self.put_in_order(out)
 
-    def _sort(self, x: np.ndarray) -> None:
-        """Sort an array's own elements."""
+    def put_in_order(self, x: np.ndarray) -> None:
+        """Put an array's own elements in order."""
+        raise NotImplementedError
+
+
+class Sort(OrderOperator):
+    """The elements along an axis in ascending order; nan sorts last."""
+
+    name = "sort"
+    examples = _SORTED
+
+    def put_in_order(self, x: np.ndarray) -> None:
         if x.dtype == np.float16:
             # NumPy's own is wrong for repeated negative values where the processor has AVX-512 (seen in NumPy 2.4).
             _in_keys(x, lambda keys: keys.sort(axis=self.axis, kind="stable"))
@@ -515,7 +523,7 @@ def _top(x: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(indices, order, -1).reshape(*x.shape[:-1], k)
 
 
-class Partition(OneAxisOperator, MorphOperator):
+class Partition(OrderOperator):
     """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
 
     The kth is where it is in order, none before it is larger, and none after it is smaller.
@@ -524,7 +532,6 @@ class Partition(OneAxisOperator, MorphOperator):
     name = "partition"
     __props__: ClassVar[tuple[str, ...] | None] = ("kth", "axis")
     kth: Any = 0
-    axis: Any = -1
     numpy_names = ()
     examples = (  # of which there is one order
         (((3, 4),), {"kth": (1, 2)}),
@@ -554,21 +561,7 @@ class Partition(OneAxisOperator, MorphOperator):
         _check_places(self.kth, size)
         return shapes[0]
 
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
-        if not isinstance(x, np.ndarray):
-            return np.sort(x, axis=self.axis)
-        found = x.copy(order="C")
-        self._partition(found)
-        return found
-
-    def fill(self, out: Any, *arrays: Any) -> None:
-        out[...] = arrays[0]
-        self._partition(out)
-
-    def _partition(self, x: np.ndarray) -> None:
-        """Partition an array's own elements."""
+    def put_in_order(self, x: np.ndarray) -> None:
         kind, places = _kind_for(x, self.axis), np.asarray(self.kth, np.intp)
         if kind is not None:
             x.sort(axis=self.axis, kind=kind)
