@@ -35,7 +35,7 @@ from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
 
 from backends import gen_backend
-from backends.cpu import attention, in_blocks, loops, products
+from backends.cpu import attention, convolution, in_blocks, loops, pooling, products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -77,11 +77,15 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-#: The least work of kernels, of attention, of products, and of what NumPy runs in blocks, that threads share.
+#: The least work of kernels, loops, attention, convolutions, windows and products, and of what NumPy runs in blocks,
+#: that threads share.
 LEAST_WORK = (
     (printer, "PARALLEL_WORK"),
     (printer, "LONG_WORK"),
+    (loops, "LONG_WORK"),
     (attention, "ALONE"),
+    (convolution, "ALONE"),
+    (pooling, "ALONE"),
     (products, "SHARED"),
     (in_blocks, "BYTES"),
 )
@@ -107,8 +111,8 @@ def _numpy_in_blocks() -> Any:
 
 @contextmanager
 def _in_c() -> Iterator[None]:
-    """Products and loops in C, however little there is to do, and a few steps of a loop in each call."""
-    with patch.multiple(products, SMALL=1, SHARED=1), patch.multiple(loops, LEAST=3, MOST=4):
+    """Products and loops in C, however little there is to do, and one step of a loop in each call."""
+    with patch.multiple(products, SMALL=1, SHARED=1), patch.multiple(loops, CALL=1):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz import run
+from fuzz import SETTINGS, run
 from harness.compiling import needs_compiler
 from harness.homes import home
 from harness.trees import SHAPES, SMOOTH, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
@@ -168,6 +168,13 @@ def test_the_same_seed_makes_the_same_tree(cpu: Any) -> None:
     one, two = (random_tree(random.Random(7).choice, leaves, 12) for _ in range(2))
     assert str(one) == str(two)
     assert one.key() == two.key()
+
+
+@pytest.mark.parametrize("way", SETTINGS)
+def test_settings_of_the_fuzzer_are_those_of_the_executors(way: str) -> None:
+    """They patch constants by name, which may be removed."""
+    with SETTINGS[way]():
+        pass
 
 
 @pytest.mark.filterwarnings("ignore")
