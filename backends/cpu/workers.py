@@ -7,7 +7,9 @@ for all of their threads: on a busy machine, a kernel of 0.1 milliseconds took 8
 To wake a thread takes tens of microseconds, and one that spins where its caller
 needs the processor takes as long as it spins: so threads yield while they spin,
 and a job that may be short (`share_short`) wakes none before it has measured how
-long the rest takes. Threads that spin join it at once.
+long the rest takes. Threads that spin join it at once. And they run on other
+processors than their caller: Linux's scheduler often wakes them on its own, where
+they wait for the end of its time slice.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ SOURCE = (
     f"""enum {{ MOST = {MAX_THREADS} }}; /* threads */
 """
     + """
+#define _GNU_SOURCE /* affinities */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -54,6 +57,10 @@ static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_I
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER, left = PTHREAD_COND_INITIALIZER;
 static atomic_int_fast64_t jobs, inside;
 static int64_t workers, asleep, is_open;
+static pthread_t threads_of[MOST];
+
+/* The processor that the workers leave to their caller, and their number when they were told. */
+static int64_t callers = -1, told;
 
 /* When the last job ended, and the nanoseconds of those before it, without a pause, for which no thread was woken. */
 static int64_t ended, alone;
@@ -74,6 +81,21 @@ static int changes(atomic_int_fast64_t *number, int64_t from)
         sched_yield(); /* the caller may need this processor */
     }
     return 0;
+}
+
+/* Let the workers run on all processors of the caller but the one on which it runs. */
+static void leave_processor(void)
+{
+#ifdef __linux__
+    const int here = sched_getcpu();
+    cpu_set_t others;
+    if ((here == callers && told == workers) || here < 0 || sched_getaffinity(0, sizeof others, &others))
+        return;
+    CPU_CLR(here, &others);
+    for (int64_t i = 0; i < workers && CPU_COUNT(&others); i++)
+        pthread_setaffinity_np(threads_of[i], sizeof others, &others);
+    callers = here, told = workers;
+#endif
 }
 
 static void take_part(int64_t thread)
@@ -122,7 +144,7 @@ static void forget(void)
     const pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
     owner = lock = mutex;
     work = left = condition;
-    workers = asleep = is_open = ended = alone = 0;
+    workers = asleep = is_open = ended = alone = told = 0;
     atomic_store(&jobs, 0);
     atomic_store(&inside, 0);
 }
@@ -135,7 +157,6 @@ static void start(int64_t threads)
         return;
     if (!prepared)
         prepared = !pthread_atfork(NULL, NULL, forget);
-    pthread_t made;
     pthread_attr_t kind;
     pthread_attr_init(&kind);
     pthread_attr_setdetachstate(&kind, PTHREAD_CREATE_DETACHED);
@@ -145,7 +166,7 @@ static void start(int64_t threads)
     sigdelset(&blocked, SIGBUS), sigdelset(&blocked, SIGFPE), sigdelset(&blocked, SIGILL), sigdelset(&blocked, SIGSEGV);
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     for (; workers < threads - 1; workers++)
-        if (pthread_create(&made, &kind, worker, (void *)(workers + 1)))
+        if (pthread_create(&threads_of[workers], &kind, worker, (void *)(workers + 1)))
             break; /* the threads that there are do the work */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&kind);
@@ -185,6 +206,7 @@ static void shared(part *run, const void *state, int64_t count, int64_t threads,
         return;
     }
     start(threads);
+    leave_processor();
     for (int64_t i = 0; i < threads; i++) {
         atomic_store(&ranges[i].next, count * i / threads);
         ranges[i].end = count * (i + 1) / threads;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 import time
@@ -107,6 +108,41 @@ def test_threads_that_sleep_are_woken_for_long_work_alone(rounds, in_a_row, wake
             share(part, state, 1000, 2)
         woken += _sleeps() > before
     assert woken > times / 2 if wakes else woken < times / 2
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir() or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two processors"
+)
+def test_threads_leave_the_callers_processor_to_it(folder):
+    """On which Linux's scheduler often wakes them, though others are idle."""
+    code = """
+    import os
+    import numpy as np
+    from backends import gen_backend
+    from optree.settings import override
+    def processor():
+        return int(open("/proc/thread-self/stat").read().rpartition(") ")[2].split()[36])
+    be = gen_backend("cpu", jit=True)
+    x = be.array(np.arange(1 << 20, dtype="float32"))
+    y = be.empty(x.shape)
+    def told():
+        while True:  # until it runs on the same processor before and after
+            before = processor()
+            y[:] = x * 2 + 1
+            if processor() == before:
+                break
+        workers = [int(task) for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
+        assert len(workers) == threads - 1
+        return all(os.sched_getaffinity(worker) == os.sched_getaffinity(0) - {before} for worker in workers)
+    for threads in (2, 3):
+        with override(num_threads=threads):
+            assert any(told() for _ in range(3))  # not where it left for a moment
+    if not os.fork():
+        with override(num_threads=3):
+            os._exit(not any(told() for _ in range(3)))
+    assert os.wait()[1] == 0
+    """
+    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 
 
 def test_several_callers_at_once():
