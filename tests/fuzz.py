@@ -32,14 +32,14 @@ from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.emulated import emulated_cupy
 from harness.homes import home, stand_in
 from harness.random_calls import RANDOM
-from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, run_by_numpy
+from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal, run_by_numpy
 
 from backends import gen_backend
 from backends.cpu import attention, convolution, in_blocks, loops, pooling, products
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
-from optree.dtypes import is_floating
+from optree.dtypes import can_cast, finfo, is_floating
 from optree.errors import BatchingError, DTypeError, NotFiniteError
 from optree.registry import f
 from optree.run.function import running_on
@@ -50,8 +50,6 @@ from optree.testing.examples import Runner, inputs_for
 from optree.testing.random_trees import random_tree
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input
-
-DTYPES = "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
 
 #: The shapes of a program's tensors: small ones, or such as vector loops, lanes and tiles leave a remainder of.
 SHAPES = (
@@ -74,6 +72,13 @@ VIEWS: tuple[Callable[[Any], Any], ...] = (
     lambda x: x[:-1] if x.ndim else x,
     lambda x: x[..., 1:3] if x.ndim else x,
     lambda x: x[:, None] if x.ndim == 1 else x,
+)
+
+#: The same, now and then: views of one element, and of none.
+RARE_VIEWS: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x[:1] if x.ndim else x,
+    lambda x: x[:0] if x.ndim else x,
+    lambda x: x[..., 1:1] if x.ndim else x,
 )
 
 
@@ -109,6 +114,12 @@ def _numpy_in_blocks() -> Any:
     return be
 
 
+def _from_numpy_to_kernels() -> Any:
+    be = gen_backend("cpu", datatype=np.float64)
+    be.when = be.when._replace(work=1 << 11)
+    return be
+
+
 @contextmanager
 def _in_c() -> Iterator[None]:
     """Products and loops in C, however little there is to do, and one step of a loop in each call."""
@@ -131,7 +142,7 @@ def _in_threads() -> Iterator[None]:
 WAYS: dict[str, Callable[[], Any]] = {
     "kernels": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
     "threads": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
-    "auto": lambda: gen_backend("cpu", datatype=np.float64),
+    "auto": _from_numpy_to_kernels,
     "numpy": lambda: gen_backend("cpu", datatype=np.float64, jit=False),
     "blocks": _numpy_in_blocks,
     "stand-in": lambda: home("stand-in", datatype=np.float64),
@@ -161,10 +172,13 @@ class Program:
         self.be, self.chance, self.said = be, random.Random(seed), []
         values = np.random.RandomState(seed)
         self.arrays, self.tensors = [], []
+        special = self.chance.random() < 0.3
         for i, shape in enumerate(self.chance.choice(SHAPES) * 2):
-            dtype = np.dtype(self.chance.choice(DTYPES))
+            dtype = as_dtype(self.chance.choice(ALL_DTYPES))
             quarters = values.randint(-8, 9, shape) / 4
-            array = np.array(quarters if dtype.kind == "f" else np.abs(np.rint(quarters))).astype(dtype)
+            array = np.array(quarters if is_floating(dtype) else np.abs(np.rint(quarters))).astype(dtype)
+            if special:
+                array = np.where(values.uniform(size=shape) < 0.2, values.choice(_specials(dtype), shape), array)
             self.arrays.append(array)
             self.tensors.append(be.array(array, dtype, f"t{i}"))
 
@@ -179,7 +193,7 @@ class Program:
         """A random view of a tensor, and the same of its array."""
         i = self.chance.randrange(len(self.tensors))
         tensor, array = self.tensors[i], self.arrays[i]
-        for view in self.chance.choices(VIEWS, k=2):
+        for view in self.chance.choices(VIEWS if self.chance.random() < 0.9 else RARE_VIEWS, k=2):
             tensor, array = view(tensor), view(array)
         return tensor, array
 
@@ -192,7 +206,7 @@ class Program:
         """A view that a value of this kind goes into without rounding."""
         for _ in range(20):
             tensor, array = self.view()
-            if array.size and np.can_cast(dtype, array.dtype, "safe") and _broadcasts(shape, array.shape):
+            if can_cast(dtype, array.dtype, "safe") and _broadcasts(shape, array.shape):
                 return tensor, array
         return None
 
@@ -212,6 +226,10 @@ class Program:
             self.said.append(f"{_name(tensor)}[...] = {tree.pp()}")
             tensor[...] = tree
             self.written([made])
+            for _ in range(self.chance.choice((0, 1, 3))):  # the tree is kept, what it reads may be what it wrote
+                wanted, largest = run_by_numpy(tree)
+                tensor[...] = tree
+                self.written([(*made[:3], wanted, largest, made[-1])])
 
     def update(self) -> None:
         made = [found for found in (self.assignment() for _ in range(2)) if found is not None]
@@ -230,7 +248,7 @@ class Program:
             assert_alike(got, expected, tree, max(largest, 1.0), exact, 64)
             array[...] = got  # as rounded there: all else has to be what it was, to the bit
         for i, (tensor, array) in enumerate(zip(self.tensors, self.arrays, strict=True)):
-            np.testing.assert_array_equal(tensor.get(), array, err_msg=f"t{i}, which nothing wrote")
+            assert_equal(tensor.get(), array, f"t{i}, which nothing wrote")
 
     def call(self) -> None:
         """A function of two arguments and what else it reads, called with tensors, views and arrays."""
@@ -343,7 +361,7 @@ class Program:
         yield target.get()
         after = memory.get()
         after[shift : shift + count] = before[shift : shift + count]
-        np.testing.assert_array_equal(after, before, err_msg="what is beside the target")
+        assert_equal(after, before, "what is beside the target")
 
     def as_function(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
         inputs, mode = inputs_for(values), self.chance.choice(MODES)
@@ -496,6 +514,15 @@ def _gradients(call: Call, values: Sequence[Any], build: Callable[..., Any]) -> 
         return grad(weighted_sum(tree), [xs[i] for i in floating], disconnected_inputs="ignore")
 
     return gradients
+
+
+def _specials(dtype: np.dtype) -> np.ndarray:
+    """Numbers of a dtype at which functions have limits of their own, or none."""
+    if is_floating(dtype):
+        numbers = [np.nan, np.inf, -np.inf, -0.0, float(finfo(dtype).smallest_subnormal)]
+    else:
+        numbers = [False, True] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
+    return np.array(numbers, dtype)
 
 
 def _name(tensor: Any) -> str:

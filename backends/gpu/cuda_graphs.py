@@ -207,7 +207,9 @@ class _Memory:
         for step in of.constant:
             (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())
             self._fixed[step.output] = of.on_device(value)
-        #: The arrays in which graphs read arguments and values of uncaptured steps, and those that are buffers.
+        #: The buffers in which graphs read the values of uncaptured steps, by value and output.
+        self._copies: dict[tuple[int, int], Any] = {}
+        #: The arrays in which graphs read arguments, and those of them that are buffers.
         self._sources: dict[int, Any] = {}
         self._buffers: set[int] = set()
         #: The calls until the next capture after an out-of-memory error, and their number the last time.
@@ -355,11 +357,20 @@ class _Memory:
             self.of.write(self._sources[i], value)
 
     def _buffer(self, i: int, registers: list[Any]) -> None:
-        """Copy the value of an uncaptured step to the buffer in which graphs read it."""
-        value = self.of.on_device(registers[i])
-        if i not in self._sources:
-            self._sources[i] = self._empty(value.shape, value.dtype)
-        registers[i] = self.of.write(self._sources[i], value)
+        """Copy the value of an uncaptured step, or each of its several, to the buffer in which graphs read it."""
+        value = registers[i]
+        if isinstance(value, tuple):  # a loop's are None where nothing uses them
+            found = [None if x is None else self._buffered((i, n), x) for n, x in enumerate(value)]
+            registers[i] = tuple(found)
+        else:
+            registers[i] = self._buffered((i, 0), value)
+
+    def _buffered(self, key: tuple[int, int], value: Any) -> Any:
+        """A copy of an array in the buffer of a key."""
+        array = self.of.on_device(value)
+        if key not in self._copies:
+            self._copies[key] = self._empty(array.shape, array.dtype)
+        return self.of.write(self._copies[key], array)
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:

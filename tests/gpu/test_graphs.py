@@ -26,6 +26,7 @@ from optree.arrays import portable
 from optree.errors import AxisError, BackendError, DeviceMemoryError
 from optree.ops.apply import Apply
 from optree.registry import OPS, f
+from optree.run.function import running_on
 
 pytestmark = [pytest.mark.slow, needs_gxx, pytest.mark.usefixtures("folder")]
 
@@ -173,6 +174,27 @@ def test_what_is_no_kernel_runs_between_graphs(gpu: Any, cpu: Any) -> None:
     assert counts(gpu)[0] >= 1
     with pytest.raises(optree.errors.OptreeError):
         taken(np.ones(2, np.float32))
+
+
+#: Of a tree of several outputs, which no graph computes: one of them.
+SEVERAL = {
+    "qr": lambda x: np.linalg.qr(f.outer(x, x) + np.eye(3, dtype=np.float32))[1],
+    "svd": lambda x: np.linalg.svd(f.outer(x, np.ones(5, np.float32)), full_matrices=False)[1].at[:1],
+    "scan": lambda x: f.scan(lambda s, _: ([np.sort(s[0] * x)], [s[0]]), [x], length=4)[1][0],
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_graphs_read_outputs_of_what_runs_between_them(gpu: Any, cpu: Any, name: str) -> None:
+    """The tuple's arrays are copied to buffers, one by one."""
+    results = []
+    for be in (gpu, cpu):
+        x = Input(TensorType("float32", (3,)), "x")
+        with running_on(be):
+            run = function([x], be.exp(SEVERAL[name](x)))
+        results.append([run(np.full(3, n / 4, np.float32)).get() for n in range(1, 5)])
+    np.testing.assert_allclose(*results, rtol=1e-5)
+    assert counts(gpu)[1] >= 1
 
 
 #: From a table, index arrays and a vector of classes to a tree that looks through indices.

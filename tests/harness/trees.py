@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from harness.expected import MEANINGS
+from harness.narrow import of_any_dtype
 from optree import OpTreeNode
 from optree.compile.reference import value_of
+from optree.dtypes import finfo, is_bfloat16, is_floating
 from optree.registry import OPS
 from optree.testing.random_trees import usable_ops
 from optree.tree.node import operands_of, post_order
@@ -85,28 +87,37 @@ def run_by_numpy(tree: Any) -> tuple[Any, float]:
     for entry in post_order([tree], lambda x: operands_of(x) if isinstance(x, OpTreeNode) else ()):
         if isinstance(entry, OpTreeNode):
             operands = [values[id(x)] for x in operands_of(entry)]
+            meaning = of_any_dtype(MEANINGS[entry.op.name])
             with np.errstate(all="ignore"):
-                values[id(entry)] = np.asarray(MEANINGS[entry.op.name](*operands, **entry.op.props))
+                values[id(entry)] = np.asarray(meaning(*operands, **entry.op.props))
         else:
             values[id(entry)] = value_of(entry)
         found = np.asarray(values[id(entry)])
         if isinstance(entry, OpTreeNode):
             assert (found.shape, found.dtype) == (entry.shape, entry.dtype), entry.pp()
-        if found.dtype.kind == "f":
-            largest = max(largest, float(np.max(np.abs(found), initial=0.0, where=np.isfinite(found))))
+        wide = found.astype(np.float64)
+        largest = max(largest, float(np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide))))
     return values[id(tree)], largest
 
 
 def assert_alike(got: Any, wanted: Any, tree: Any, largest: float, exact: bool, ulps: float = 1e3) -> None:
     assert got.dtype == wanted.dtype, tree.pp()
     assert got.shape == wanted.shape, tree.pp()
-    if exact or got.dtype.kind != "f":
-        np.testing.assert_array_equal(got, wanted, err_msg=tree.pp())
+    if exact or not is_floating(got.dtype):
+        assert_equal(got, wanted, tree.pp())
         return
-    eps = max(np.finfo(dtype).eps for dtype in [got.dtype, *(x.dtype for x in _floats(tree))])
+    eps = float(max(finfo(dtype).eps for dtype in [got.dtype, *(x.dtype for x in _floats(tree))]))
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
     np.testing.assert_allclose(got, wanted, rtol=ulps * eps, atol=ulps * eps * largest, err_msg=tree.pp())
+
+
+def assert_equal(got: Any, wanted: Any, message: str) -> None:
+    """Each number is the other's, and a nan where that is one."""
+    if is_bfloat16(got.dtype) and is_bfloat16(wanted.dtype):  # whose nans NumPy's testing does not know
+        got, wanted = got.astype(np.float32), wanted.astype(np.float32)
+    np.testing.assert_array_equal(got, wanted, err_msg=message)
 
 
 def _floats(tree: Any) -> list[Any]:
     found = post_order([tree], lambda x: operands_of(x) if isinstance(x, OpTreeNode) else ())
-    return [x for x in found if isinstance(x, Variable) and x.dtype.kind == "f"]
+    return [x for x in found if isinstance(x, Variable) and is_floating(x.dtype)]
