@@ -17,14 +17,14 @@ from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
-from optree.errors import BackendArgumentError, BackendError, OperandError, brief, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
 from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
-from optree.tree.node import OpTreeNode, signature
+from optree.tree.node import OpDict, OpTreeNode, applied, key_of
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated
 from optree.tree.tensor import Tensor
@@ -101,7 +101,7 @@ class Backend(RandomMethods):
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
         "internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program remark "
-        "show sources target tensor_cls tensor_of to_host uploads value_of within".split()
+        "run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
 
     #: The compatibility modes of the class.
@@ -280,24 +280,37 @@ class Backend(RandomMethods):
         op_dict, target, value = tree
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
+        if tree.spec.home is not self.home:
+            check_same_backend("execute", [tree, self.rng_state])
+        self.run_assignment(op_dict, target, value, tree.origin)
+        return target
+
+    def run_assignment(self, op_dict: OpDict, target: Tensor, value: Any, origin: Origin) -> None:
+        """Run an assignment to one of this backend's tensors, given by the parts of its node and the node's origin."""
         if lazy_values:
             settle([target])
-        if type(value) is OpTreeNode:  # the value's signature is cached on it and outlives the assignment
+        if value.__class__ is OpTreeNode:  # its signature is cached on it and outlives the assignment
             if value.ran is None:
-                value.ran = signature_of_assigned(value, target, tree.origin)
+                value.ran = signature_of_assigned(value, target, origin)
             value_key, leaves = value.ran
-            index = None
-            for i, leaf in enumerate(leaves):
-                if leaf is target:
-                    index = i
-                    break
-            key = op_dict.token, index, value_key
-            leaves = [target, *leaves] if index is None else [target, *leaves[:index], *leaves[index + 1 :]]
         else:
-            key, leaves = signature(tree)
-        self._run(key, leaves, (tree,))
-        target.advance(tree.origin)
-        return target
+            value_key, leaves = key_of(value), [value]
+        values, index = [target.array], None
+        for leaf in leaves:
+            if leaf is target:
+                index = len(values)
+            elif leaf.__class__ is Tensor:
+                values.append(leaf.array)
+            else:
+                values.append(leaf if leaf.__class__ in NUMBERS else self.value_of(leaf, False))
+        key = op_dict.token, index, value_key
+        roots = (op_dict, target, value, origin)
+        plan: Any = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(key, roots, len(values))
+        self.executions += 1
+        plan.run(values, roots)
+        target.advance(origin)
 
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
         """The values of trees in new tensors, computed together.
@@ -396,6 +409,7 @@ class Backend(RandomMethods):
 
     @uncollected
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
+        roots = _trees(roots)
         check_same_backend("execute", [*roots, self.rng_state])
         show_stages(roots, self.lowering, self)
         program = self.program(roots)
@@ -428,7 +442,7 @@ class Backend(RandomMethods):
         """The `note` of a program's steps, which names the failed instruction by its node in the trees that ran."""
 
         def note(error: Exception, index: int, roots: Sequence[Any] | None) -> None:
-            ran = program if roots is None else self.program(roots)
+            ran = program if roots is None else self.program(_trees(roots))
             ran = self.lowered(ran) if is_lowered and roots is not None else ran
             error.add_note(f"while running {describe(ran.instructions[index].node)}")
 
@@ -508,6 +522,16 @@ def _leaves(backend: Backend, program: Program, given: Sequence[Any]) -> Callabl
         return values
 
     return leaves
+
+
+def _trees(roots: Sequence[Any]) -> Sequence[Any]:
+    """The trees that run, of which an assignment may be given by its parts (`Backend.run_assignment`)."""
+    if roots[0].__class__ is not OpDict:
+        return roots
+    op_dict, *operands, origin = roots
+    node = applied(op_dict, operands)
+    node.origin = origin
+    return [node]
 
 
 def _check_stale(tree: Any) -> None:

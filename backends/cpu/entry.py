@@ -1,10 +1,10 @@
 """The fast path into kernels on the CPU: a builtin function that checks the layout of arrays, and runs the kernel.
 
-A call passes a list of Python objects. C code reads the arrays among them by the
-layouts of Python's and NumPy's headers, as an extension module does, and compares
-their layouts with those of the entry; if they are equal, the kernel runs. In
-Python, the address of an array alone takes longer. The C code is a builtin function,
-created as in an extension module: a call takes a fifth of one through ctypes.
+A call passes a list of Python objects. C code reads the arrays and numbers among
+them by the layouts of Python's and NumPy's headers, as an extension module does, and
+compares the arrays' layouts with those of the entry; if they are equal, the kernel
+runs. In Python, the address of an array alone takes longer. The C code is a builtin
+function, created as in an extension module: a call takes a fifth of one through ctypes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from backends.cpu.compiler import compile_source
 from backends.execution.memory import LINE
-from optree.compile.steps import taker
 from optree.settings import thread_count
 
 #: The offset of the bytes in a `bytes` object.
@@ -48,6 +46,7 @@ typedef struct {{
 
 enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, INDICES, WORDS, NUMBERS, OFFSETS, THREAD_STRIDE, SHARED, FIRST }};
 enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
+enum {{ FLOAT, SIGNED, UNSIGNED, BOOL }};
 
 /* PyMethodDef (methodobject.h). */
 typedef struct {{
@@ -60,16 +59,40 @@ typedef struct {{
 /* The functions of Python's C API that are called. */
 static struct {{
     void *(*integer)(long);
+    long (*value)(const void *);
+    double (*as_float)(const void *);
+    long long (*as_signed)(const void *);
+    unsigned long long (*as_unsigned)(const void *);
+    int (*as_bool)(const void *);
+    void *(*error)(void);
+    void (*forget_error)(void);
     void *(*release)(void);
     void (*acquire)(void *);
     void *(*builtin)(definition *, void *, void *);
 }} api;
 
-/* 0 if the kernel has run, 1 if an array has another layout than the record, 2 if a write overlaps a read, 3 if there
-   is no memory. Given are the record, the number of threads, and the Python numbers. */
-static long run(const int64_t *given, const char *values)
+/* Store a Python number in the 8 bytes in which the kernel takes it; whether it has none. */
+static int convert(const void *number, int64_t kind, int64_t *word)
 {{
-    const int64_t *record = (const int64_t *)given[0], threads = given[1], *numbers = given + 2;
+    if (kind == FLOAT) {{
+        const double value = api.as_float(number);
+        memcpy(word, &value, sizeof value);
+    }} else if (kind == SIGNED)
+        *word = api.as_signed(number);
+    else if (kind == UNSIGNED)
+        *word = api.as_unsigned(number);
+    else
+        *word = api.as_bool(number);
+    if (!api.error())
+        return 0;
+    api.forget_error();
+    return 1;
+}}
+
+/* 0 if the kernel has run, 1 if an array has another layout than the record, or a number does not fit, 2 if a write
+   overlaps a read, 3 if there is no memory. */
+static long run(const int64_t *record, const char *values, int64_t threads)
+{{
     const int64_t *next = record + FIRST;
     char *const *items = ((const list *)(values + record[HEAD]))->items;
     const int64_t arrays = record[ARRAYS], reads = record[READS], flat_indices = record[INDICES];
@@ -108,8 +131,9 @@ static long run(const int64_t *given, const char *values)
     memcpy(end, next, record[WORDS] * sizeof *end);
     end += record[WORDS];
     next += record[WORDS];
-    memcpy(end, numbers, record[NUMBERS] * sizeof *end);
-    end += record[NUMBERS];
+    for (int64_t i = 0; i < record[NUMBERS]; i++, next += 2)
+        if (convert(items[next[0]], next[1], end++))
+            return 1;
     char *scratch = NULL;
     if (record[OFFSETS]) {{
         scratch = malloc(record[THREAD_STRIDE] * (record[SHARED] ? 1 : threads) + {LINE});
@@ -130,11 +154,12 @@ static long run(const int64_t *given, const char *values)
 
 static void *enter(void *self, const char *const *arguments, intptr_t count)
 {{
-    (void)self, (void)count;
-    return api.integer(run((const int64_t *)(arguments[0] + {BYTES}), arguments[1]));
+    (void)self;
+    const int64_t threads = count > 2 ? api.value(arguments[2]) : 1;
+    return api.integer(run((const int64_t *)(arguments[0] + {BYTES}), arguments[1], threads));
 }}
 
-/* The builtin function of the packed arguments of `run` and the list of values. Given is the API. */
+/* The builtin function of a record, the list of values, and the number of threads. Given is the API. */
 void *builtin(const void *given)
 {{
     static definition entered = {{"enter", enter, {FASTCALL}, 0}};
@@ -143,11 +168,15 @@ void *builtin(const void *given)
 }}
 """
 
-#: The formats in which Python numbers are packed, 8 bytes each, by the kind of the kernel's dtype.
-FORMATS = {"f": "d", "i": "q", "u": "Q", "b": "?7x"}
+#: The kinds of dtypes in which kernels take Python numbers, as the C numbers them.
+KINDS = "fiub"
 
 #: The functions of Python's C API that the C calls, in order.
-API = ("PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx")
+API = (
+    *("PyLong_FromLong", "PyLong_AsLong", "PyFloat_AsDouble", "PyLong_AsLongLong", "PyLong_AsUnsignedLongLong"),
+    *("PyObject_IsTrue", "PyErr_Occurred", "PyErr_Clear"),
+    *("PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx"),
+)
 
 
 @cache
@@ -157,7 +186,7 @@ def _builtin() -> Any:
 
 
 @cache
-def enter() -> Callable[[bytes, list[Any]], int] | None:
+def enter() -> Callable[..., int] | None:
     """The builtin that enters kernels; None where objects do not have the layout of the headers."""
     if sys.implementation.name != "cpython" or not _has_layout([np.zeros((2, 3))[:, ::2]]):
         return None
@@ -219,7 +248,6 @@ class KernelEntry:
         sharing: int,
     ) -> None:
         *offsets, thread_stride = scratch
-        self._kernel = kernel
         record = [
             ctypes.cast(kernel, ctypes.c_void_p).value or 0,
             sharing,
@@ -234,22 +262,15 @@ class KernelEntry:
             ends = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]
             low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
             record += [i, x.ndim, x.dtype.alignment, low, high + x.itemsize, *x.shape, *x.strides]
-        self._record = np.array([*record, *in_place, *words, *offsets], np.int64)
-        self._start, self._parallel = self._record.ctypes.data, bool(sharing)
-        self._numbers = taker([i for i, _ in numbers])
-        self._pack = Struct("qq" + "".join(FORMATS[dtype.kind] for _, dtype in numbers)).pack
-        self._enter: Callable[[bytes, list[Any]], int] = enter()  # type: ignore[assignment]  # asked for before
-        self.run: Callable[[list[Any]], int] = self._packed
-        if not (numbers or sharing):
-            self.run = partial(self._enter, self._pack(self._start, 1))
+        passed = [word for i, dtype in numbers for word in (i, KINDS.index(dtype.kind))]
+        packed = np.array([*record, *in_place, *words, *passed, *offsets], np.int64).tobytes()
+        known = enter()
+        assert known is not None  # asked for before
+        call: Any = partial(known, packed)
+        call.kernel = kernel  # a reference, as the record has its address alone
+        self.run: Callable[[list[Any]], int] = partial(_shared, call) if sharing else call
 
-    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
-        if self._parallel:
-            return self._packed
-        call = partial(self._enter, self._pack(self._start, 1, *self._numbers(values)))
-        call.entry = self  # type: ignore[attr-defined]  # a reference to the record that the packed bytes point to
-        return call
 
-    def _packed(self, values: list[Any]) -> int:
-        threads = thread_count() if self._parallel else 1
-        return self._enter(self._pack(self._start, threads, *self._numbers(values)), values)
+def _shared(call: Callable[[list[Any], int], int], values: list[Any]) -> int:
+    """Call a kernel that shares its work among threads."""
+    return call(values, thread_count())

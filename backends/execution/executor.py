@@ -46,17 +46,14 @@ class FastCall(Protocol):
 
     @property
     def run(self) -> Callable[[list[Any]], int]:
-        """Run the kernel on the arrays among these values.
+        """Run the kernel on the arrays and numbers among these values.
 
         Returns
         -------
         int
-            0 if it has run, 1 if an array has another layout, 2 (`OVERLAPS`) if a write overlaps a read,
-            and 3 if there is no memory for scratch arrays.
+            0 if it has run, 1 if an array has another layout, or a number is out of range, 2 (`OVERLAPS`) if a write
+            overlaps a read, and 3 if there is no memory for scratch arrays.
         """
-
-    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
-        """`run`, bound to the numbers among these values."""
 
 
 class ExecutableKernel:
@@ -500,7 +497,7 @@ class KernelStep:
         is_fixed = fixed.issuperset(self.uses) and self.persistent.issuperset(self.plannable)
         if fast is None or not is_fixed:
             return self.step()
-        return Step(fast.bind(values), None, -1, None, self.dead, self.index, self)
+        return Step(fast.run, None, -1, None, self.dead, self.index, self)
 
     def run(self, values: list[Any]) -> FastCall | None:
         """Run the kernel on arrays of any layout."""

@@ -267,10 +267,6 @@ class LaunchEntry:
             launch()
         return 0
 
-    def bind(self, values: list[Any]) -> Callable[[list[Any]], int]:
-        """`run`, which caches bound launches itself."""
-        return self.run
-
     def _checked(self, values: list[Any]) -> _BoundCall | int:
         """The call on the arrays among these values, or a status other than 0."""
         arrays: list[Any] = [values[i] for i in self._indices]

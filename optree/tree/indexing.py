@@ -226,9 +226,7 @@ def _check_integers(template: Sequence[Any], shape: Shape, what: str) -> None:
 
 def is_everything(index: Any) -> bool:
     """Whether an index is ``[:]`` or ``[...]``."""
-    if index is Ellipsis:
-        return True
-    return type(index) is slice and index.start is None and index.stop is None and index.step is None
+    return index is Ellipsis or (index.__class__ is slice and index.start is index.stop is index.step is None)
 
 
 def keep_axes(template: Template) -> Template:

@@ -336,6 +336,11 @@ def operands_of(node: Any) -> list[Any]:
     return operands
 
 
+def key_of(leaf: Any) -> Any:
+    """The entry of a leaf in plan keys, where it occurs first."""
+    return leaf.__class__ if leaf.__class__ in _PLAIN else leaf.spec.token
+
+
 def signature(root: OpTreeNode) -> tuple[tuple[Any, ...], list[Any]]:
     """A tree's plan key, and its leaves in post-order."""
     return signature_of([root]) if root.ran is None else root.ran

@@ -330,8 +330,8 @@ class Tensor(Variable):
         if not isinstance(value, Variable):
             value = self._from_host(value)
         part = isinstance(value, Tensor) and value.base is self
-        if not part and (index is Ellipsis or indices.is_everything(index)):
-            self._backend.execute(self._assignment(value))
+        if not part and indices.is_everything(index):
+            self._assign_whole(value)
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:
@@ -343,17 +343,16 @@ class Tensor(Variable):
                     return
                 op = self._part(index, template).view_op
             if not (part and value.view_op == op):  # as t[2:5] += 1 ends
-                self._backend.execute(self._viewed(op)._assignment(value))
+                self._viewed(op)._assign_whole(value)
 
-    def _assignment(self, value: Any) -> Any:
-        """The node that assigns an operand to this tensor; cached applications take a fast path."""
+    def _assign_whole(self, value: Any) -> None:
+        """Run the assignment of an operand to all elements; cached applications take a fast path, without a node."""
         op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
         is_rounded = self.rounding or (self._backend.stochastic_round and is_narrow(self.spec.type.dtype))
         if op_dict is None or is_rounded or (value.__class__ is int and is_huge(value)):
-            return OPS["assign"].make()(self, value)
-        node = tuple.__new__(applications.Node, (op_dict, self, value))
-        node.spec, node.origin = op_dict.value_spec, caller_origin()
-        return node
+            self._backend.execute(OPS["assign"].make()(self, value))
+        else:
+            self._backend.run_assignment(op_dict, self, value, caller_origin())
 
     def _from_host(self, value: Any) -> Any:
         """The operand for an assigned value that is no variable: a constant for an array, or a number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -143,9 +144,29 @@ def test_numbers_may_change(be):
     for number in (2, -7, 2**30):
         m[:] = n * number
         np.testing.assert_array_equal(m.get(), n.get() * np.int32(number))
+    for number in (3, -2):
+        z[:] = x * number
+        np.testing.assert_array_equal(z.get(), x.get() * np.float32(number))
+    u, v = be.array([1, 2], dtype="uint64"), be.empty(2, dtype="uint64")
+    for number in (3, 2**62, 2**63 - 1):
+        v[:] = u * number
+        np.testing.assert_array_equal(v.get(), u.get() * np.uint64(number))
     for flag in (True, False):
         r[:] = be.logical_or(flags, flag)
         assert r.get().tolist() == [True, flag]
+
+
+def test_a_number_out_of_range_is_an_error(be):
+    n, m = be.array([1, 2], dtype="int32"), be.empty(2, dtype="int32")
+    for _ in range(2):
+        m[:] = n * 3
+    plan = list(be.plans.values())[-1]
+    plan.run([m.array, n.array, 4], None)
+    with pytest.raises((OverflowError, struct.error)):
+        plan.run([m.array, n.array, 2**70], None)
+    assert m.get().tolist() == [4, 8]
+    plan.run([m.array, n.array, 5], None)
+    assert m.get().tolist() == [5, 10]
 
 
 def test_scalars_and_arrays_without_axes(be):

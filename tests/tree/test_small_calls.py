@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +140,23 @@ def test_an_index_is_cached_by_what_it_selects(be: Backend) -> None:
         x[0, 0, 0]
     with pytest.raises(AxisError):
         x[0, 0, 0]
+
+
+class _Cycle:
+    """A reference cycle, which enters a Python function when the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        pass
+
+
+def test_functions_that_the_garbage_collector_enters_are_not_counted() -> None:
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        found = calls_of(lambda: any(_Cycle() is None for _ in range(10)))
+    finally:
+        gc.set_threshold(*threshold)
+    assert found.count("__init__") == 10 and "__del__" not in found
