@@ -9,6 +9,8 @@ from harness.compiling import needs_compiler
 from backends import gen_backend, source
 from optree import function
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64"])

@@ -15,7 +15,7 @@ from backends.cpu import loops
 from optree import settings
 from optree.registry import f
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
 
 
 def shifted(states: Any, slices: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 from harness.compiling import done, python
@@ -51,7 +52,7 @@ for thread in threads:
 random.seed(SEED)
 interrupts, end = 0, time.monotonic() + SECONDS
 with settings.override(num_threads=4):
-    while time.monotonic() < end:
+    while interrupts <= 10 or time.monotonic() < end:  # however slow a busy machine is
         x = np.zeros((16, 100))
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-3))
@@ -72,13 +73,14 @@ ended.set()
 for thread in threads:
     thread.join(30)
 assert not any(thread.is_alive() for thread in threads)
-assert interrupts > 10
 """
 
 
-def test_interrupts_at_random_moments_stop_nobody_else() -> None:
+def test_interrupts_at_random_moments_stop_nobody_else(request: Any) -> None:
+    """With --all, for four times as long."""
+    seconds = "4" if request.config.getoption("all") else "1"
     for seed in range(2):
-        code = INTERRUPTED.replace("SEED", str(seed)).replace("SECONDS", "4")
+        code = INTERRUPTED.replace("SEED", str(seed)).replace("SECONDS", seconds)
         done(python(code, OPENBLAS_NUM_THREADS="1"), limit=100)
 
 

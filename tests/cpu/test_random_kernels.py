@@ -12,7 +12,6 @@ FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 
 
 @needs_compiler
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("shape", [(7,), (5, 9), (3, 1, 4), (33, 100), (0, 3)])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_kernels_draw_the_same_numbers(shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -39,7 +38,6 @@ def test_kernels_draw_the_same_numbers(shape: tuple[int, ...], dtype: np.dtype) 
 
 
 @needs_compiler
-@pytest.mark.usefixtures("folder")
 def test_a_draw_and_what_is_done_with_it_are_one_kernel() -> None:
     be = gen_backend("cpu", jit=True)
     x = be.ones((40, 50))

@@ -17,7 +17,7 @@ from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 

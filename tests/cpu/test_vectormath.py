@@ -12,7 +12,7 @@ from backends.cpu.codegen.vector_math import FIRST, LATER, VECTOR_MATH
 from backends.cpu.compiler import compile_source
 from tests.harness.compiling import needs_compiler
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("folder")]
+pytestmark = needs_compiler
 
 #: In units in the last place.
 BOUND = 4.0

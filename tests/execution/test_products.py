@@ -17,8 +17,6 @@ from backends.cpu.compiler import find_compiler
 from backends.cpu.products import merging
 from optree import function
 
-pytestmark = pytest.mark.usefixtures("folder")
-
 
 @pytest.fixture(params=["cpu", "no compiler", pytest.param("stand-in", marks=needs_gxx)])
 def be(request: pytest.FixtureRequest) -> Any:
