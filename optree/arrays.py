@@ -24,9 +24,10 @@ _DISPATCHED = (np.ufunc, type(np.transpose))
 
 
 def portable(function: _Function) -> _Function:
-    """Mark an op's `value`, `numpy` or `perform` as portable: it takes arrays of any library, as this module says.
+    """Mark an op's `value`, `fill`, `numpy` or `perform` as portable.
 
-    Without the mark it runs on the host, on NumPy arrays, wherever the tensors are stored.
+    It takes arrays of any library, as this module says. Without the mark it runs on the host, on NumPy arrays, wherever
+    the tensors are stored.
     """
     function.is_portable = True  # type: ignore[attr-defined]
     return function
@@ -36,7 +37,8 @@ def is_portable(op: Any) -> bool:
     """Whether an op runs on its operands' device."""
     if op.defines("make_thunk"):
         return False
-    function = op.perform if op.defines("perform") else op.value if op.defines("value") else op.numpy
+    written = op.numpy if op.fill is None else op.fill
+    function = op.perform if op.defines("perform") else op.value if op.defines("value") else written
     if isinstance(function, _DISPATCHED):  # NumPy's own, not another library's ufunc
         return getattr(np, function.__name__, None) is function
     return getattr(function, "is_portable", False)

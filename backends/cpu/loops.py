@@ -40,6 +40,7 @@ from optree.ops.contraction import Dot, MatMul
 from optree.ops.joining import Concatenate
 from optree.ops.loop_steps import Argument, Steps
 from optree.ops.structure import Output
+from optree.ops.traits import CopyOperator
 from optree.records import NamedTuple
 from optree.settings import thread_count
 from optree.tree.types import TensorType
@@ -261,7 +262,7 @@ class Trace:
             self._add_view(step)
         elif kind in (Dot, MatMul):
             self._add_product(step)
-        elif step.op.copies is not None and (step.out is not None or step.target is None):
+        elif isinstance(step.op, CopyOperator) and (step.out is not None or step.target is None):
             self._add_copies(step)
         else:
             raise Elsewhere
@@ -302,7 +303,7 @@ class Trace:
             raise Elsewhere
         arrays = step.step().take(self.registers)  # type: ignore[misc]
         out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
-        for target, source in step.op.copies(self.registers[out], *arrays):  # type: ignore[misc]
+        for target, source in step.op.copies(self.registers[out], *arrays):
             if not target.size:
                 continue
             value = next((i for i, x in zip(step.inputs, arrays, strict=True) if x is source), None)

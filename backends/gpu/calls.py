@@ -36,9 +36,9 @@ from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.joining import Concatenate
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
+from optree.ops.traits import CopyOperator
 from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
@@ -71,29 +71,6 @@ _PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True,
 _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
-def _joined(device: Any, op: Any) -> Callable[..., Any]:
-    """Arrays joined along an axis, copied one after the other."""
-
-    def call(*arrays: Any, out: Any = None) -> Any:
-        if out is None:
-            return op.value(*arrays)
-        if any(overlap(out, x) for x in arrays):
-            out[...] = op.value(*arrays)
-        else:
-            op.fill(out, *arrays)
-        return out
-
-    return call
-
-
-def _takes_one_dtype(program: Program, index: int) -> bool:
-    """Whether an instruction's operands are arrays of its value's dtype."""
-    instruction, leaves = program.instructions[index], program.leaves
-    if any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in instruction.inputs):
-        return False
-    return all(program.type_of(i).dtype == instruction.type.dtype for i in instruction.inputs)
-
-
 def convolutions_by(device: Any) -> str:
     """The libraries that compute convolutions on a device, for printouts."""
     own = _direct_by(device)
@@ -121,7 +98,6 @@ ROUTINES: dict[type, Routine] = {
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
     Begin: BEGINNING,
-    Concatenate: Routine(_joined, _takes_one_dtype, writes_out=True, is_captured=True, computes=False),
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(ROLES, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),
@@ -179,7 +155,8 @@ def _implementation(device: Any, program: Program, last: Sequence[int] | None, i
     is_ufuncs = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
     ufunc = _ufunc_call(program, index) if is_ufuncs and not is_widened(instruction.node) else None
     call = checked(instruction, _device_value(device, instruction, ufunc or value_of_op(instruction)))
-    into = None if ufunc is None else partial(_into, ufunc, call)
+    write = op.fill if isinstance(op, CopyOperator) else None if ufunc is None else partial(_write, ufunc)
+    into = None if write is None else partial(_into, write, call)
     return Implementation(call, into, is_captured=bool(op.is_captured))
 
 
@@ -200,13 +177,17 @@ def _raising(device: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _into(ufunc: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
-    """A ufunc's value in an array; by way of a copy where that overlaps the operands."""
+def _into(write: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
+    """A value written into an array; by way of a copy where that overlaps the operands."""
     if any(overlap(out, x) for x in values):  # a kernel does not look out for that
         out[...] = call(*values)
     else:
-        ufunc(*values, out=out)
+        write(out, *values)
     return out
+
+
+def _write(ufunc: Callable[..., Any], out: Any, *values: Any) -> None:
+    ufunc(*values, out=out)
 
 
 def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:

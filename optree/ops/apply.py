@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optree.arrays import is_value
+import numpy as np
+
+from optree.arrays import is_array, is_value
 from optree.errors import OperandError, describe
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
-from optree.tree.types import Spec, TupleType
+from optree.tree.types import Spec, TupleType, weak_dtype
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 
@@ -74,3 +76,12 @@ def _outputs_of(node: OpTreeNode) -> list[OpTreeNode]:
     if not isinstance(node.type, TupleType):
         return [node]
     return [OPS["output"].make(index=i)(node) for i in range(len(node.type.types))]
+
+
+def written(op: Any, arrays: Sequence[Any]) -> Any:
+    """An op's value on arrays and Python numbers, by its `fill`."""
+    dtypes = [x.dtype if hasattr(x, "dtype") else weak_dtype(type(x)) for x in arrays]
+    shape = op.output_shape(*map(np.shape, arrays))
+    out = np.empty(shape, op.resolve_dtypes(*dtypes)[-1], like=next(filter(is_array, arrays), None))
+    op.fill(out, *arrays)
+    return out

@@ -320,14 +320,8 @@ class Outer(BinaryOperator):
         return found if found.ndim == 3 else f.expand_dims(found, 1)  # of a number and a batch
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, y = arrays  # Python numbers stay weak
-        column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
-        row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
-        return np.atleast_2d(np.multiply(column, row))
-
     def fill(self, out: Any, *arrays: Any) -> None:
-        x, y = arrays
+        x, y = arrays  # Python numbers stay weak
         column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
         row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
         np.multiply(column, row, out=out)

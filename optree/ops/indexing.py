@@ -573,28 +573,18 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         return promote(dtypes[0]), self.dtype
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        positions = as_positions(arrays[0])
-        positions = positions.reshape(-1) if self.flat else positions
-        indices.check_range(positions, self.n, self.axis, "onehot")
-        if not isinstance(positions, np.ndarray):
-            return self._by_comparison(positions)
-        found = np.zeros((*positions.shape[: self.axis], self.n, *positions.shape[self.axis :]), self.dtype)
-        np.put_along_axis(found, np.expand_dims(positions, self.axis), 1, self.axis)
-        return found
-
     def fill(self, out: Any, *arrays: Any) -> None:
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
         indices.check_range(positions, self.n, self.axis, "onehot")
-        out[...] = 0
-        np.put_along_axis(out, np.expand_dims(positions, self.axis), 1, self.axis)
-
-    def _by_comparison(self, positions: Any) -> Any:
-        """The value by elementwise operations, for libraries whose scatter synchronises with the host."""
+        if isinstance(positions, np.ndarray):
+            out[...] = 0
+            np.put_along_axis(out, np.expand_dims(positions, self.axis), 1, self.axis)
+            return
+        # Elementwise, as other libraries' scatter synchronises with the host.
         classes_of = np.where(positions < 0, positions + self.n, positions)
         classes = np.arange(self.n, like=positions).reshape(-1, *(1,) * (positions.ndim - self.axis))
-        return np.equal(np.expand_dims(classes_of, self.axis), classes).astype(self.dtype)
+        out[...] = np.equal(np.expand_dims(classes_of, self.axis), classes)
 
 
 def _rows_of(x: Any, rows: int) -> Any:

@@ -8,13 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import portable
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
-from optree.ops.traits import AssociativeOperator, Choose, MorphOperator, ViewOperator, longest_axis, one_axis
+from optree.ops.traits import (
+    AssociativeOperator,
+    Choose,
+    CopyOperator,
+    MorphOperator,
+    ViewOperator,
+    longest_axis,
+    one_axis,
+)
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
@@ -26,7 +34,7 @@ FEW = 16
 LONG = 256
 
 
-class Concatenate(AssociativeOperator):
+class Concatenate(CopyOperator, AssociativeOperator):
     """Operands joined along an axis; flattened first, if that is None."""
 
     takes_columns = True
@@ -77,30 +85,22 @@ class Concatenate(AssociativeOperator):
         return tuple(sizes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        parts = [as_array(x, *arrays) for x in arrays]
-        if isinstance(parts[0], np.ndarray):
-            return np.concatenate(parts, self.axis)
-        # A CUDA graph cannot capture CuPy's function, which copies pointers from the host.
-        shape: Any = self.output_shape(*(x.shape for x in parts))
-        out = np.empty(shape, np.result_type(*(x.dtype for x in parts)), like=parts[0])
-        self.fill(out, *parts)
-        return out
-
     def fill(self, out: Any, *arrays: Any) -> None:
-        parts = [as_array(x, *arrays) for x in arrays]
-        first, after = parts[0], (slice(None),) * self.axis
-        if isinstance(out, np.ndarray):
-            if all(part is first for part in parts) and prod(first.shape[self.axis :]) * first.itemsize >= LONG:
-                # One after the other in memory, where concatenate makes strided copies of one operand, then the next.
-                out.reshape(*out.shape[: self.axis], len(parts), *first.shape[self.axis :])[...] = first[(*after, None)]
-            else:
-                np.concatenate(parts, self.axis, out=out)
-            return
-        for target, part in self.copies(out, *parts):
-            target[...] = part
+        # A CUDA graph cannot capture CuPy's function, which copies pointers from the host.
+        if isinstance(out, np.ndarray) and not self._repeats(arrays):
+            np.concatenate(arrays, self.axis, out=out)
+        else:
+            super().fill(out, *arrays)
+
+    def _repeats(self, arrays: Sequence[Any]) -> bool:
+        """Whether they are one array, long enough to be written run by run, in the order of memory."""
+        first = arrays[0]
+        return all(x is first for x in arrays) and prod(first.shape[self.axis :]) * first.itemsize >= LONG
 
     def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+        if self._repeats(arrays):
+            yield _runs(out, self.axis, len(arrays)), arrays[0]
+            return
         begin = 0
         for part in arrays:
             end = begin + part.shape[self.axis]
@@ -188,7 +188,13 @@ class TailLike(HeadLike):
         return [f.concatenate([f.fill_like(in_dtype(front, delta.dtype), 0), delta], self.axis), None]
 
 
-class Pad(MorphOperator):
+def _runs(x: Any, axis: int, count: int) -> Any:
+    """A view of an array in which an axis is divided: first the number of a part, of a count, then the part."""
+    shape = (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :])
+    return np.moveaxis(x.reshape(shape), axis, 0)
+
+
+class Pad(CopyOperator, MorphOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
     With another `mode` of `numpy.pad`, what that puts there (`pad_by`).
@@ -229,18 +235,6 @@ class Pad(MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         pairs = zip(shapes[0], self.pad_width, strict=True)
         return tuple(None if size is None else before + size + after for size, (before, after) in pairs)
-
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
-        shape: Any = self.output_shape(x.shape)
-        out = np.empty(shape, x.dtype, like=x)
-        self.fill(out, x)
-        return out
-
-    def fill(self, out: Any, *arrays: Any) -> None:
-        for target, source in self.copies(out, *arrays):
-            target[...] = source
 
     def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
         inner = out
@@ -285,7 +279,7 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
     return number
 
 
-class Repeat(MorphOperator):
+class Repeat(CopyOperator, MorphOperator):
     """x with each element repeated along an axis; flattened first, if that is None.
 
     Its function takes a count for each element too: numbers, which the shape depends on.
@@ -343,18 +337,15 @@ class Repeat(MorphOperator):
         axis = longest_axis(shapes[0][: self.axis])
         return None if axis is None else (axis, (axis,))
 
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        return np.repeat(arrays[0], self.repeats, self.axis)
-
-    def fill(self, out: Any, *arrays: Any) -> None:
-        (x,), along = arrays, (slice(None),) * self.axis
-        runs = out.reshape(*x.shape[: self.axis + 1], self.repeats, *x.shape[self.axis + 1 :])
-        if self.repeats > FEW or prod(x.shape[self.axis + 1 :]) * x.itemsize >= LONG:
-            runs[...] = np.expand_dims(x, self.axis + 1)
+    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+        (x,), after = arrays, self.axis + 1
+        runs = out.reshape(*x.shape[:after], self.repeats, *x.shape[after:])
+        runs = np.moveaxis(runs, after, 0)
+        if self.repeats > FEW or prod(x.shape[after:]) * x.itemsize >= LONG:
+            yield runs, x
             return
-        for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
-            runs[(*along, slice(None), i)] = x
+        for run in runs:  # each a loop over many elements, where the other would have many short ones
+            yield run[...], x
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.repeat(*inputs, self.repeats, self.axis + 1)

@@ -6,7 +6,7 @@ The contract is Theano's and Aesara's; `generate_adjoints` is Nervana graph's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial, wraps
 from types import MemberDescriptorType
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from optree.errors import (
     caller_origin,
     describe,
 )
-from optree.ops.apply import Apply
+from optree.ops.apply import Apply, written
 from optree.ops.batching import in_loop, outputs_of, spread_all
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.tree.applications import new_cache
@@ -134,9 +134,9 @@ class Op:
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
-    fill, copies : callable, optional
-        Of an array of any layout, apart from the operands, and of these: one writes the value there, or raises before;
-        the other gives the copies that make it up, in order, each a target in the array and a source.
+    fill : callable, optional
+        A method ``fill(out, *operands)`` that writes the value into an array of any layout, apart from the operands,
+        or raises before. `value` follows from it.
     blocks : callable, optional
         From operands' shapes: the axes of the value and of each operand (None: whole) that blocks run along, or None.
     coefficients : tuple of int, or None
@@ -188,7 +188,6 @@ class Op:
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
-    copies: ClassVar[Callable[..., Iterator[tuple[Any, Any]]] | None] = None
     blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...]] | None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
@@ -575,12 +574,12 @@ class Op:
 
     def value(self, *arrays: Any) -> Any:
         """The value on NumPy arrays and Python numbers."""
-        if self.numpy is None:
+        if self.numpy is None and self.fill is None:
             raise DefinitionError(
-                f"{self}: write numpy or value, or perform(self, node, inputs, output_storage); "
+                f"{self}: write numpy, value or fill, or perform(self, node, inputs, output_storage); "
                 "what a kernel computes is compared with it"
             )
-        return self.numpy(*arrays, **self.props)
+        return self.numpy(*arrays, **self.props) if self.fill is None else written(self, arrays)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel expression for operands computed in these dtypes; None where there is none."""

@@ -126,11 +126,7 @@ class OrderOperator(OneAxisOperator, MorphOperator):
     @portable
     def value(self, *arrays: Any) -> Any:
         x = as_array(arrays[0])
-        if not isinstance(x, np.ndarray):
-            return np.sort(x, axis=self.axis)
-        found = x.copy(order="C")
-        self.put_in_order(found)
-        return found
+        return super().value(x) if isinstance(x, np.ndarray) else np.sort(x, axis=self.axis)
 
     def fill(self, out: Any, *arrays: Any) -> None:
         out[...] = arrays[0]

@@ -60,8 +60,8 @@ def _check_definition(cls: Any, base: Any) -> None:
     adjoints = cls.generate_adjoints is not base.generate_adjoints
     if "grad" in from_base and not adjoints:
         raise DefinitionError(f"{cls.__name__}: write grad, or be a NonDifferentiableOperator")
-    if cls.numpy is None and {"value", "perform"} <= from_base:
-        raise DefinitionError(f"{cls.__name__}: write numpy, value or perform")
+    if cls.numpy is None and cls.fill is None and {"value", "perform"} <= from_base:
+        raise DefinitionError(f"{cls.__name__}: write numpy, value, fill or perform")
     if cls.__props__ is None:
         raise DefinitionError(f"{cls.__name__}: list its parameters in __props__, or take () from a trait")
     missing = [prop for prop in cls.__props__ if not hasattr(cls, prop)]

@@ -13,7 +13,7 @@ from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
 from optree.ops.op import Op
-from optree.ops.traits import Choose, MorphOperator, ViewOperator, any_axes, no_props
+from optree.ops.traits import Choose, CopyOperator, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
@@ -409,7 +409,7 @@ def aligned_value(value: Variable, ndim: int) -> Variable:
     return aligned([value], [True], ndim)[0]
 
 
-class Unslice(MorphOperator):
+class Unslice(CopyOperator, MorphOperator):
     """Zeros of the shape of `like`, with x at a slice: the derivative of `slice`."""
 
     name = "unslice"
@@ -436,14 +436,6 @@ class Unslice(MorphOperator):
         if not broadcasts_to(x, selected):
             raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
-
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
-        x = as_array(x, like)
-        out = np.zeros(np.shape(like), x.dtype, like=x)
-        out[indices.to_numpy(self.index)] = x
-        return out
 
     def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
         yield out, 0

@@ -6,11 +6,12 @@ precede later ones, as Python's method resolution order has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from optree.arrays import portable
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
@@ -122,6 +123,19 @@ class ViewOperator(Op):
     view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
     can_fail = False
     is_captured = True
+
+
+class CopyOperator(Op):
+    """An op whose value is made up of copies of its operands, and of numbers."""
+
+    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+        """The copies into an array, in order: a part of the array, and an operand or a number that goes there."""
+        raise NotImplementedError
+
+    @portable
+    def fill(self, out: Any, *arrays: Any) -> None:  # type: ignore[override]
+        for target, source in self.copies(out, *arrays):
+            target[...] = source
 
 
 def longest_axis(shape: tuple[int, ...], *but: int) -> int | None:

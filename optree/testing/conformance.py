@@ -396,11 +396,6 @@ def check_facts(example: Example, backend: Any = None) -> None:
         for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
             op.fill(filled, *arrays)
             expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
-    if op.copies is not None:
-        copied = np.empty_like(value)
-        for target, source in op.copies(copied, *arrays):
-            target[...] = source
-        expect(np.array_equal(copied, value, equal_nan=True), example, "copies do not make up the value")
     if op.blocks is not None and (divided := op.blocks(*(x.shape for x in arrays))) is not None:
         axis, axes = divided
         for block in (slice(0, 1), slice(1, None)):

@@ -312,7 +312,7 @@ def test_a_kernel_alone_is_no_value(be):
     class Bell(UnaryOperator, ElementwiseOperator, FloatOperator):
         kernel = "exp(-{0} * {0})"
 
-    with pytest.raises(DefinitionError, match="Bell: write numpy or value, or perform"):
+    with pytest.raises(DefinitionError, match="Bell: write numpy, value or fill, or perform"):
         Bell()(be.ones(2)).asnumpyarray()
 
 
