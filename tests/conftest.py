@@ -31,7 +31,7 @@ settings.register_profile(
     max_examples=250,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-#: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many.
+#: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many, or those that its marker says.
 SHARE, LEAST = 8, 12
 #: On simulated devices, where each kernel is compiled by g++ and runs thread by thread.
 RIG_SHARE, RIG_LEAST = 16, 8
@@ -58,7 +58,8 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
-    config.addinivalue_line("markers", "matrix: one test of many cases, of which a sample runs; with --all, every one")
+    said = "matrix(least): one test of many cases, of which a sample runs, no fewer than least; with --all, every one"
+    config.addinivalue_line("markers", said)
     config.addinivalue_line("markers", "on_the_rig: a test that runs on simulated devices")
     config.addinivalue_line("markers", "slow: of the longest files: they run first, so that no process waits for one")
     worker = getattr(config, "workerinput", {})  # pytest-xdist's: every process has to collect the same tests
@@ -175,14 +176,14 @@ def _sampled(items: list[Any], config: Any) -> set[Any]:
         else:
             matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
     for name, cases in matrices.items():
-        sampled.update(_drawn(cases, config, name))
+        sampled.update(_drawn(cases, config, name, cases[0].get_closest_marker("matrix").kwargs.get("least")))
     return sampled
 
 
-def _drawn(cases: list[Any], config: Any, name: str) -> list[Any]:
+def _drawn(cases: list[Any], config: Any, name: str, least: int | None = None) -> list[Any]:
     """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
-    share, least = _share(config)
-    count = min(len(cases), max(least, math.ceil(len(cases) / share)))
+    share, default = _share(config)
+    count = min(len(cases), max(least or default, math.ceil(len(cases) / share)))
     numbers = random.Random(f"{config.option.seed} {name}").sample(range(len(cases)), count)
     return [cases[number] for number in sorted(numbers)]
 

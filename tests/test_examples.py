@@ -75,6 +75,7 @@ def test_the_demo_learns_and_says_where_its_pictures_are(tmp_path):
     ElementTree.parse(tmp_path / "output" / "loss_tree.svg")
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("seed", range(5))
 def test_other_seeds_learn_as_well(digits, tmp_path, capsys, seed):
     digits.main(["--seed", str(seed), "--output", str(tmp_path)])
@@ -189,6 +190,7 @@ def test_a_missing_backend_is_an_error_that_says_what_is_missing(name, capsys):
     assert missing in capsys.readouterr().err
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -244,6 +246,7 @@ def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm
     assert charlm.by_frequency(text) == pytest.approx(-(3 * np.log2(31 / 33) + np.log2(2 / 33)) / 4)
 
 
+@pytest.mark.matrix(least=1)
 @needs_gxx
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer"])
 def test_the_language_models_train_alike_on_a_gpus_code(charlm, folder, model):

@@ -137,6 +137,7 @@ def pyramid(x, n):
     return row[0]
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize(
     ("shape", "n"),
     [

@@ -24,6 +24,7 @@ def _value(tree: Any) -> np.ndarray:
 DERIVABLE = [name for name, op in OPS.items() if not op.destroy_map and has_examples(name)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", DERIVABLE)
 def test_rop_of_every_op(name: str) -> None:
     """It equals the difference of the op's value along the direction, and the dual of Lop."""

@@ -180,6 +180,7 @@ def test_every_mix_of_layouts(shape, block_bytes):
             np.testing.assert_array_equal(target, x * y + np.sqrt(c))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
 @pytest.mark.parametrize("shape", [(4, 300), (300, 4), (70, 130), (1, 5), (600,), (20, 3, 50)])
 def test_blocks_of_every_size_give_the_same(plain, tree, shape):

@@ -72,6 +72,7 @@ def check(found: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     assert (np.abs(found - wide[0] @ wide[1]) <= bound).all()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("second", LAYOUTS)
 @pytest.mark.parametrize("first", LAYOUTS)

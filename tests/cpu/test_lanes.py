@@ -12,6 +12,7 @@ from optree import function
 pytestmark = pytest.mark.usefixtures("lightly_optimised")
 
 
+@pytest.mark.matrix
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64"])
 @pytest.mark.parametrize("columns", [511, 512, 513, 1024, 1500])
@@ -25,6 +26,7 @@ def test_sums_of_rows_of_whole_blocks_and_more(dtype, columns):
             np.testing.assert_array_equal(found.get()[:, 0], right.sum(1).astype(found.dtype))
 
 
+@pytest.mark.matrix(least=5)
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32"])
 @pytest.mark.parametrize("columns", [1023, 1024, 1025, 3 << 16])

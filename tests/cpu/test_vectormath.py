@@ -61,6 +61,7 @@ def expected(name, dtype, *arrays):
     return np.array([scalar(*map(float, row)) for row in zip(*arrays, strict=True)], dtype)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", [*FIRST, *LATER, *TWO])
 def test_special_values_are_those_of_the_scalar_functions(name, dtype):

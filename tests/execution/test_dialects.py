@@ -80,6 +80,7 @@ def test_several_outputs(printed):
     check(printed, *both(run))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tree", STAGED, ids=lambda tree: tree.__name__)
 @pytest.mark.parametrize(("axis", "dtype"), [(0, "float32"), (1, "float64"), ((0, 2), "float64"), (None, "float32")])
 def test_stages(printed, tree, axis, dtype):

@@ -257,6 +257,7 @@ def test_special_values(compiled, be):
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(numpys))
 
 
+@pytest.mark.matrix
 @needs_compiler
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(5, 7), (1, 9), (9, 1), (33, 700), (3, 0)])

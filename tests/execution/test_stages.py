@@ -51,6 +51,7 @@ def test_kernels_give_what_the_ops_give(compiled, plain, tree, axis, dtype):
         np.testing.assert_allclose(ours, wanted, rtol=2e-4 if dtype == "float32" else 1e-12, atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.__name__)
 @pytest.mark.parametrize("shape", [(4, 300), (300, 4), (70, 130), (1, 5), (600,)])
 def test_parts_of_reduced_loops_give_the_same(compiled, plain, tree, shape, monkeypatch):
@@ -73,6 +74,7 @@ def test_parts_are_added_up_the_same_whatever_the_threads(compiled, monkeypatch)
         np.testing.assert_array_equal(found[0][1], other[1])
 
 
+@pytest.mark.matrix(least=6)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_special_values(compiled, plain, name, axis):

@@ -273,6 +273,7 @@ def _check_team(emulator: Emulator, team: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.matrix
 @needs_gxx
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("team", TEAMS)

@@ -287,6 +287,7 @@ TREES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[float,
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_what_products_take_along(be: Any, name: str, dtype: str) -> None:
@@ -365,6 +366,7 @@ VECTORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", VECTORS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_product_with_a_vector_is_a_kernel(be: Any, name: str, dtype: str) -> None:

@@ -80,6 +80,7 @@ class Checked(Collector):
         self.launcher.bound(kernel, (1, 1, 1), (32, 1, 1), [], launch.shared)()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize(("tree", "shape", "dtype", "axis"), LIMITS)
 def test_rows_and_columns_about_the_limit_are_launched(
@@ -168,6 +169,7 @@ DECLARING = {
 }
 
 
+@pytest.mark.matrix
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", DECLARING)
@@ -196,6 +198,7 @@ def test_geometry_counts_what_is_declared(name: str) -> None:
 # Many reductions in one kernel
 
 
+@pytest.mark.matrix(least=4)
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("count", [24, 25, 60])

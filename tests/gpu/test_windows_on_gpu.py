@@ -56,6 +56,7 @@ def check(tree: Any, expected: np.ndarray, gpu: Any, what: str) -> None:
     np.testing.assert_allclose(got.astype("float64"), expected, rtol=rtol, atol=rtol, err_msg=what)
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in POOLS), ("overlapping", "float64"), ("overlapping", "float16")]
 )

@@ -35,6 +35,7 @@ def _examples(name: str) -> list[Example]:
     return examples_for(name) if has_examples(name) else []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_of_every_op_a_batch_is_the_stack_of_its_values(name: str) -> None:
     for example in _examples(name):
@@ -43,6 +44,7 @@ def test_of_every_op_a_batch_is_the_stack_of_its_values(name: str) -> None:
             check_batches(example, is_open=True)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(COMPOSED))
 def test_of_every_composed_function_too(name: str) -> None:
     for example, _ in composed_examples(name):

@@ -51,6 +51,7 @@ def test_promise(name: str, promise: str) -> None:
 ON_DEVICE = 1e-13, 1e-14
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", LINALG)
 def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any, home_kind: str) -> None:
     for example in examples_for(name):
@@ -58,6 +59,7 @@ def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any, home_kind
             PROMISES["backend"](example, cpu)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32, np.bool_, bfloat16()], ids=str)
 @pytest.mark.parametrize("name", LINALG)
 def test_value(name: str, dtype: Any, cpu: Any) -> None:

@@ -75,6 +75,7 @@ def test_values_and_derivatives_are_those_of_all_steps(be: Any, reverse: bool, a
             np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("truncate", [1, 3, 5, 9])
 @pytest.mark.parametrize(("reverse", "axis"), [(False, 0), (True, 1)])

@@ -22,6 +22,7 @@ def _values(dtype: str) -> np.ndarray:
     return np.concatenate([special_values(np.dtype(dtype)), wide, rng.uniform(-8, 8, 5000).astype(dtype)])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("jit", [True, False], ids=["compiled", "NumPy"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("exponent", SIMPLER)

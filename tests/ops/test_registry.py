@@ -324,6 +324,7 @@ ARITHMETIC = [f"__{r}{n}__" for n in ("add", "sub", "mul", "truediv", "floordiv"
 COMPARISONS = [f"__{n}__" for n in ("lt", "le", "gt", "ge", "eq", "ne")]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [False, True, 0, 1, 2, 3, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("method", [*ARITHMETIC, *COMPARISONS])
 def test_operators_with_numbers_are_numpys(method: str, number: Any, cpu: Any) -> None:
@@ -420,6 +421,7 @@ def test_a_backends_method_and_build_make_the_op(name: str, cpu: Any) -> None:
 # neon's mode
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PURE)
 def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
     for example in examples_of(PURE[name]):

@@ -178,6 +178,7 @@ def test_an_infinity_that_was_there_is_no_fault(be):
         f([1000.0])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_no_op_of_the_project_is_accused_for_bfloat16(be, name):
     pytest.importorskip("ml_dtypes")

@@ -278,6 +278,7 @@ DIFFERENTIABLE = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
 def test_a_slightly_wrong_gradient_of_any_op_is_found(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gradient that an op sends is off by a hundredth in its turn."""

@@ -429,6 +429,7 @@ def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
         compare(out.get(), ufunc(*values), name, "by NumPy's ufunc with out=")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ufunc", [*UFUNCS, np.left_shift, np.divmod, np.positive], ids=lambda ufunc: ufunc.__name__)
 @pytest.mark.parametrize("given", ["bool", "int8", "int64", "float32", "float64"])
 def test_a_ufuncs_dtype_chooses_its_loop_as_numpy_does(ufunc: np.ufunc, given: str) -> None:
