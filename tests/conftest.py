@@ -106,9 +106,9 @@ def _share(config: Any) -> tuple[int, int]:
 
 
 def _takes_all(config: Any) -> bool:
-    """Whether every case is asked for, or are tests by name: who names a test wants it to run."""
+    """Whether every case is asked for, or golden files, or tests by name: who names a test wants it to run."""
     named = any("::" in argument for argument in config.args)
-    asked = ("all", "keyword", "lf", *(() if config.option.rig else ("home",)))
+    asked = ("all", "keyword", "lf", "update_golden", *(() if config.option.rig else ("home",)))
     return named or any(config.getoption(option, None) for option in asked)
 
 

@@ -161,19 +161,20 @@ def test_stacks(product, monkeypatch, left, right):
 
 
 @pytest.mark.parametrize(
-    ("x", "y"),
+    ("left", "right", "dtypes"),
     [
-        (values(20, 20), values(20, 20)),
-        (values(3000, 3000), values(3000)),
-        (values(3000), values(3000, 3000)),
-        (values(3000, 3000), values(3000, 2)),
-        (values(200, 200), values(200, 200, dtype="float64")),
-        (values(200, 200, dtype="int32"), values(200, 200, dtype="int32")),
-        (values(200, 200, dtype="float16"), values(200, 200, dtype="float16")),
+        ((20, 20), (20, 20), "float32 float32"),
+        ((3000, 3000), (3000,), "float32 float32"),
+        ((3000,), (3000, 3000), "float32 float32"),
+        ((3000, 3000), (3000, 2), "float32 float32"),
+        ((200, 200), (200, 200), "float32 float64"),
+        ((200, 200), (200, 200), "int32 int32"),
+        ((200, 200), (200, 200), "float16 float16"),
     ],
-    ids=lambda x: f"{x.dtype}{x.shape}",
+    ids=str,
 )
-def test_what_is_numpys(product, monkeypatch, x, y):
+def test_what_is_numpys(product, monkeypatch, left, right, dtypes):
+    x, y = (values(*shape, dtype=dtype) for shape, dtype in zip((left, right), dtypes.split(), strict=True))
     asked = by_mkl(product, monkeypatch)
     found, expected = product(x, y), x @ y
     np.testing.assert_array_equal(found, expected)
