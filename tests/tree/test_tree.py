@@ -404,10 +404,10 @@ def test_a_diamond_of_64_levels(be):
 def test_time_is_linear_in_the_number_of_nodes(be):
     def seconds(n):
         x = of(be, [0.5], "x")
-        start = time.perf_counter()
+        start = time.process_time()  # others' turns on a busy machine are longer than those of 4,000 nodes
         f = chain(be, x, n)
         f.key(), f.traverse(), f.pp(), f.asnumpyarray()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(1000)
     assert min(seconds(16_000) for _ in range(3)) < 12 * min(seconds(4_000) for _ in range(3))
