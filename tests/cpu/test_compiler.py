@@ -230,9 +230,16 @@ def test_a_cc_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path):
         "CC", str(program(tmp_path / "slow", f"echo thinking; sleep 60 & echo $! > {tmp_path}/pid; wait"))
     )
     start = time.monotonic()
-    with override(compile_seconds=0.3), pytest.raises(CompilerError, match=r"slow took more than 0.3 .*: thinking"):
-        compiled()
-    assert time.monotonic() - start < 30  # not the minute that it sleeps
+    for seconds in (0.3, 3, 20):  # a busy machine takes longer to begin
+        with (
+            override(compile_seconds=seconds),
+            pytest.raises(CompilerError, match=f"slow took more than {seconds} ") as e,
+        ):
+            compiled()
+        if "thinking" in str(e.value) and (tmp_path / "pid").exists():
+            break
+    assert ": thinking" in str(e.value)
+    assert time.monotonic() - start < 50  # not the minute that it sleeps
     assert ended(int((tmp_path / "pid").read_text()))
 
 
