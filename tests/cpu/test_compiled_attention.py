@@ -13,7 +13,7 @@ from backends.cpu.attention import FEW, SMALL, CompiledAttention
 from optree import debugprint, settings
 from optree.ops.attention import Attention, AttentionGradient, AttentionOperator
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
 
 #: Leading axes of queries, keys and values; their numbers, and the features of keys and values.
 SHAPES = (

@@ -29,6 +29,8 @@ from optree.testing.comparison import central_difference
 from optree.testing.random_trees import random_tree
 from optree.tree.node import operands_of, post_order
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 @pytest.fixture(scope="module")
 def cpu(home_kind: str) -> Any:
@@ -70,7 +72,7 @@ def test_a_random_tree_is_numpy_run_op_by_op(cpu: Any, data: Any, dtypes: Any) -
 
 
 @needs_compiler
-@settings(max_examples=80)  # a compiler takes a tenth of a second for each kernel
+@settings(max_examples=min(80, settings.default.max_examples))  # a compiler takes a tenth of a second for each kernel
 @given(data=st.data(), dtypes=DTYPES, size=st.integers(3, 12))
 def test_a_random_tree_by_compiled_kernels(kernels: Any, data: Any, dtypes: Any, size: int) -> None:
     """To the bit where all is exact, else within 4 units in the last place for each operation, of the largest value."""

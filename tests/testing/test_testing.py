@@ -31,6 +31,8 @@ from optree.testing.conformance import PROMISES
 from optree.testing.examples import examples_of, inputs_for
 from optree.tree.variable import Input, as_variable
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 class _Unary(UnaryOperator, ElementwiseOperator, FloatOperator):
     """tanh, right in all; without a name it is not registered."""
