@@ -238,6 +238,8 @@ class Attention(AttentionOperator):
     ) -> Any:
         if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
             raise OperandError(f"attention: scale is a number or None, not {scale!r}")
+        if not isinstance(causal, bool | np.bool_):
+            raise OperandError(f"attention: causal is True or False, not {causal!r}")
         operands = (query, key, value) if mask is None else (query, key, value, mask)
         return cls.make(causal=bool(causal), scale=scale)(*operands)
 

@@ -15,6 +15,7 @@ from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
+from optree.ops.registration import sorted_arguments
 from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
     ImageOperator,
@@ -46,6 +47,13 @@ class PoolOperator(ImageOperator):
     padding: Any = 0
     axes: Any = None
     ceil: bool = False
+
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        _, props = sorted_arguments(cls, args, kwargs)
+        if "window" not in props:
+            raise OperandError(f"{cls.name}: window is missing: its size, or one for each axis")
+        return super().function(*args, **kwargs)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:

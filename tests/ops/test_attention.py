@@ -272,6 +272,8 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         be.attention(*(be.array(np.ones((2, 2), int)) for _ in range(3)))
     with pytest.raises(OperandError, match="scale is a number or None, not 'large'"):
         be.attention(query, key, value, scale="large")
+    with pytest.raises(OperandError, match="causal is True or False, not 'yes'"):
+        be.attention(query, key, value, causal="yes")
     with pytest.raises(OperandError, match="not 2 operands"):
         Attention.make()(query, key)
 
