@@ -1,4 +1,4 @@
-"""Bitwise ops on integers; on bools they are the logical ones."""
+"""Ops on integers alone: bitwise ones, which on bools are the logical ones, and common factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, describe
-from optree.ops.traits import BinaryOperator, ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.ops.traits import (
+    BinaryOperator,
+    ElementwiseOperator,
+    NonDifferentiableOperator,
+    UnaryOperator,
+    blocks_of_equal_shapes,
+)
 from optree.registry import FUNCTIONS
 from optree.tree.types import promote
 
@@ -180,3 +186,26 @@ class RightShift(Shift):
 
     def _outside(self, x: Any) -> Any:
         return np.where(x < 0, x.dtype.type(-1), x.dtype.type(0)) if x.dtype.kind == "i" else x.dtype.type(0)
+
+
+class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperator):
+    """An op on the common factors of integers. It has no kernel: NumPy's runs in blocks, shared among threads."""
+
+    takes_floats = False
+    commutative = True
+    blocks = blocks_of_equal_shapes
+    sample = (0.0, 12.0)
+
+
+class Gcd(CommonFactor):
+    """The greatest common divisor of the sizes of two integers; of 0 and x the size of x."""
+
+    name = "gcd"
+    numpy = np.gcd
+
+
+class Lcm(CommonFactor):
+    """The least common multiple of the sizes of two integers; of 0 and x it is 0."""
+
+    name = "lcm"
+    numpy = np.lcm

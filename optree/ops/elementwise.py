@@ -18,7 +18,7 @@ from optree.ops.traits import (
     FloatOperator,
     NonDifferentiableOperator,
     UnaryOperator,
-    longest_axis,
+    blocks_of_equal_shapes,
 )
 from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
@@ -268,10 +268,7 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
         return "the C library's nextafter, as NumPy's, is not vectorised"
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
-        whole = [shape for shape in shapes if shape]
-        axis = longest_axis(whole[0]) if whole and whole.count(whole[0]) == len(whole) else None
-        return None if axis is None else (axis, tuple(axis if shape else None for shape in shapes))
+    blocks = blocks_of_equal_shapes
 
     @portable
     def value(self, *arrays: Any) -> Any:

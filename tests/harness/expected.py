@@ -40,7 +40,7 @@ NUMPY_ELEMENTWISE = (
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
     "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
     "logical_and logical_or logical_xor fmod copysign cbrt signbit nextafter "
-    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
+    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift gcd lcm"
 )
 
 Meaning = Callable[..., Any]
