@@ -17,7 +17,7 @@ from optree import Apply, Constant, Op, TensorType, constant, grad, xp
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.errors import DefinitionError, OperandError
-from optree.ops.traits import ElementwiseOperator, FloatOperator, UnaryOperator
+from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS
 from optree.testing import check_op
 from optree.tree.gradient_types import is_disconnected
@@ -306,6 +306,21 @@ def test_ops_pickle_by_their_attributes(be):
     bare.perform = _doubled
     assert pickle.loads(pickle.dumps(bare)).perform is _doubled
     assert pickle.loads(pickle.dumps(be.sum(x, axis=0).op)) is be.sum(x, axis=0).op
+
+
+def test_a_value_follows_from_fill(be):
+    class Halved(UnaryOperator, FloatOperator, NonDifferentiableOperator):
+        def output_shape(self, *shapes: Any) -> Any:
+            return shapes[0]
+
+        def fill(self, out: Any, *arrays: Any) -> None:
+            np.multiply(arrays[0], 0.5, out=out)
+
+    x = be.array([[2.0, 4.0], [6.0, 8.0]])
+    np.testing.assert_array_equal(Halved()(x).asnumpyarray(), [[1.0, 2.0], [3.0, 4.0]])
+    z = be.zeros((2, 2))
+    z.T[:] = Halved()(x)
+    np.testing.assert_array_equal(z.get(), [[1.0, 3.0], [2.0, 4.0]])
 
 
 def test_a_kernel_alone_is_no_value(be):
