@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DTypeError, OperandError, ShapeError, brief
-from optree.registry import FUNCTIONS, f
+from optree.registry import FUNCTIONS, OPS, f
 from optree.tree import numpy_protocol
 from optree.tree.lazy import LazyValue, own
 from optree.tree.node import OpTreeNode
@@ -93,7 +93,8 @@ class Array(LazyValue):
 
     It holds a tensor, or a tree that runs when a value is asked for: by `float`,
     `print`, a loop, an index by a mask, `numpy.asarray`. What a line means does not
-    change meanwhile. A slice is a view, and writing into it writes into the whole.
+    change meanwhile. A slice is a view, and writing into it writes into the whole; an
+    element is a value of its own, as NumPy's scalars are.
 
     Functions of a namespace, `Backend.xp` or `optree.xp`, make arrays, and ``asarray(x)``
     one of a tensor or a tree.
@@ -173,6 +174,9 @@ class Array(LazyValue):
 
     def item(self) -> Any:
         """The only element, as a Python number."""
+        tree = self.tree
+        if tree.__class__ is OpTreeNode and tree[1].__class__ is Tensor and tree.op.__class__ is OPS["copy"]:
+            return tree[1].item()  # an element of a tensor, read where it is
         return self.tensor.item()
 
     def tolist(self) -> Any:
@@ -182,7 +186,7 @@ class Array(LazyValue):
     def _number(self, what: str) -> Any:
         if self.tree.size != 1:
             raise OperandError(f"{what} takes an array of one element, not one of shape {self.shape}")
-        return self.tensor.item()
+        return self.item()
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -211,8 +215,8 @@ class Array(LazyValue):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        size, tensor = len(self), self.tensor
-        return (type(self)(tensor[i]) for i in range(size))
+        size, rows = len(self), type(self)(self.tensor)
+        return (rows[i] for i in range(size))
 
     def __contains__(self, value: Any) -> bool:
         return bool(f.any(f.eq(self.tree, operand(value)), keepdims=False).item())
@@ -247,6 +251,8 @@ class Array(LazyValue):
         if flag is not None:
             return self[None][np.array([bool(flag)])]
         found = self.tree.at[_index(key)]
+        if not found.shape and not _has_ellipsis(key):
+            return built(found)  # an element, which NumPy reads at once: a later write does not change it
         return type(self)(found) if found.__class__ is Tensor else viewed(self, found)
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
@@ -359,6 +365,10 @@ def _flag(key: Any) -> Any:
     (found,) = entries
     is_array = isinstance(found, Array | np.ndarray) and not found.ndim and found.dtype.kind == "b"
     return found if is_array or isinstance(found, bool | np.bool_) else None
+
+
+def _has_ellipsis(key: Any) -> bool:
+    return any(x is Ellipsis for x in key) if key.__class__ is tuple else key is Ellipsis
 
 
 def _entry(key: Any) -> Any:

@@ -73,6 +73,32 @@ def test_a_slice_is_a_view_of_a_lazy_array(xp):
     assert (x.tolist(), part.tolist(), after.tolist()) == ([12.0, 10.0, 16.0], [10.0, 16.0], [5.0, 7.0])
 
 
+@pytest.mark.parametrize("scale", [None, 2.0], ids=["stored", "lazy"])
+def test_an_element_is_a_value_and_no_view(xp, scale):
+    def ported(array):
+        x = array if scale is None else array * scale
+        first = x[0]
+        x[0], x[1] = x[1], x[0]
+        total = x[0]
+        for each in x[1:]:
+            total += each
+        seen = []
+        for each in x:
+            x[-1] += 1
+            each += 100
+            seen.append(float(each))
+        last = x[-1, ...]
+        last += 1000
+        return [first.item(), total.item(), *seen, *x.tolist()]
+
+    assert ported(xp.asarray([1.0, 2.0, 4.0])) == ported(np.array([1.0, 2.0, 4.0]))
+
+
+def test_the_derivative_by_an_array_goes_through_its_elements(xp):
+    x = xp.asarray([1.0, 2.0, 3.0])
+    assert optree.grad(x[0] * x[1], x).tolist() == [2.0, 1.0, 0.0]
+
+
 def test_in_place_of_a_lazy_array_is_lazy(xp):
     x = xp.asarray([1.0, 2.0]) * 2
     x += 1
