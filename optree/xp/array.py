@@ -81,7 +81,7 @@ def _by_numpy(name: str) -> Any:
 
     def method(self: Array, *args: Any, **options: Any) -> Any:
         found = getattr(Variable, name)(self.tree, *map(operand, args), **options)
-        return viewed(self, found)
+        return built(found) if name == "flatten" else viewed(self, found)
 
     method.__name__ = name
     method.__doc__ = f"`numpy.ndarray.{name}`: a lazy array."
@@ -282,11 +282,14 @@ class Array(LazyValue):
         out = options.pop("out", None)
         if not all(isinstance(x, OPERANDS) or not hasattr(x, "__array_ufunc__") for x in inputs):
             return NotImplemented
-        found = numpy_protocol.call_ufunc(ufunc, method, tuple(map(operand, inputs)), _operands(options))
+        operands = tuple(map(operand, inputs))
+        if method == "at" and isinstance(inputs[0], Array):
+            operands = (inputs[0].tensor, *operands[1:])  # it is written
+        found = numpy_protocol.call_ufunc(ufunc, method, operands, _operands(options))
         if found is NotImplemented:
-            return getattr(ufunc, method)(
-                *_on_host(inputs), **_on_host(options), **({} if out is None else {"out": out})
-            )
+            return _by_host(getattr(ufunc, method), inputs, options, {} if out is None else {"out": out})
+        if method == "at":
+            return None
         if out is None:
             return built(found)
         targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
@@ -298,7 +301,7 @@ class Array(LazyValue):
             return NotImplemented
         found = numpy_protocol.call_function(func, _operands(args), _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
-            return func(*_on_host(args), **_on_host(options))
+            return _by_host(func, args, options, {})
         return found if _is_plain(found) else built(found)
 
     def copy_from(self, source: Any) -> Array:
@@ -394,7 +397,23 @@ def _on_host(given: Any) -> Any:
         return {name: _on_host(x) for name, x in given.items()}
     if isinstance(given, list | tuple) and not isinstance(given, Variable):
         return type(given)([_on_host(x) for x in given])
-    return np.asarray(given) if isinstance(given, Array) else given
+    if not isinstance(given, Array):
+        return given
+    values = np.asarray(given).view()
+    values.flags.writeable = False  # what is written into a copy is lost
+    return values
+
+
+def _by_host(func: Any, args: Any, options: Any, others: dict[str, Any]) -> Any:
+    """A function of NumPy's on the values of arrays, which are copies; one that writes into them is refused."""
+    try:
+        return func(*_on_host(args), **_on_host(options), **others)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise OperandError(
+            f"np.{func.__name__} writes into an array, and has no equal here; an assignment does: x[...] = ..."
+        ) from error
 
 
 def _is_plain(found: Any) -> bool:

@@ -12,7 +12,7 @@ from harness.threads import in_threads
 
 import optree
 from backends import gen_backend
-from optree.errors import DTypeError, ShapeError
+from optree.errors import DTypeError, OperandError, ShapeError
 from optree.tree import lazy
 
 
@@ -92,6 +92,32 @@ def test_an_element_is_a_value_and_no_view(xp, scale):
         return [first.item(), total.item(), *seen, *x.tolist()]
 
     assert ported(xp.asarray([1.0, 2.0, 4.0])) == ported(np.array([1.0, 2.0, 4.0]))
+
+
+def test_flatten_is_a_copy(xp):
+    x = xp.asarray([[1.0, 2.0]])
+    x.flatten()[0] = 9.0
+    (x * 1).flatten()[0] = 9.0
+    x.ravel()[1] = 5.0
+    assert x.tolist() == [[1.0, 5.0]]
+
+
+@pytest.mark.parametrize("scale", [None, 2.0], ids=["stored", "lazy"])
+def test_numpy_writes_into_an_array_or_is_refused(xp, scale):
+    x = xp.ones((3, 3)) if scale is None else xp.ones((3, 3)) * scale
+    start = float(x[0, 0])
+    for write in (
+        lambda: np.put(x, [1, 2], 7.0),
+        lambda: np.copyto(x, 0.0),
+        lambda: np.fill_diagonal(x, 5.0),
+        lambda: np.putmask(x, np.eye(3) > 0, 5.0),
+        lambda: np.place(x, np.eye(3) > 0, [5.0]),
+        lambda: np.put_along_axis(x, np.zeros((1, 3), int), 5.0, 0),
+    ):
+        with pytest.raises(OperandError, match="writes into an array"):
+            write()
+    assert np.add.at(x, [0, 0], 1.0) is None
+    assert x[:, 0].tolist() == [start + 2, start, start]
 
 
 def test_the_derivative_by_an_array_goes_through_its_elements(xp):
