@@ -113,7 +113,9 @@ class Graphs:
         begun = {first + n for n, instruction in enumerate(program.instructions) if instruction.op.begins}
         self.buffered = {i for i in needed - resident - begun if origins[i] == {i}}
         #: Views that uncaptured steps make for graphs: a graph is valid only while their addresses stay the same.
-        self.views = {i for i in needed - made if origins[i] != {i}}
+        #: No step makes one of which the shape alone is used.
+        stepped = {i for step in steps for i in step.defines}
+        self.views = {i for i in (needed - made) & stepped if origins[i] != {i}}
         own = made.union(self.buffered, self.arguments, *(step.defines for step in self.constant))
         self.outputs = [(i, bool(origins[i] & own)) for i in program.outputs]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)

@@ -197,6 +197,14 @@ def test_graphs_read_outputs_of_what_runs_between_them(gpu: Any, cpu: Any, name:
     assert counts(gpu)[1] >= 1
 
 
+def test_graphs_read_the_shape_alone_of_a_view_that_nothing_computes(gpu: Any) -> None:
+    """A permutation draws a number for each row of its operand."""
+    run = function([], gpu.permutation(gpu.array(np.arange(5, dtype=np.float32))) * 2)
+    for _ in range(4):
+        assert sorted(run().get()) == [0, 2, 4, 6, 8]
+    assert counts(gpu)[1] >= 1
+
+
 #: From a table, index arrays and a vector of classes to a tree that looks through indices.
 LOOKS = {
     "take": lambda be, table, rows, classes: be.take(table, rows, axis=0),
