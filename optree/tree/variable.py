@@ -65,7 +65,17 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements.
+
+        Raises
+        ------
+        ShapeError
+            If an axis's size is not known before the function is called.
+        """
+        if None in self.shape:
+            raise ShapeError(
+                f"size: {describe(self)}: an axis's size is known when the function is called; f.count(x) is a tree"
+            )
         return math.prod(self.shape)
 
     @property
@@ -515,7 +525,7 @@ class Variable:
 
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
-        if math.prod(self.type.shape) != 1:
+        if self.size != 1:
             raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
         return self.asnumpyarray().item()
 

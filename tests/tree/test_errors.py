@@ -470,3 +470,10 @@ def test_suggestions_are_no_private_names():
     with pytest.raises(AttributeError) as caught:
         getattr(gen_backend("cpu"), "shapes")  # noqa: B009
     assert "_shape" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ask", [lambda x: x.size, lambda x: x.T.size, lambda x: (x + 1).item()])
+def test_how_many_elements_there_are_is_not_known_of_an_open_axis(ask):
+    x = TensorType("float32", (None, 3))("x")
+    with pytest.raises(ShapeError, match=r"size: .*known when the function is called; f\.count\(x\)"):
+        ask(x)
