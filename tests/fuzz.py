@@ -13,6 +13,7 @@ writes and views that wait. The executors take turns in one process, a statement
 from __future__ import annotations
 
 import argparse
+import operator
 import random
 import sys
 import time
@@ -27,10 +28,11 @@ from unittest.mock import patch
 import numpy as np
 from harness import array_programs
 from harness.blocks import small
-from harness.drawn import ALL_DTYPES, SAME, Call, calls
+from harness.drawn import ALL_DTYPES, SAME, Call, calls, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.emulated import emulated_cupy
 from harness.homes import home, stand_in
+from harness.narrow import of_any_dtype
 from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal, run_by_numpy
 
@@ -40,14 +42,15 @@ from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import can_cast, finfo, is_floating
-from optree.errors import BatchingError, DTypeError, NotFiniteError
+from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError
 from optree.registry import f
 from optree.run.function import running_on
 from optree.settings import override
 from optree.testing.comparison import compare, scale_of
-from optree.testing.conformance import check_gradient, weighted_sum
+from optree.testing.conformance import check_gradient, check_second_gradient, weighted_sum
 from optree.testing.examples import Runner, inputs_for
 from optree.testing.random_trees import random_tree
+from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input
 
@@ -159,6 +162,19 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
 SELDOM = {"cuda": 25}
 
+#: Python's operators in place, and NumPy's functions, of what is rounded as IEEE 754 says.
+IN_PLACE = {
+    "+": (operator.iadd, np.add),
+    "-": (operator.isub, np.subtract),
+    "*": (operator.imul, np.multiply),
+    "/": (operator.itruediv, np.true_divide),
+    "//": (operator.ifloordiv, np.floor_divide),
+    "%": (operator.imod, np.remainder),
+    "&": (operator.iand, np.bitwise_and),
+    "|": (operator.ior, np.bitwise_or),
+    "^": (operator.ixor, np.bitwise_xor),
+}
+
 #: Modes that functions run in, the usual one more often.
 MODES = (None, None, "reference", "debug")
 
@@ -183,8 +199,8 @@ class Program:
             self.tensors.append(be.array(array, dtype, f"t{i}"))
 
     def statement(self) -> None:
-        on_trees = (self.assign, self.update, self.call, self.differentiate)
-        of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes)
+        on_trees = (self.assign, self.update, self.call, self.differentiate, self.put, self.add_in_place)
+        of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes, self.resize)
         self.chance.choice((*on_trees, *of_functions, self.draw))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
             tensor.set(array)  # rounding does not add up from statement to statement
@@ -268,7 +284,14 @@ class Program:
         self.said.append(f"function([x, y], {symbolic.pp()}, {[_name(t) for t, _ in updates]}, {mode})")
         # The first tensor names the backend.
         compiled = function(inputs, [held, symbolic], updates, on_unused_input="ignore", mode=mode)
-        for values in ((x, y), (x.get() + x.dtype.type(1), y), (y, x) if y.type == x.type else (x, y.get())):
+        own = [z.raw() if isinstance(z.raw(), np.ndarray) else z for z in (x, y)]
+        for values in (
+            (x, y),
+            (x.get() + x.dtype.type(1), y),
+            (y, x) if y.type == x.type else (x, y.get()),
+            (own[0], np.broadcast_to(np.max(y.get(), initial=y.dtype.type(0)), y.shape)),
+            own,
+        ):
             operands = [z if not isinstance(z, np.ndarray) else self.be.array(z, z.dtype) for z in values]
             tree, exactness = build(*operands)
             wanted, largest = run_by_numpy(tree)
@@ -282,6 +305,82 @@ class Program:
             assert_alike(got.get(), np.asarray(wanted), tree, max(largest, 1.0), exact, 64)
             for (target, _), value in zip(updates, expected, strict=True):
                 assert_alike(target.get(), value, tree, max(largest, 1.0), exact, 64)
+
+    def number(self) -> tuple[Any, Any]:
+        """What is written at an index: a number, an array, a view of a tensor or a tree, and its value."""
+        kind = self.chance.choice(("number", "array", "view", "tree"))
+        tensor, array = self.view()
+        if kind == "number":
+            number = self.chance.choice((0, 1, 3, True, 0.5, 2.0))
+            return number, number
+        if kind == "array":
+            return array.copy(), array
+        # Its value now: the view may be of what is written.
+        return (tensor if kind == "view" else f.copy(f.copy(tensor))), array
+
+    def index(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """An index of an operand of a shape, or one that does not fit, and the same for an array."""
+        draw = np.random.RandomState(self.chance.randrange(1 << 30))
+        first = shape[0] if shape else 1
+        few = (
+            draw.randint(-first, max(first, 1), self.chance.choice(((), (1,), (3,), (2, 2))))
+            if first
+            else np.zeros(0, int)
+        )
+        mask = draw.uniform(size=shape) < 0.4
+        index = self.chance.choice(
+            (
+                self.chance.randint(-first, first),
+                slice(self.chance.randint(-2, 2), None, self.chance.choice((1, 2, -1))),
+                ...,
+                (..., self.chance.randint(-1, 2)),
+                (..., None, slice(None, None, -2)),
+                (slice(1, None), slice(None, -1)),
+                few,
+                few.tolist(),
+                (..., few),
+                (few, slice(None, None, 2)),
+                (slice(1), few),
+                mask if shape else ...,
+                mask[:, 0] if mask.ndim > 1 and 0 not in shape else ...,
+            )
+        )
+        if isinstance(index, np.ndarray) and self.chance.random() < 0.4:
+            return self.be.array(index, index.dtype), index
+        return index, index
+
+    def put(self) -> None:
+        """A value at an index, written and read, or an error where NumPy raises one."""
+        tensor, array = self.view()
+        (at, index), (value, numbers) = self.index(array.shape), self.number()
+        if not _is_sure(numbers, array.dtype):
+            return
+        self.said.append(f"{_name(tensor)}[{index!r}] = {value!r}")
+        with _refused_alike(
+            lambda: array.__setitem__(index, np.array(numbers) if array is not numbers else numbers)
+        ) as is_taken:
+            tensor[at] = value
+        self.written([])
+        if is_taken and not (at is not index and index.dtype.kind == "b"):  # how much that one selects is not known
+            found = tensor[at]
+            assert_equal(found.asnumpyarray(), np.asarray(array[index]), "what was written there")
+
+    def add_in_place(self) -> None:
+        """An operation in place, whose result is assigned, or an error where NumPy raises one."""
+        tensor, array = self.view()
+        value, numbers = self.number()
+        name = self.chance.choice(sorted(IN_PLACE))
+        self.said.append(f"{_name(tensor)} {name}= {value!r}")
+
+        def by_numpy() -> None:
+            found = np.asarray(of_any_dtype(IN_PLACE[name][1])(array, numbers))
+            if not can_cast(found.dtype, array.dtype, "same_kind"):
+                raise TypeError(f"{found.dtype} into {array.dtype}")
+            array[...] = found
+
+        with _refused_alike(by_numpy):
+            IN_PLACE[name][0](tensor, value)
+        self.written([])
 
     def updates_of(self, symbolic: Any, tree: Any) -> list[tuple[Any, Any]]:
         """Some views that a function writes its output into: of an argument's memory, or of what it reads."""
@@ -299,6 +398,8 @@ class Program:
             call = self.chance.choice(RANDOM)(self.chance, dtypes is not ALL_DTYPES or self.chance.random() < 0.3)
         else:
             call = self.chance.choice(examples[self.chance.choice(sorted(examples))])
+            if self.chance.random() < 0.5:
+                call = stretched(call, self.chance)
         dtype = self.chance.choice([x for x in call.dtypes if x in dtypes] or call.dtypes)
         values = call.example.draw(as_dtype(dtype))
         before = [self.chance.choice(SAME) if isinstance(x, np.ndarray) else SAME[0] for x in values]
@@ -374,10 +475,42 @@ class Program:
             except NotFiniteError:
                 assert mode == "debug"
 
+    def resize(self) -> None:
+        """A function of the registry as a function of open sizes, called with some and with others."""
+        call, values, _ = self.drawn()
+        dtypes = {x.dtype for x in values if isinstance(x, np.ndarray)}
+        if len(dtypes) != 1:
+            return
+        other = stretched(call, self.chance)
+        more = other.example.draw(*dtypes)
+        inputs = [Input(TensorType(x.dtype, _open(x.shape))) if isinstance(x, np.ndarray) else x for x in values]
+        own, count = [x for x in inputs if isinstance(x, Input)], self.be.zeros(())
+        try:
+            with running_on(self.be):
+                tree = call.example.tree(inputs)
+                compiled = function(own, tree, [(count, count + 1.0)], on_unused_input="ignore")
+        except OptreeError:  # it depends on sizes
+            return
+        self.said.append(f"of open sizes, and {other.example}")
+        calls, like = 0, [np.equal(np.shape(x), 1).tolist() for x in values]
+        for each, given in ((call, values), (other, more), (call, values)):
+            if like != [np.equal(np.shape(x), 1).tolist() for x in given]:
+                continue
+            wanted = np.asarray(each.meaning(*given))
+            try:
+                got = compiled(*(self.placed(x) for x in given if isinstance(x, np.ndarray))).get()
+            except ShapeError:  # an axis that is broadcast has to be known
+                return
+            calls += 1
+            scale = scale_of(each.example, given)
+            compare(got, wanted, each.example, "of open sizes", ulps=each.ulps, scale=scale)
+            assert count.item() == calls
+
     def jitted(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
         compiled = jit(build, static_shapes=True)
-        for _ in range(2):
-            yield compiled(*operands).get()
+        arrays = [self.be.xp.asarray(x) if isinstance(x, Tensor) else x for x in operands]
+        for given in (operands, arrays):
+            yield compiled(*given).get()
 
     def pair(self, call: Call, values: Sequence[Any]) -> tuple[Any, Any, Any] | None:
         """Operands that are batches of two, or the same for both; their axes, and the other example's values."""
@@ -416,8 +549,11 @@ class Program:
         if not found:
             return
         self.same_gradients(self.be.evaluate(found), Runner(gradients(*inputs), inputs)(values))
-        if sum(map(np.size, values)) <= DIFFERENCES:
+        size = sum(map(np.size, values))
+        if call.is_smooth and size <= DIFFERENCES:
             check_gradient(call.example._replace(build=lambda *xs: build(*xs)))
+        if call.is_smooth and size <= DIFFERENCES / 4:
+            check_second_gradient(call.example._replace(build=lambda *xs: build(*xs)))
 
     def slopes(self) -> None:
         """The gradients of two examples by `vmap`, and by the reference one by one."""
@@ -516,6 +652,32 @@ def _gradients(call: Call, values: Sequence[Any], build: Callable[..., Any]) -> 
     return gradients
 
 
+@contextmanager
+def _refused_alike(by_numpy: Callable[[], None]) -> Iterator[list[bool]]:
+    """A block that raises an error of op-tree's where NumPy refuses something; otherwise what it gives is not empty."""
+    taken: list[bool] = []
+    try:
+        by_numpy()
+        taken.append(True)
+    except (IndexError, ValueError, TypeError, OverflowError) as error:
+        refusal = error
+    try:
+        yield taken
+    except OptreeError:
+        assert not taken, "NumPy takes it"
+        return
+    assert taken, f"NumPy refuses it: {refusal!r}"
+
+
+def _is_sure(value: Any, dtype: np.dtype) -> bool:
+    """Whether C says what these numbers are in a dtype."""
+    array = np.asarray(value)
+    if is_floating(dtype) or dtype.kind == "b" or not is_floating(array.dtype):
+        return True
+    wide = array.astype(np.float64)
+    return bool(np.all((wide > -1 if dtype.kind == "u" else wide >= -100) & (wide <= 100)))
+
+
 def _specials(dtype: np.dtype) -> np.ndarray:
     """Numbers of a dtype at which functions have limits of their own, or none."""
     if is_floating(dtype):
@@ -523,6 +685,11 @@ def _specials(dtype: np.dtype) -> np.ndarray:
     else:
         numbers = [False, True] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
     return np.array(numbers, dtype)
+
+
+def _open(shape: tuple[int, ...]) -> tuple[int | None, ...]:
+    """A shape whose sizes are known at the call, but for those that are 1."""
+    return tuple(1 if n == 1 else None for n in shape)
 
 
 def _name(tensor: Any) -> str:

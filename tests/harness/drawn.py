@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from math import prod
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +15,9 @@ from harness.expected import MEANINGS
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.narrow import of_any_dtype
 from optree.dtypes import is_floating
+from optree.errors import OptreeError
 from optree.registry import OPS, f
-from optree.testing.examples import Example, examples_of
+from optree.testing.examples import Example, examples_of, inputs_for
 
 ALL_DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
 
@@ -22,13 +25,21 @@ ALL_DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uin
 OF_MATRICES = ["float64"]
 
 
+#: Other sizes of operands, and the most elements of one.
+SIZES, ELEMENTS = (2, 3, 5, 8, 17, 33, 67, 130), 1 << 12
+
+
 class Call(NamedTuple):
-    """An example of a function, and its value on arrays of some dtypes, within some units in the last place."""
+    """An example of a function, and its value on arrays of some dtypes, within some units in the last place.
+
+    If it `is_smooth`, its numbers are chosen so that differences give its derivatives.
+    """
 
     example: Example
     meaning: Callable[..., Any]
     dtypes: Sequence[str] = ALL_DTYPES
     ulps: float = 32
+    is_smooth: bool = True
 
 
 @cache
@@ -41,6 +52,24 @@ def calls() -> dict[str, list[Call]]:
     }
     found |= {name: [Call(e, of_any_dtype(meaning)) for e, meaning in composed_examples(name)] for name in COMPOSED}
     return found | {name: [Call(*case, OF_MATRICES, 1e4) for case in linalg_examples(name)] for name in LINALG}
+
+
+def stretched(call: Call, chance: Random) -> Call:
+    """A call with other sizes of its operands, one for each, where it takes these; else the call itself."""
+    example = call.example
+    sizes = {n: chance.choice(SIZES) for n in {n for x in example.operands if isinstance(x, tuple) for n in x} - {0, 1}}
+    operands = tuple(tuple(sizes.get(n, n) for n in x) if isinstance(x, tuple) else x for x in example.operands)
+    ulps = call.ulps + sum(sizes.values())
+    found = call._replace(example=example._replace(operands=operands), ulps=ulps, is_smooth=False)
+    if any(prod(x) > ELEMENTS for x in operands if isinstance(x, tuple)) or "exclusive_prod" in example.label:
+        return call
+    try:
+        values = found.example.draw(None if found.example.takes_floats else np.int64)
+        tree = found.example.tree(inputs_for(values))
+        value = np.asarray(call.meaning(*values))
+    except (OptreeError, ValueError, IndexError, TypeError):  # a parameter, or a list of values, is of the other sizes
+        return call
+    return found if tree.shape == value.shape else call
 
 
 def _arithmetic(x: Any) -> Any:

@@ -37,6 +37,10 @@ EPILOGUES: tuple[Callable[..., Any], ...] = (
 )
 
 
+#: Those that have kinks.
+KINKED = (2, 6)
+
+
 def _call(
     label: str,
     operands: Sequence[Any],
@@ -44,6 +48,7 @@ def _call(
     meaning: Callable[..., Any],
     dtypes: Sequence[str] = FLOATS,
     terms: int = 1,
+    is_smooth: bool = True,
 ) -> Call:
     """A call whose meaning is computed in float64 where it takes floats; `terms` are those of its longest sum."""
 
@@ -53,7 +58,8 @@ def _call(
         found = np.asarray(meaning(*wide))
         return found.astype(dtype) if dtype.kind == "f" else found
 
-    return Call(Example(build, tuple(operands), (-1.0, 1.0), label), of_any_dtype(meant), dtypes, 32.0 + terms)
+    example = Example(build, tuple(operands), (-1.0, 1.0), label)
+    return Call(example, of_any_dtype(meant), dtypes, 32.0 + terms, is_smooth)
 
 
 def product(chance: Random, is_small: bool) -> Call:
@@ -77,7 +83,14 @@ def product(chance: Random, is_small: bool) -> Call:
         return call
 
     label = f"product, transposed {turns}, with epilogue {which}, of "
-    return _call(label, [*stored, more], by(f.matmul, f.swapaxes), by(np.matmul, np.swapaxes), terms=k)
+    return _call(
+        label,
+        [*stored, more],
+        by(f.matmul, f.swapaxes),
+        by(np.matmul, np.swapaxes),
+        terms=k,
+        is_smooth=which not in KINKED,
+    )
 
 
 def convolved(x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
@@ -124,7 +137,9 @@ def convolution(chance: Random, is_small: bool) -> Call:
 
     operands = [shape, (filters, channels // groups, *window), more]
     label = f"convolution with {props}, channels last {last}, epilogue {which}, of "
-    return _call(label, operands, build, meaning, terms=channels // groups * prod(window))
+    return _call(
+        label, operands, build, meaning, terms=channels // groups * prod(window), is_smooth=which not in KINKED
+    )
 
 
 def attended(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: Any) -> Any:
@@ -167,7 +182,7 @@ def attention(chance: Random, is_small: bool) -> Call:
         return call
 
     label = f"attention with a mask of {kind} {shape}, causal {causal}, scale {scale}, epilogue {which}, of "
-    return _call(label, operands, by(f.attention), by(attended), terms=4)
+    return _call(label, operands, by(f.attention), by(attended), terms=4, is_smooth=which not in KINKED)
 
 
 def network(chance: Random, is_small: bool) -> Call:
