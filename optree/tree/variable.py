@@ -72,11 +72,12 @@ class Variable:
         ShapeError
             If an axis's size is not known before the function is called.
         """
-        if None in self.shape:
+        shape = self.type.shape
+        if None in shape:
             raise ShapeError(
                 f"size: {describe(self)}: an axis's size is known when the function is called; f.count(x) is a tree"
             )
-        return math.prod(self.shape)
+        return math.prod(shape)
 
     @property
     def backend(self) -> Any:
@@ -525,8 +526,9 @@ class Variable:
 
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
-        if self.size != 1:
-            raise ShapeError(f"{self.label} of shape {self.shape} has {self.size} elements, not one")
+        shape = self.type.shape
+        if None in shape or math.prod(shape) != 1:
+            raise ShapeError(f"{self.label} of shape {shape} has {self.size} elements, not one")
         return self.asnumpyarray().item()
 
     def tolist(self) -> Any:

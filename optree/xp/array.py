@@ -174,9 +174,10 @@ class Array(LazyValue):
 
     def item(self) -> Any:
         """The only element, as a Python number."""
-        tree = self.tree
-        if tree.__class__ is OpTreeNode and tree[1].__class__ is Tensor and tree.op.__class__ is OPS["copy"]:
-            return tree[1].item()  # an element of a tensor, read where it is
+        if self._tree is not None and self._error is None:
+            op_dict, x, _ = self._tree
+            if x.__class__ is Tensor and op_dict.op.__class__ is OPS["copy"]:
+                return x.item()  # an element of a tensor, read where it is
         return self.tensor.item()
 
     def tolist(self) -> Any:
