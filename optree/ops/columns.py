@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -16,8 +15,8 @@ from optree.ops.op import Op
 from optree.ops.reduction import wide_dtype
 from optree.ops.traits import FirstDtypeOperator, MorphOperator
 from optree.ops.windows import (
-    ImageOperator,
     Sliding,
+    WindowOperator,
     elements,
     layout_of,
     padding_of,
@@ -29,7 +28,7 @@ from optree.ops.windows import (
 from optree.tree.types import Shape, TensorType, may_equal
 
 
-class ColumnsOperator(ImageOperator):
+class ColumnsOperator(WindowOperator):
     """An op between images and columns of shape (N, C * elements of a window, windows), as `unfold` has them."""
 
     can_fail = False
@@ -38,11 +37,6 @@ class ColumnsOperator(ImageOperator):
     stride: Any = 1
     padding: Any = 0
     dilation: Any = 1
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        found = super().parameters()
-        return [p.replace(default=inspect.Parameter.empty) if p.name in ("window", "size") else p for p in found]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(**self.bound_to(types[self.images].ndim))
@@ -118,9 +112,9 @@ class Unfold(ColumnsOperator, MorphOperator):
     name = "unfold"
     aliases = ("im2col",)
     examples = (
-        (((2, 2, 4),), {}),
+        (((2, 2, 4),), {"window": 2}),
         (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
-        (((1, 5, 4, 2),), {"layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((1, 5, 4, 2),), {"window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
         (((1, 1, 2, 3, 2),), {"window": (1, 2, 2)}),
     )
 
@@ -146,9 +140,9 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
     shape_only = (1,)
     images = 1
     examples = (
-        (((2, 4, 3), (2, 2, 4)), {}),
+        (((2, 4, 3), (2, 2, 4)), {"window": 2}),
         (((1, 12, 10), (1, 2, 4, 5)), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
-        (((1, 8, 20), (1, 5, 4, 2)), {"layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((1, 8, 20), (1, 5, 4, 2)), {"window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
     )
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -192,11 +186,12 @@ class Fold(ColumnsOperator, MorphOperator):
     name = "fold"
     aliases = ("col2im",)
     __props__ = ("size", *(ColumnsOperator.__props__ or ()))
+    required = ("size", "window")
     size: Any = (2, 2)
     examples = (
-        (((2, 4, 3),), {"size": (4,)}),
+        (((2, 4, 3),), {"size": (4,), "window": 2}),
         (((1, 12, 10),), {"size": (4, 5), "window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
-        (((1, 8, 20),), {"size": (5, 4), "layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((1, 8, 20),), {"size": (5, 4), "window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -15,11 +14,10 @@ from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread_all
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
-from optree.ops.registration import sorted_arguments
 from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
-    ImageOperator,
     Sliding,
+    WindowOperator,
     elements,
     layout_of,
     order_of,
@@ -37,7 +35,7 @@ from optree.tree.variable import variable_of
 INT32 = np.dtype("int32")
 
 
-class PoolOperator(ImageOperator):
+class PoolOperator(WindowOperator):
     """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`."""
 
     can_fail = False
@@ -47,18 +45,6 @@ class PoolOperator(ImageOperator):
     padding: Any = 0
     axes: Any = None
     ceil: bool = False
-
-    @classmethod
-    def function(cls, *args: Any, **kwargs: Any) -> Any:
-        _, props = sorted_arguments(cls, args, kwargs)
-        if "window" not in props:
-            raise OperandError(f"{cls.name}: window is missing: its size, or one for each axis")
-        return super().function(*args, **kwargs)
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        found = super().parameters()
-        return [p.replace(default=inspect.Parameter.empty) if p.name == "window" else p for p in found]
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.bound(types, str(self.name))

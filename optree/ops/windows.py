@@ -6,12 +6,14 @@ is one strided slice of the operand: no copy of all windows is ever made.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, ClassVar
 
 from optree.errors import OperandError, ShapeError, brief, describe
 from optree.ops.op import Op
+from optree.ops.registration import sorted_arguments
 from optree.records import NamedTuple
 from optree.tree.types import Shape
 from optree.tree.variable import Variable
@@ -265,3 +267,28 @@ class ImageOperator(Op):
     def other(self, cls: type[Op]) -> Any:
         """An op of another class with those of the parameters that it has."""
         return cls.make(**{name: value for name, value in self.props.items() if name in cls.prop_names()})
+
+
+class WindowOperator(ImageOperator):
+    """An op on windows of images, whose size a call must give.
+
+    Attributes
+    ----------
+    required : tuple of str
+        The parameters that a call must give. A class needs a default of each, for its instances.
+    """
+
+    required: ClassVar[tuple[str, ...]] = ("window",)
+
+    @classmethod
+    def function(cls, *args: Any, **kwargs: Any) -> Any:
+        _, props = sorted_arguments(cls, args, kwargs)
+        for name in cls.required:
+            if name not in props:
+                raise OperandError(f"{cls.name}: {name} is missing: a number, or one for each axis")
+        return super().function(*args, **kwargs)
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        found = super().parameters()
+        return [p.replace(default=inspect.Parameter.empty) if p.name in cls.required else p for p in found]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import is_floating
 from optree.errors import OperandError
 from optree.registry import NUMPY_FUNCTIONS, f
 from optree.xp.array import Array, built, of, operand
@@ -49,10 +50,14 @@ globals().update({name: _unary(name) for name in UNARY} | {name: _binary(name) f
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    """The elements limited to an interval, whose bounds are numbers or arrays, in the dtype of the first."""
+    """The elements limited to an interval, whose bounds are numbers or arrays, in the dtype of the first.
+
+    Floating bounds of integers promote them, as in NumPy.
+    """
     x = of(x, "clip")
     found = f.clip(x.tree, operand(min), operand(max))
-    return built(found if found.dtype == x.dtype else f.cast(found, x.dtype))
+    is_promoted = is_floating(found.dtype) and not is_floating(x.dtype)
+    return built(found if is_promoted or found.dtype == x.dtype else f.cast(found, x.dtype))
 
 
 def conj(x: Array, /) -> Array:

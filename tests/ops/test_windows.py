@@ -195,6 +195,8 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ShapeError,
         r"^lp_pool: x \(2, 4, 8, 8\).*a window of 9.*axis of 8",
     ),
+    "the window of columns": (lambda x, w: f.unfold(x, stride=2), OperandError, "^unfold: window is missing"),
+    "the size of images": (lambda x, w: f.fold(x, window=2), OperandError, "^fold: size is missing"),
     "its window": (lambda x, w: f.max_pool(x, stride=2), OperandError, "^max_pool: window is missing"),
     "norms' stride": (lambda x, w: f.lp_pool(x, 2, stride=0), OperandError, "^lp_pool: stride"),
     "no window": (lambda x, w: f.conv(x, f.slice(w, (..., slice(0))), groups=2), ShapeError, "^conv: .*a window of 0"),

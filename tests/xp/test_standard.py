@@ -137,6 +137,7 @@ ONE = {
     "clip both": lambda xp, x: xp.clip(x, 1, 3),
     "clip low": lambda xp, x: xp.clip(x, min=2),
     "clip high": lambda xp, x: xp.clip(x, max=2),
+    "clip float": lambda xp, x: xp.clip(x, 0.5, 1.5),
     "conj": lambda xp, x: xp.conj(x),
     "real": lambda xp, x: xp.real(x),
     "imag": lambda xp, x: xp.imag(x),
