@@ -307,7 +307,7 @@ class Program:
                 assert_alike(target.get(), value, tree, max(largest, 1.0), exact, 64)
 
     def number(self) -> tuple[Any, Any]:
-        """What is written at an index: a number, an array, a view of a tensor or a tree, and its value."""
+        """A value written at an index: a number, an array, a view of a tensor or a tree, and its value."""
         kind = self.chance.choice(("number", "array", "view", "tree"))
         tensor, array = self.view()
         if kind == "number":

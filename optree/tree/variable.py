@@ -67,10 +67,7 @@ class Variable:
     def size(self) -> int:
         """The number of elements.
 
-        Raises
-        ------
-        ShapeError
-            If an axis's size is not known before the function is called.
+        It raises ShapeError if an axis's size is not known before the function is called.
         """
         shape = self.type.shape
         if None in shape:
