@@ -390,9 +390,9 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, the shapes and dtypes of the arrays that it is given anew, the kernel's `input_shapes`; and None, or the
-#: fast call where that one would overwrite what it reads, and the values that are then computed in new arrays of these
-#: shapes and dtypes, and copied to their targets.
+#: A fast call, the shapes and dtypes of the arrays that it is given anew, the kernel's `input_shapes` but for those of
+#: its targets alone, whose layouts the call checks; and None, or the fast call where that one would overwrite what it
+#: reads, and the values that are then computed in new arrays of these shapes and dtypes, and copied to their targets.
 _Entry = tuple[FastCall, list[Any], Any, tuple[FastCall, list[Any]] | None]
 
 
@@ -427,6 +427,8 @@ class KernelStep:
         self._calls = calls
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
+        #: Whether it uses the shape alone of arrays that are not its targets, whose layouts its fast calls check.
+        self._uses_shapes = not set(self.target_of.values()) >= set(kernel.shape_inputs)
         self.plannable = [i for i in kernel.writes if i not in self.target_of]
         self.persistent: set[int] = set()
         self.dead: Sequence[int] = ()
@@ -547,7 +549,8 @@ class KernelStep:
                 call = self.kernel.entry(values, written)
                 copied = [(i, values[i].shape, values[i].dtype, self.target_of[i]) for i in apart]
                 beside = None if call is None else (call, copied)
-            shapes, known = self._shapes(values), (entry, new, self.kernel.input_shapes(values), beside)
+            input_shapes = self.kernel.input_shapes(values) if self._uses_shapes else []
+            shapes, known = self._shapes(values), (entry, new, input_shapes, beside)
             # A new list: another thread may be iterating over the old one.
             self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
             self._last = [known]

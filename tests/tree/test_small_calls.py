@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,23 +43,24 @@ def assigned(target: Any, index: Any, value: Callable[[], Any]) -> Callable[[], 
 #: From lines, of a backend, two vectors of ten and a matrix, to the most functions that they enter with Python 3.11,
 #: whose comprehensions are functions.
 LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
-    "o[:] = a + 1": (lambda be, a, o, m: assigned(o, slice(None), lambda: a + 1), 16),
-    "o[2:5] = a[1:4] + 1": (lambda be, a, o, m: assigned(o, slice(2, 5), lambda: a[1:4] + 1), 34),
-    "a[3] = 1.0": (lambda be, a, o, m: assigned(a, 3, lambda: 1.0), 27),
+    "o[:] = a + 1": (lambda be, a, o, m: assigned(o, slice(None), lambda: a + 1), 13),
+    "o[:] = a tree again": (lambda be, a, o, m: assigned(o, slice(None), partial(lambda tree: tree, a + 1)), 10),
+    "o[2:5] = a[1:4] + 1": (lambda be, a, o, m: assigned(o, slice(2, 5), lambda: a[1:4] + 1), 31),
+    "a[3] = 1.0": (lambda be, a, o, m: assigned(a, 3, lambda: 1.0), 24),
     "a[3]": (lambda be, a, o, m: lambda: a[3], 9),
     "m[:, None]": (lambda be, a, o, m: lambda: m[:, None], 9),
     "(m + m).at[:, 1]": (lambda be, a, o, m: lambda: (m + m).at[:, 1], 17),
     "m.T": (lambda be, a, o, m: lambda: m.T, 14),
-    "m.reshape(16)": (lambda be, a, o, m: lambda: m.reshape(16), 18),
-    "(a + 1).astensor()": (lambda be, a, o, m: lambda: (a + 1).astensor(), 21),
+    "m.reshape(16)": (lambda be, a, o, m: lambda: m.reshape(16), 17),
+    "(a + 1).astensor()": (lambda be, a, o, m: lambda: (a + 1).astensor(), 20),
     "be.sum(m, 1)": (lambda be, a, o, m: lambda: be.sum(m, 1), 4),
     "f.where(m, m, 0.0)": (lambda be, a, o, m: lambda: f.where(m, m, 0.0), 5),
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
-    "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 17),
+    "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 15),
     "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 16),
-    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 43),
+    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 42),
     "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 62),
-    "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 68),
+    "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 66),
 }
 
 
@@ -103,6 +105,22 @@ def test_what_has_overlapped_is_computed_in_its_target_where_it_does_not(be: Bac
         step()
         np.testing.assert_array_equal(target.get()[1:9], (before[2:] + before[:8]) * np.float32(0.5))
         assert ("empty_array" in calls_of(step)) == (target is u), "new memory for the value where it overlaps alone"
+
+
+@needs_compiler
+def test_a_view_that_is_broadcast_over_its_target_alone_asks_for_no_shapes(be: Backend) -> None:
+    values = np.arange(16.0, dtype="float32").reshape(4, 4)
+    tree = np.diagonal(be.array(values))
+
+    def step(target: Any) -> None:
+        target[:] = tree
+
+    for shape in ((2, 4), (3, 4), (4,), (2, 4), (3, 4)):
+        target = be.zeros(shape)
+        for _ in range(3):
+            step(target)
+        np.testing.assert_array_equal(target.get(), np.broadcast_to(np.diagonal(values), shape))
+        assert "input_shapes" not in calls_of(lambda target=target: step(target))  # type: ignore[misc]
 
 
 @needs_compiler
