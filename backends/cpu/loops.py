@@ -602,7 +602,7 @@ class LoopInC:
         return known, emitter.alone
 
     def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
-        sharing = share_address(known.work * length < LONG_WORK)
+        sharing = share_address("long" if known.work * length >= LONG_WORK else "unknown")
         words, table = known.words.copy(), _table(arguments, length)
         tables = [HOST.address(x) for x in (*known.tables, words)]
         block = max(1, int(CALL / max(known.work, 1)))

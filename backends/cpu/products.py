@@ -27,9 +27,12 @@ from optree.settings import thread_count
 
 TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
-#: The least multiplications: by several threads, those that OpenBLAS too divides; by one, those that take as long as a
-#: call. And the fewest rows, and the shortest other side.
+#: The multiplications above which products are compiled C: by several threads, where OpenBLAS too divides; by one, the
+#: least that take as long as a call. And the fewest rows, and the shortest other side.
 SHARED, SMALL, MIN_ROWS, MIN_SIDE = 1 << 18, 1 << 20, 4, 8
+
+#: The multiplications, times the bytes of a number, below which a thread that sleeps comes too late.
+SHORT = 1 << 25
 
 #: Fewer columns than a panel's, which is as wide as two vectors: where there are more rows, these are its columns.
 NARROW = 32
@@ -80,7 +83,7 @@ class Products:
         (rows, inner), columns = x.shape[-2:], y.shape[-1]
         work = rows * inner * columns
         return (
-            work >= SHARED
+            work > SHARED
             and (work >= SMALL or thread_count() > 1)
             and rows >= MIN_ROWS
             and min(inner, columns) >= MIN_SIDE
@@ -102,7 +105,8 @@ class Products:
         matrices = _addresses(stack, (x, y, target))
         strides = [stride // x.itemsize for z in (x, y, target) for stride in z.strides[-2:]]
         threads, count = thread_count(), len(matrices) // 3
-        head = share_address(), threads, 0, 0, matrices.buffer_info()[0], count
+        short = prod(target.shape) * x.shape[-1] * x.itemsize < SHORT
+        head = share_address("short" if short else "long"), threads, 0, 0, matrices.buffer_info()[0], count
         words = array("q", [*head, rows, x.shape[-1], columns, *strides, 0, 0])
         problem, _ = words.buffer_info()
         size = functions["divide"](problem)

@@ -13,7 +13,7 @@ import numpy as np
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import compile_source
 from backends.cpu.entry import KernelEntry, enter
-from backends.cpu.workers import share_address
+from backends.cpu.workers import Length, share_address
 from backends.execution.memory import LINE, Memory
 from backends.execution.specialize import Layout
 from optree.compile.loopnest import LoopNest
@@ -65,7 +65,7 @@ class CompiledNest:
         """
         sizes, strides = layout
         function = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        sharing = share_address(may_be_short(self._nest, sizes)) if threads > 1 else 0
+        sharing = share_address(length_of(self._nest, sizes)) if threads > 1 else 0
         return [function, *addresses, *sizes, *strides, *numbers, *scratch, threads, sharing]
 
     def work(self, layout: Layout) -> int:
@@ -86,7 +86,7 @@ class CompiledNest:
         sizes, strides = layout
         words, offsets, split, sharing = (*sizes, *strides), self.scratch(layout), self._nest.split, 0
         if is_parallel(self._nest, sizes):
-            sharing = share_address(may_be_short(self._nest, sizes))
+            sharing = share_address(length_of(self._nest, sizes))
         return KernelEntry(
             self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, sharing
         )
@@ -102,9 +102,9 @@ def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
     return prod(sizes) * nest.cost >= c.PARALLEL_WORK << 2 * of_bytes
 
 
-def may_be_short(nest: LoopNest, sizes: Sequence[int]) -> bool:
-    """Whether loops of these sizes may take less time than to wake threads."""
-    return prod(sizes) * nest.cost < c.LONG_WORK
+def length_of(nest: LoopNest, sizes: Sequence[int]) -> Length:
+    """Whether loops of these sizes surely take longer than to wake threads."""
+    return "long" if prod(sizes) * nest.cost >= c.LONG_WORK else "unknown"
 
 
 def scratch_offsets(sizes: Sequence[int]) -> list[int]:

@@ -6,8 +6,9 @@ for all of their threads: on a busy machine, a kernel of 0.1 milliseconds took 8
 
 To wake a thread takes tens of microseconds, and one that spins where its caller
 needs the processor takes as long as it spins: so threads yield while they spin,
-and a job that may be short (`share_short`) wakes none before it has measured how
-long the rest takes. Threads that spin join it at once. And they run on other
+a job that may be short (`share_short`) wakes none before it has measured how long
+the rest takes, and one that is known to be (`share_known_short`) none before such
+jobs follow one another. Threads that spin join both at once. And they run on other
 processors than their caller: Linux's scheduler often wakes them on its own, where
 they wait for the end of its time slice.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from backends.cpu.compiler import compile_source
 from optree.settings import MAX_THREADS
@@ -40,6 +41,9 @@ typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread)
    which that is measured; and the bytes of a stack, for the tiles of kernels, which exceed the default of some
    systems. */
 enum { PIECES = 8, PATIENCE = 100000, WORTH = 100000, SAMPLE = 5000, STACK = 4 << 20 };
+
+/* What is known of a job's time, beside that to wake a thread. */
+enum length { LONG, UNKNOWN, SHORT };
 
 /* The range of each thread; one that has finished steals pieces of the others'. */
 static struct {
@@ -197,7 +201,7 @@ static int is_long(int64_t count)
     return (double)spent / taken * (count - taken) > WORTH;
 }
 
-static void shared(part *run, const void *state, int64_t count, int64_t threads, int may_be_short)
+static void shared(part *run, const void *state, int64_t count, int64_t threads, enum length length)
 {
     threads = threads < MOST ? threads : MOST;
     threads = threads < count ? threads : count;
@@ -218,11 +222,11 @@ static void shared(part *run, const void *state, int64_t count, int64_t threads,
     job.run = run, job.state = state, job.piece = piece ? piece : 1, job.threads = threads;
     is_open = 1;
     atomic_fetch_add(&jobs, 1);
-    int sleep_on = asleep && may_be_short && piece && alone < WORTH;
+    int sleep_on = asleep && alone < WORTH && (length == SHORT || (length == UNKNOWN && piece));
     if (asleep && !sleep_on)
         pthread_cond_broadcast(&work);
     pthread_mutex_unlock(&lock);
-    if (sleep_on && is_long(count)) {
+    if (sleep_on && length == UNKNOWN && is_long(count)) {
         wake();
         sleep_on = 0;
     }
@@ -245,25 +249,37 @@ static void shared(part *run, const void *state, int64_t count, int64_t threads,
    workers; others run alone. */
 void share(part *run, const void *state, int64_t count, int64_t threads)
 {
-    shared(run, state, count, threads, 0);
+    shared(run, state, count, threads, LONG);
 }
 
 /* The same, of a job that may take less time than to wake a thread. */
 void share_short(part *run, const void *state, int64_t count, int64_t threads)
 {
-    shared(run, state, count, threads, 1);
+    shared(run, state, count, threads, UNKNOWN);
+}
+
+/* The same, of a job that does: one of many that follow one another, or none, wakes threads. */
+void share_known_short(part *run, const void *state, int64_t count, int64_t threads)
+{
+    shared(run, state, count, threads, SHORT);
 }
 """
 )
 
 
+#: What is known of a job's time, beside that to wake a thread.
+Length = Literal["long", "unknown", "short"]
+
+_NAMES: dict[Length, str] = {"long": "share", "unknown": "share_short", "short": "share_known_short"}
+
+
 @cache
-def _functions() -> tuple[Any, Any]:
+def _functions() -> dict[Length, Any]:
     """The work-sharing functions of one library, never freed, as its threads run in it."""
-    return compile_source(SOURCE, "share"), compile_source(SOURCE, "share_short")
+    return {length: compile_source(SOURCE, name) for length, name in _NAMES.items()}
 
 
 @cache
-def share_address(may_be_short: bool = False) -> int:
-    """The address of the work-sharing function, an argument of kernels; that of short jobs wakes few threads."""
-    return ctypes.cast(_functions()[may_be_short], ctypes.c_void_p).value or 0
+def share_address(length: Length = "long") -> int:
+    """The address of the work-sharing function, an argument of kernels; that of jobs not known to be long wakes few."""
+    return ctypes.cast(_functions()[length], ctypes.c_void_p).value or 0

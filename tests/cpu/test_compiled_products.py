@@ -15,6 +15,7 @@ from backends.cpu import products
 from backends.cpu.codegen.products import source
 from backends.cpu.openblas import threads
 from backends.cpu.products import MIN_ROWS, MIN_SIDE, ROW_BYTES, ROWS, SHARED, Products
+from backends.cpu.workers import share_address
 from optree import settings
 from optree.registry import f
 
@@ -138,7 +139,7 @@ def test_stacks(multiply: Any, shapes: Any) -> None:
 @pytest.mark.parametrize(
     "x, y",
     [
-        (drawn(16, SHARED // 16 // 16 - 1), drawn(SHARED // 16 // 16 - 1, 16)),
+        (drawn(16, SHARED // 16 // 16), drawn(SHARED // 16 // 16, 16)),
         (drawn(MIN_ROWS - 1, 512), drawn(512, 1024)),
         (drawn(512, MIN_SIDE - 1), drawn(MIN_SIDE - 1, 1024)),
         (drawn(512, 1024), drawn(1024, MIN_SIDE - 1)),
@@ -193,6 +194,20 @@ def test_a_part_for_each_thread_packs_the_least(be: Any, several: int) -> None:
     assert parts(1000, 512, 1000, threads=4, count=3) in ((1, 2), (2, 1))
     assert parts(64, 64, 64) == (1, 1)
     assert parts(5, 1 << 20, 8, threads=7) == (1, 1)  # no part is less than a tile
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "length"),
+    [(200, "float32", "short"), (160, "float64", "short"), (210, "float32", "long"), (170, "float64", "long")],
+)
+def test_small_products_wake_no_thread(
+    multiply: Any, size: int, dtype: str, length: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(products, "share_address", lambda known: asked.append(known) or share_address(known))
+    x = drawn(size, size, dtype=dtype)
+    check(multiply(x, x), x, x)
+    assert asked == [length]
 
 
 def test_neither_threads_nor_layouts_change_a_bit(multiply: Any) -> None:

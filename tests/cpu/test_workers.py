@@ -16,7 +16,7 @@ from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu.compiler import compile_source, find_compiler
-from backends.cpu.workers import share_address
+from backends.cpu.workers import Length, share_address
 from optree.settings import override
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -25,15 +25,15 @@ PART = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, c
 SHARE = ctypes.CFUNCTYPE(None, PART, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-def shared(run, count: int, threads: int, may_be_short: bool = False) -> None:
+def shared(run, count: int, threads: int, length: Length = "long") -> None:
     """Let threads share the numbers up to a count."""
-    SHARE(share_address(may_be_short))(PART(run), None, count, threads)
+    SHARE(share_address(length))(PART(run), None, count, threads)
 
 
-@pytest.mark.parametrize("may_be_short", [False, True])
+@pytest.mark.parametrize("length", ["long", "unknown", "short"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 300])
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 16, 1000])
-def test_each_place_is_taken_once(count, threads, may_be_short):
+def test_each_place_is_taken_once(count, threads, length):
     times = np.zeros(count, int)
     numbers = set()
 
@@ -42,7 +42,7 @@ def test_each_place_is_taken_once(count, threads, may_be_short):
         numbers.add(thread)
 
     for _ in range(20):
-        shared(run, count, threads, may_be_short)
+        shared(run, count, threads, length)
     assert (times == 20).all()
     assert numbers <= set(range(threads))
 
@@ -93,19 +93,26 @@ def _sleeps() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads Linux's counts of context switches")
 @pytest.mark.parametrize(
-    ("rounds", "in_a_row", "wakes"),
-    [(1, 1, False), (20000, 1, True), (10, 30, True)],
-    ids=["short", "long", "short, but many in a row"],
+    ("length", "count", "rounds", "in_a_row", "wakes"),
+    [
+        ("unknown", 1000, 1, 1, False),
+        ("unknown", 1000, 20000, 1, True),
+        ("unknown", 1000, 10, 30, True),
+        ("short", 2, 20000, 1, False),
+        ("short", 2, 20000, 30, True),
+        ("long", 2, 20000, 1, True),
+    ],
+    ids=["short", "long", "short, but many in a row", "known", "known, but many in a row", "known as long"],
 )
-def test_threads_that_sleep_are_woken_for_long_work_alone(rounds, in_a_row, wakes):
+def test_threads_that_sleep_are_woken_for_long_work_alone(length, count, rounds, in_a_row, wakes):
     part = ctypes.cast(compile_source(ROUNDS, "rounds", (ctypes.c_void_p,) + (ctypes.c_int64,) * 3), PART)
-    share, state = SHARE(share_address(may_be_short=True)), ctypes.byref(ctypes.c_int64(rounds))
+    share, state = SHARE(share_address(length)), ctypes.byref(ctypes.c_int64(rounds))
     shared(lambda state, begin, end, thread: None, 2, 2)  # starts a thread
     woken, times = 0, 20
     for _ in range(times):
         before = _sleeps()
         for _ in range(in_a_row):
-            share(part, state, 1000, 2)
+            share(part, state, count, 2)
         woken += _sleeps() > before
     assert woken > times / 2 if wakes else woken < times / 2
 

@@ -91,9 +91,9 @@ _MULTIPLY = """
    they would share sets of the first. */
 enum { DEPTH = 1536 / sizeof(T), HELD = 768, APART = DEPTH + LANES };
 
-/* The most rows for which y is read as it is stored, where its own rows are within a page; and the least
+/* The most rows for which y is read as it is stored, and the most bytes from one of its rows to the next; and the least
    multiplications of a part of a product. */
-enum { FEW = 64, PAGE = 4096, PART = 1 << 18 };
+enum { FEW = 64, NEXT = 8192, PART = 1 << 18 };
 
 TILES(packed_tile, APART, 1)
 
@@ -111,7 +111,7 @@ static word upwards(word count, word by) { return (count + by - 1) / by; }
 /* Whether whole panels of y are read as they are stored. */
 static int reads(const problem *p)
 {
-    return p->rows <= FEW && p->y_column == 1 && p->y_row > 0 && p->y_row * sizeof(T) <= PAGE;
+    return p->rows <= FEW && p->y_column == 1 && p->y_row > 0 && p->y_row * sizeof(T) <= NEXT;
 }
 
 /* Copy: to[i * apart + j] = from[i * row + j * column]. */
