@@ -92,7 +92,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     host : Host, optional
         The host of kernels on a GPU, if they are for one.
     """
-    program, known, steps = lower(program, Options(further=host is not None), "parts", "fusion")
+    program, known, steps = lower(program, Options(further=host is not None, indices=host is None), "parts", "fusion")
     if not any(isinstance(step, Kernel) for step in steps):
         return
     sizes, before = _sizes(program, known.dims), dict[int, Before]()

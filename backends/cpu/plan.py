@@ -52,11 +52,14 @@ class When(NamedTuple):
         Elements of the largest value.
     work : int
         Work of the plan so far, in elements times instructions.
+    indices : bool
+        Whether the executor's kernels find the indices of extremes.
     """
 
     executor: Executor
     small: int
     work: int
+    indices: bool = False
 
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
@@ -141,7 +144,7 @@ def numpy_kernel(
 
 
 #: Compiled kernels from the first call on.
-ALWAYS = When(compiled_kernel, 0, 0)
+ALWAYS = When(compiled_kernel, 0, 0, indices=True)
 
 #: NumPy in blocks, without a compiler.
 BLOCKS = When(numpy_kernel, SMALL_FOR_BLOCKS, 0)
@@ -221,7 +224,7 @@ class KernelPlan(Plan):
     def _made_steps(self, values: list[Any]) -> list[CallStep | KernelStep]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
-            self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
+            self.steps = steps_of(self.program, self.implementation_of, self.when.executor, indices=self.when.indices)
             if sum(isinstance(step, KernelStep) for step in self.steps) > 1:
                 lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
         return self.steps

@@ -23,7 +23,7 @@ from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
 from optree.compile.fusion import Axes, Kernel
-from optree.compile.pipeline import lower
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import Sizes
@@ -167,6 +167,7 @@ def steps_of(
     executor: Executor | None = None,
     memory: Memory = HOST,
     is_atomic: bool = True,
+    indices: bool = False,
 ) -> list[CallStep | KernelStep]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
@@ -178,12 +179,14 @@ def steps_of(
         The memory of the arrays.
     is_atomic : bool
         Whether targets are as they were if a later step fails.
+    indices : bool
+        Whether the executor's kernels find the indices of extremes.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
     if executor is None:
         calls = {index: CallStep(program, index, each) for index, each in enumerate(implementations)}
         return _live(program, [[index] for index in calls], {}, calls, _of_one_type(program))
-    _, sizes, steps = lower(program, first="fusion", last="fusion")
+    _, sizes, steps = lower(program, Options(indices=indices), first="fusion", last="fusion")
     products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
     steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
     continued = [index for index, each in enumerate(implementations) if each.with_epilogue is not None]

@@ -256,18 +256,42 @@ class Printer:
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
         """The update of an accumulator by one element."""
+        if r.accumulator.replaces:
+            position = f"{self.elements_before()} + i{self.last}"
+            return self.replaced(r, (part, f"index{r.value}"), (self.reduced_element(r), position))
         return [f"{part} = {self.combine(r).format(part, self.reduced_element(r))};"]
 
+    def replaced(self, r: Reduction, old: tuple[str, str], new: tuple[str, str]) -> Lines:
+        """The update of an extreme and its index by a later one's, without a branch."""
+        known, later = f"o{r.value}", f"is_later{r.value}"
+        lines = [f"const {self.dialect.part_type(self.of_values(r))} {known} = {old[0]};"]
+        lines.append(f"const int {later} = {r.accumulator.replaces.format(known, new[0])};")
+        lines.append(f"{old[0]} = {later} ? {new[0]} : {known};")
+        return [*lines, f"{old[1]} = {later} ? {new[1]} : {old[1]};"]
+
+    def elements_before(self) -> str:
+        """The number of elements that precede those of the last inner loop, in C order."""
+        before = "0"
+        for axis in range(self.nest.outer, self.last):
+            before = f"({before} + i{axis}) * n{axis + 1}" if before != "0" else f"i{axis} * n{axis + 1}"
+        return before
+
     def reduced_element(self, r: Reduction) -> str:
-        """An element, converted to a reduction's dtype."""
-        name = self.name(r.argument)
-        return name if self.nest.dtype_of(r.argument) == r.dtype else self.dialect.converted(name, r.dtype)
+        """An element, converted to the dtype that a reduction accumulates."""
+        name, dtype = self.name(r.argument), self.of_values(r).dtype
+        return name if self.nest.dtype_of(r.argument) == dtype else self.dialect.converted(name, dtype)
 
     # Accumulators
 
+    def of_values(self, r: Reduction) -> Reduction:
+        """A reduction in the dtype that it accumulates: that of its elements, where an index is the result."""
+        return r._replace(dtype=self.nest.dtype_of(r.argument)) if r.accumulator.replaces else r
+
     def accumulators(self, r: Reduction) -> list[tuple[str, str, str]]:
         """The types, names and initial values of a reduction's accumulators."""
-        return [(self.dialect.type_of(accumulator_dtype(r)), f"r{r.value}", initial_value(r))]
+        given = self.of_values(r)
+        found = [(self.dialect.type_of(accumulator_dtype(given)), f"r{r.value}", initial_value(given))]
+        return [*found, *[(self.dialect.types["int64"], f"index{r.value}", "0")] * bool(r.accumulator.replaces)]
 
     def initialised(self, reductions: Sequence[Reduction]) -> Lines:
         """The accumulators' declarations and initial values."""
@@ -286,7 +310,7 @@ class Printer:
 
     def total(self, r: Reduction) -> str:
         """An accumulator's final value."""
-        return self.of_column(f"r{r.value}")
+        return self.of_column(f"{'index' if r.accumulator.replaces else 'r'}{r.value}")
 
     # Outer indices
 

@@ -122,6 +122,8 @@ class FusedKernel(ExecutableKernel):
         self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
         self._statements, numbering = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(numbering[i] for i in self.writes)
+        #: Whether its reductions' order is that of the axes: an index is the result of one.
+        self._is_ordered = any(isinstance(s, Reduction) and s.accumulator.replaces for s in self._statements)
         ops = (type(program.instructions[index].op) for index in kernel.instructions)
         foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
         #: The ops that are not op-tree's, with their kernel expressions.
@@ -235,7 +237,8 @@ class FusedKernel(ExecutableKernel):
         """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
         first = next((x for x, level in zip(strides, self._levels, strict=True) if level == "inner"), strides[-1])
         lead = strides[-1] if not self.reduced else first
-        order = sorted(axes, key=lambda axis: -abs(lead[axis]))
+        is_fixed = self._is_ordered and self.reduced.issuperset(axes)
+        order = axes if is_fixed else sorted(axes, key=lambda axis: -abs(lead[axis]))
         if self.reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self.reduced:
             return None
         return collapsed_axes([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
@@ -459,8 +462,7 @@ def _statements(
             continue
         op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
         numbering[first + index] = number
-        accumulator = op.accumulator_for(dtype) if isinstance(op, ReductionOperator) else None
-        if accumulator is not None:
+        if isinstance(op, ReductionOperator) and (accumulator := op.accumulator_for(program.type_of(inputs[0]).dtype)):
             stage = kernel.stages.get(inputs[0], 0)
             statements.append(Reduction(number, numbering[inputs[0]], accumulator, dtype, stage))
             continue

@@ -91,16 +91,22 @@ class Kernel:
         return "inner" if not self.reduced or along & self.reduced else "outer"
 
 
-def fuse(program: Program, sizes: Sizes) -> list[Kernel | Call]:
-    """The steps that run a program, in topological order."""
-    return _Fusion(program, sizes).run()
+def fuse(program: Program, sizes: Sizes, indices: bool = False) -> list[Kernel | Call]:
+    """The steps that run a program, in topological order.
+
+    Parameters
+    ----------
+    indices : bool
+        Whether kernels find the indices of extremes.
+    """
+    return _Fusion(program, sizes, indices).run()
 
 
 class _Fusion:
     """Greedy fusion: each instruction joins the latest kernel that it may, or starts a step."""
 
-    def __init__(self, program: Program, sizes: Sizes) -> None:
-        self.program, self.dims = program, sizes.dims
+    def __init__(self, program: Program, sizes: Sizes, indices: bool) -> None:
+        self.program, self.dims, self.indices = program, sizes.dims, indices
         self.first = len(program.leaves)
         self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
         self.needed = _needed(program, self.waits)
@@ -285,8 +291,13 @@ class _Fusion:
         axes = self._aligned(kernel, dims, (operand,))
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):
             return False
-        reduced = frozenset(axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None)
+        ordered = [axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None]
+        reduced = frozenset(ordered)
         if not reduced or (kernel.reduced and kernel.reduced != reduced):
+            return False
+        accumulator = op.accumulator_for(self.program.type_of(operand).dtype)
+        finds_index = accumulator is not None and bool(accumulator.replaces)
+        if finds_index and (not self.indices or ordered != sorted(ordered)):  # it is flat along the domain's axes
             return False
         outer = [None if i in op.axes(len(dims)) else axis for i, axis in enumerate(axes)]
         if not op.keepdims:

@@ -35,6 +35,8 @@ class Options(NamedTuple):
         Names of passes and rules to leave out.
     draws, further : bool
         A backend's choice of what `decompose` expands.
+    indices : bool
+        Whether a backend's kernels find the indices of extremes.
     """
 
     fixed: bool = False
@@ -42,6 +44,7 @@ class Options(NamedTuple):
     without: tuple[str, ...] = ()
     draws: bool = True
     further: bool = False
+    indices: bool = False
 
 
 class Fused(NamedTuple):
@@ -89,7 +92,7 @@ def _fused(program: Program, options: Options) -> Fused:
     sizes = Sizes(program)
     if len(program.instructions) > LONGEST:
         return Fused(program, sizes, [Call(index) for index in range(len(program.instructions))])
-    return Fused(program, sizes, fuse(program, sizes))
+    return Fused(program, sizes, fuse(program, sizes, options.indices))
 
 
 def _listing(given: Any, made: Program, options: Options) -> str:

@@ -35,6 +35,9 @@ from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable
 #: Maximum entries of the caches of dtypes.
 DTYPES = 64
 
+#: C's conjunction of bools: a mask, where ``&`` has GCC make 0 or 1 of each byte before.
+AND = "{1} ? {0} : 0"
+
 
 @cached("dtypes of sums", DTYPES)
 def sum_dtype(dtype: Any) -> np.dtype:
@@ -393,7 +396,7 @@ class Min(ExtremeOperator):
     numpy_names = (np.min, np.amin)
     start = "{highest}"
     further = "{1} < {0}"
-    of_bools = Accumulator("1", "{0} & {1}", absorbing="0")
+    of_bools = Accumulator("1", AND, absorbing="0")
 
 
 #: The bits of float16's infinity, as an integer.
@@ -408,13 +411,13 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
 
     Attributes
     ----------
-    extreme : callable
-        NumPy's function of the extreme itself.
+    extreme : type
+        The op of the extreme itself.
     nan : int
         Where nan is among 16-bit integers.
     """
 
-    extreme: ClassVar[Any]
+    extreme: ClassVar[type[ExtremeOperator]]
     nan: ClassVar[int]
     has_identity = False
     examples = (
@@ -426,6 +429,12 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
         (((),), {}),
         (((0, 3),), {"axis": 1}),
     )
+
+    def accumulator_for(self, dtype: np.dtype) -> Accumulator:
+        replaces = self.extreme.further
+        if is_floating(dtype):
+            replaces = f"{replaces} || ({{1}} != {{1}} && {{0}} == {{0}})"  # the first nan
+        return self.extreme.make().accumulator_for(dtype)._replace(replaces=replaces)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -460,7 +469,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
         if axis is None or axis in (-1, x.ndim - 1) or x.size < SMALL:
             return self.numpy(x, axis=axis, keepdims=keepdims)
         x = x.view(np.uint8) if x.dtype.kind == "b" else x
-        extreme = self.extreme(x, axis=axis, keepdims=True)
+        extreme = self.extreme.numpy(x, axis=axis, keepdims=True)
         is_found = x == extreme
         if np.any(extreme != extreme):
             is_found |= x != x
@@ -483,7 +492,7 @@ class ArgMax(ArgExtremeOperator):
 
     name = "argmax"
     numpy = np.argmax
-    extreme = staticmethod(np.max)
+    extreme = Max
     nan = 0x7FFF
 
 
@@ -492,7 +501,7 @@ class ArgMin(ArgExtremeOperator):
 
     name = "argmin"
     numpy = np.argmin
-    extreme = staticmethod(np.min)
+    extreme = Min
     nan = -0x8000
 
 
@@ -504,7 +513,7 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
     name = "all"
     numpy = np.all
-    accumulator = Accumulator("1", "{0} & {1}", absorbing="0")
+    accumulator = Accumulator("1", AND, absorbing="0")
     examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
 

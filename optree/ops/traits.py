@@ -264,6 +264,9 @@ class Accumulator(NamedTuple):
         of ``{0}``, the accumulator, ``{1}``, the value that it is relative to, and ``{2}``, the other. A kernel may
         then add up elements while it still reduces that value (online softmax). Where some elements are left out by
         that value, ``{3}`` is the sum of all of them, another reduction. Or empty.
+    replaces : str
+        Of an extreme whose index is the result, flat in C order: the condition on which ``{1}``, a later element,
+        replaces ``{0}``. The other expressions are of the elements' own dtype. Or empty.
     """
 
     start: str
@@ -273,6 +276,7 @@ class Accumulator(NamedTuple):
     of_numbers: str = ""
     absorbing: str = ""
     rescaled: str = ""
+    replaces: str = ""
 
 
 class ReductionOperator(AxisOperator, UnaryOperator):

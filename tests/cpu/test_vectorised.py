@@ -178,6 +178,15 @@ def test_the_loop_of_an_idiom_of_integers_is_in_vectors(dtype: str, tmp_path: Pa
     assert not scalar_loops(in_one_file(kernels), tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"])
+def test_the_searches_for_extremes_are_in_vectors(dtype: str, tmp_path: Path) -> None:
+    x = TensorType(dtype, (1024, 1024))("x")
+    for axis in (None, 0, 1):
+        (text,) = source(np.argmin(x, axis=axis))
+        plain = text.replace("#pragma omp simd\n", "#pragma of a loop that accumulates nothing\n")
+        assert not scalar_loops(text if axis == 0 else plain, tmp_path)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_loops_of_extremes_of_columns_are_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (1024, 1024))("x")

@@ -96,6 +96,13 @@ def test_special_values(printed, name):
         check(printed, *both(lambda be: REDUCTIONS[name](be, be.array(SPECIAL), be.array(v)).asnumpyarray()))
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_indices_of_extremes(printed, axis):
+    for x in (SPECIAL, SPECIAL.T, np.abs(SPECIAL) > 1):
+        check(printed, *both(lambda be, x=x: np.argmax(be.array(x, x.dtype), axis=axis).asnumpyarray()))
+        check(printed, *both(lambda be, x=x: np.argmin(be.array(x, x.dtype), axis=axis).asnumpyarray()))
+
+
 def test_random_numbers_are_the_same(printed):
     ours, numpys = both(lambda be: (be.rand((5, 7)) * 2).asnumpyarray())
     assert any("philox" in text for text in printed)

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
+from backends.cpu.codegen.searches import FIRST_BUT, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.dialect import (
@@ -23,6 +24,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.dtypes import is_narrow
 from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
@@ -118,20 +120,26 @@ def source(nest: LoopNest) -> str:
     head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + (narrow_functions(narrow) if narrow else "")
     transposes = transpose_functions(nest) if nest.across >= 0 else []
     head += FMOD * any("fmod(" in made.expression for made in nest.statements if isinstance(made, Statement))
-    return "\n".join([head, *transposes, *functions_called(nest, C), *printer.joins(), *functions, ""])
+    called = [*functions_called(nest, C), *printer.searches(), *printer.joins()]
+    return "\n".join([head, *transposes, *called, *functions, ""])
 
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
-    """Whether vectors of 512 bits pay: for functions and halves in elementwise loops."""
+    """Whether vectors of 512 bits pay: for functions and halves elementwise; for bytes and indices, reduced."""
+    if nest.reductions:
+        of_bytes = all(dtype.itemsize == 1 for dtype in nest.reads)
+        are_exact = not any(r.accumulator.sums for r in nest.reductions)
+        return are_exact and (of_bytes or any(r.accumulator.replaces for r in nest.reductions))
     calls = any(VECTOR_CALL.search(made.expression) for made in nest.statements if isinstance(made, Statement))
-    return not nest.reductions and (calls or "float16" in narrow_dtypes(nest))
+    return calls or "float16" in narrow_dtypes(nest)
 
 
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     """The scratch arrays of a nest: letter and value, and the bytes of an element (for columns, of a tile of them).
 
     ``w`` caches a value at each inner index between stages; ``q`` has an
-    accumulator for each part of a split nest.
+    accumulator for each part of a split nest, and ``d`` its index, where that is
+    the result.
     """
     found = [
         ("w", value, compute_dtype(nest.dtype_of(value)).itemsize)
@@ -139,14 +147,18 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
         for value in stage.stores
     ]
     if nest.split:
-        found += [("q", r.value, accumulator_dtype(r).itemsize) for r in nest.reductions]
+        given = [nest.dtype_of(r.argument) if r.accumulator.replaces else r.dtype for r in nest.reductions]
+        parts = [r._replace(dtype=dtype) for r, dtype in zip(nest.reductions, given, strict=True)]
+        found += [("q", r.value, accumulator_dtype(r).itemsize) for r in parts]
+        found += [("d", r.value, 8) for r in parts if r.accumulator.replaces]
     tile = tile_of(nest) if nest.columns else 1
     return [(letter, value, size * tile) for letter, value, size in found]
 
 
 def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
     """The bytes of each scratch array of one thread, for loops of these sizes."""
-    elements = {"w": prod(sizes[nest.outer :]), "q": MAX_PARTS[nest.columns]}
+    parts = MAX_PARTS[nest.columns]
+    elements = {"w": prod(sizes[nest.outer :]), "q": parts, "d": parts}
     return [elements[letter] * size for letter, _, size in scratch_arrays(nest)]
 
 
@@ -263,7 +275,8 @@ class CPrinter(Printer):
 
     def scratch_pointers(self, thread: str = "") -> Lines:
         """The scratch arrays, of each thread or shared."""
-        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in self.nest.reductions}
+        reductions = map(self.of_values, self.nest.reductions)
+        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in reductions}
         lines = []
         for i, (letter, value, _) in enumerate(self.scratch):
             type = accumulators_types[value] if letter == "q" else self.type_of(value)
@@ -339,31 +352,54 @@ class CPrinter(Printer):
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
+        if self.column and r.accumulator.replaces:
+            new = self.reduced_element(r), f"({self.index_type(r)})(i - b)"
+            return self.replaced(r, (part, f"at{r.value}[j]"), new)
         if self.column and r.accumulator.of_numbers:  # loaded first, or GCC makes a branch of the store
             old = f"o{r.value}"
             combined = self.combine(r).format(old, self.reduced_element(r))
             return [f"const {self.part_type(r)} {old} = {part};", f"{part} = {combined};"]
+        element, lines = self.reduced_element(r), Lines()
+        if r.accumulator.replaces and not self.is_loaded(r):
+            lines.append(f"elements{r.value}[i - b] = {element};")
         if not self.has_flag(r):
-            return super().accumulated(r, part)
-        element = self.reduced_element(r)
+            return [*lines, f"{part} = {self.combine(r).format(part, element)};"]
         flag = self.of_column(f"f{r.value}")
-        return [f"{part} = {r.accumulator.of_numbers.format(part, element)};", f"{flag} |= {element} != {element};"]
+        lines.append(f"{part} = {r.accumulator.of_numbers.format(part, element)};")
+        return [*lines, f"{flag} |= {element} != {element};"]
+
+    def index_type(self, r: Reduction) -> str:
+        """The type of an index within a block, of the size of elements."""
+        return f"uint{8 * self.part_dtype(r).itemsize}_t"
+
+    def is_loaded(self, r: Reduction) -> bool:
+        """Whether the elements of a row are those of an array, as they are."""
+        array, is_read = r.argument, r.argument < len(self.nest.reads) - self.nest.flat_indices
+        is_row = is_read and not self.column and self.nest.vector_strides[array] == 1
+        return is_row and self.nest.levels[array] == "inner" and not is_narrow(self.nest.reads[array])
 
     def has_flag(self, r: Reduction) -> bool:
         """Whether numbers alone are compared, and a flag says that there is nan: not of columns, each with a flag."""
         return bool(r.accumulator.of_numbers) and not self.column
 
     def parts(self, stage: Stage) -> Lines:
-        """Partial accumulators of a block; for comparisons of numbers alone, with a flag for nan."""
-        found = [(self.part_type(r), f"p{r.value}", initial_value(r)) for r in stage.reductions]
+        """Partial accumulators of a block; for comparisons of numbers alone, with a flag for nan.
+
+        Where an index is the result, also that of each column, or the elements, if they are not an array's.
+        """
+        found = [(self.part_type(r), f"p{r.value}", initial_value(self.of_values(r))) for r in stage.reductions]
         flags = [("int", f"f{r.value}", "0") for r in stage.reductions if self.has_flag(r)]
-        return self.variables([*found, *flags])
+        sought = [r for r in stage.reductions if r.accumulator.replaces and not self.is_loaded(r)]
+        if self.column:
+            return self.variables([*found, *flags, *((self.index_type(r), f"at{r.value}", "0") for r in sought)])
+        elements = [f"{self.part_type(r)} elements{r.value}[{self.block(stage)}];" for r in sought]
+        return [*self.variables([*found, *flags]), *elements]
 
     def part_dtype(self, r: Reduction) -> np.dtype:
         """The dtype of a partial accumulator: int32 for a sum of narrow integers, which a block's does not overflow."""
         given = self.nest.dtype_of(r.argument)
         is_small = r.accumulator.sums and given.kind in "biu" and given.itemsize <= 2
-        return np.dtype("int32") if is_small else compute_dtype(r.dtype)
+        return np.dtype("int32") if is_small else compute_dtype(self.of_values(r).dtype)
 
     def part_type(self, r: Reduction) -> str:
         return self.dialect.read_type(self.part_dtype(r))
@@ -378,9 +414,22 @@ class CPrinter(Printer):
         compensation = [("double", f"k{r.value}", "0")] if self._is_compensated(r) else []
         return [*super().accumulators(r), *compensation]
 
-    def accumulated_part(self, r: Reduction, part: str) -> Lines:
+    def accumulated_block(self, r: Reduction) -> Lines:
+        """The update of an accumulator by that of a block."""
+        part, before = self.of_column(f"p{r.value}"), f"{self.elements_before()} + b"
+        if not r.accumulator.replaces or self.column:
+            return self.accumulated_part(r, part, f"{before} + at{r.value}[j]")
+        total, elements = f"r{r.value}", f"y{r.argument} + b" if self.is_loaded(r) else f"elements{r.value}"
+        name = f"{self.part_dtype(r)}({elements}, {part}, e - b)"
+        found = f"({part} != {part} ? first_nan_of_{name} : first_{name})" if self.has_flag(r) else f"first_{name}"
+        lines = [f"{total} = {part};", f"index{r.value} = {before} + {found};"]
+        return [f"if ({r.accumulator.replaces.format(total, part)})", *braced(lines)]
+
+    def accumulated_part(self, r: Reduction, part: str, index: str = "") -> Lines:
         """The update of an accumulator by a partial one, compensated (Neumaier) where it is a sum of float64."""
         total, k, u = self.of_column(f"r{r.value}"), self.of_column(f"k{r.value}"), f"u{r.value}"
+        if r.accumulator.replaces:
+            return self.replaced(r, (total, self.of_column(f"index{r.value}")), (part, index))
         combined = r.accumulator.combine.format(total, part)
         if not self._is_compensated(r):
             return [f"{total} = {combined};"]
@@ -392,7 +441,7 @@ class CPrinter(Printer):
 
     def total(self, r: Reduction) -> str:
         """An accumulator's final value; an infinite or nan sum has no compensation."""
-        total, k = self.of_column(f"r{r.value}"), self.of_column(f"k{r.value}")
+        total, k = super().total(r), self.of_column(f"k{r.value}")
         return f"({k} - {k} == 0 ? {total} + {k} : {total})" if self._is_compensated(r) else total
 
     @staticmethod
@@ -407,10 +456,18 @@ class CPrinter(Printer):
             if not r.accumulator.sums and not self.column:
                 combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
                 lines.append(
-                    f"#pragma omp declare reduction(join{r.value} : {self.dialect.part_type(r)} : omp_out = {combined})"
-                    f" initializer(omp_priv = {initial_value(r)})"
+                    f"#pragma omp declare reduction(join{r.value} : {self.part_type(r)} : omp_out = {combined})"
+                    f" initializer(omp_priv = {initial_value(self.of_values(r))})"
                 )
         return lines
+
+    def searches(self) -> Lines:
+        """The functions that find the index of an extreme in a row."""
+        sought = [r for r in self.nest.reductions if r.accumulator.replaces and not self.column]
+        dtypes = {self.part_dtype(r): self.part_type(r) for r in sought}
+        functions = [line for dtype, type in dtypes.items() for line in first_function(dtype, type)]
+        are_bools = any(self.finds_bool(stage) for stage in self.stages if stage.reductions and not self.column)
+        return [*functions, *FIRST_BUT.splitlines() * are_bools]
 
     # Elementwise nests
 
@@ -500,9 +557,7 @@ class CPrinter(Printer):
         nest, last = self.nest, self.last
         axes = range(nest.outer, last)
         bounds = {axis: ("0", f"n{axis}") for axis in range(nest.outer, nest.rank)} | {nest.outer: (start, end)}
-        lines, before = self.stage_pointers(stage, axes), "0"
-        for axis in axes:
-            before = f"({before} + i{axis}) * n{axis + 1}" if before != "0" else f"i{axis} * n{axis + 1}"
+        lines, before = self.stage_pointers(stage, axes), self.elements_before()
         for value in sorted({*stage.loads, *stage.stores}):
             moved = "" if before == "0" else f" + {before}{self.tile}"
             lines.append(f"{self.type_of(value)} *const {'h' if self.column else 'g'}{value} = w{value}{moved};")
@@ -512,12 +567,8 @@ class CPrinter(Printer):
 
     def blocks(self, stage: Stage, start: str, end: str, lines: Lines) -> Lines:
         """The last inner loop in blocks, whose partial accumulators join the others."""
-        block, part = self.block(stage), self.of_column("p{}")
-        joined = [
-            line
-            for r in stage.reductions
-            for line in (*self.with_nan(r), *self.accumulated_part(r, part.format(r.value)))
-        ]
+        block = self.block(stage)
+        joined = [line for r in stage.reductions for line in (*self.with_nan(r), *self.accumulated_block(r))]
         first = f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
         body = [first, *self.parts(stage), *lines, *self.each_column(joined)]
         if decided := self.decided(stage):
@@ -528,8 +579,8 @@ class CPrinter(Printer):
         """The elements of a block of the last inner loop."""
         if self.counts_bytes(stage):
             return COUNT_BLOCK
-        sums = self.nest.columns or any(r.accumulator.sums for r in stage.reductions)
-        if sums:
+        are_cached = any(r.accumulator.replaces and not self.is_loaded(r) for r in stage.reductions)
+        if self.nest.columns or are_cached or any(r.accumulator.sums for r in stage.reductions):
             return SUM_BLOCKS[self.nest.columns]
         return DECIDING_BLOCK if self.decided(stage) else EXTREMES_BLOCK
 
@@ -549,6 +600,8 @@ class CPrinter(Printer):
         body = braced(self.at_element(stage, "y", "i"))
         if not stage.reductions:
             return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
+        if self.finds_bool(stage):
+            return self.first_bool(stage.reductions[0], start, end)
         names = [(r, "+" if r.accumulator.sums else f"join{r.value}") for r in stage.reductions]
         joins = [f" reduction({join} : p{r.value})" for r, join in names]
         joins += [f" reduction(| : f{r.value})" for r in stage.reductions if r.accumulator.of_numbers]
@@ -556,6 +609,20 @@ class CPrinter(Printer):
         if self.is_light(stage) or self.counts_bytes(stage):
             lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
         return self.blocks(stage, start, end, lines)
+
+    def finds_bool(self, stage: Stage) -> bool:
+        """Whether all that a stage does is to find the first of an array's bools that is true, or false."""
+        (r, *others), writes = stage.reductions, stage.writes or stage.stores
+        is_bool = r.accumulator.replaces and self.nest.dtype_of(r.argument) == np.bool_ and self.is_loaded(r)
+        return bool(is_bool) and not (others or writes)
+
+    def first_bool(self, r: Reduction, start: str, end: str) -> Lines:
+        """The search of a row of bools."""
+        none = "0" if r.accumulator.absorbing == "1" else "0x0101010101010101"
+        found = f"const int64_t i = {start} + first_but(y{r.argument} + {start}, {end} - {start}, {none});"
+        lines = [f"r{r.value} = {r.accumulator.absorbing};", f"index{r.value} = {self.elements_before()} + i;"]
+        is_first = f"if (i < {end} && r{r.value} != {r.accumulator.absorbing})"
+        return [found, is_first, *braced(lines)]
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
@@ -637,7 +704,9 @@ class CPrinter(Printer):
                 f"shared({name}, &given{number}, parts, {self.threads()});",
             ]
             joined = [
-                line for r in stage.reductions for line in self.accumulated_part(r, f"q{r.value}{self.part_index()}")
+                line
+                for r in stage.reductions
+                for line in self.accumulated_part(r, f"q{r.value}{self.part_index()}", f"d{r.value}{self.part_index()}")
             ]
             body += ["for (int64_t k = 0; k < parts; k++)", *braced(self.each_column(joined))] if joined else []
         body += self.outer(len(self.stages))
@@ -656,7 +725,10 @@ class CPrinter(Printer):
         """A range of a stage's parts, whose accumulators are stored in `q`."""
         n = f"n{self.nest.outer}"
         end = f"const int64_t stop = (k + 1) * size < {n} ? (k + 1) * size : {n};"
-        ended = [f"q{r.value}{self.part_index()} = {self.total(r)};" for r in stage.reductions]
+        at, sought = self.part_index(), [r for r in stage.reductions if r.accumulator.replaces]
+        ended = [f"d{r.value}{at} = {self.total(r)};" for r in sought]
+        totals = [self.of_column(f"r{r.value}") if r in sought else self.total(r) for r in stage.reductions]
+        ended += [f"q{r.value}{at} = {total};" for r, total in zip(stage.reductions, totals, strict=True)]
         body = [
             *self.initialised(stage.reductions),
             end,

@@ -1,0 +1,78 @@
+"""C functions that find the first extreme among elements of which it is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backends.execution.dialect import Lines
+from optree.dtypes import is_floating
+
+#: The elements that are searched at once, as an index of 8 bits counts.
+SEARCHED = 256
+
+#: The first element that equals another. Indices have the size of elements, so that vectors have as many of both.
+FIRST = f"""
+static inline int64_t first_{{name}}(const {{type}} *x, {{type}} value, int64_t n)
+{{{{
+    for (int64_t start = 0; start < n; start += {SEARCHED}) {{{{
+        const {{counter}} m = n - start < {SEARCHED} ? ({{counter}})(n - start) : {SEARCHED};
+        const {{type}} *const y = x + start;
+        {{index}} at = ({{index}})(m - 1);
+        #pragma omp simd reduction(min : at)
+        for ({{counter}} j = 0; j < m; j++) {{{{
+            const {{index}} here = {{is_found}} ? ({{index}})j : ({{index}})(m - 1);
+            at = here < at ? here : at;
+        }}}}
+        const {{counter}} j = at;
+        if ({{is_found}})
+            return start + at;
+    }}}}
+    return 0;
+}}}}
+"""
+
+#: The first of bools that differs from those of a word; `n` if none does.
+FIRST_BUT = """
+#define IS_LITTLE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+
+static inline int64_t first_but(const uint8_t *x, int64_t n, uint64_t word)
+{
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        uint64_t words[8], differs = 0;
+        __builtin_memcpy(words, x + i, 64);
+        if (words[0] != word)
+            break;
+        for (int j = 0; j < 8; j++)
+            differs |= words[j] ^ word;
+        if (differs)
+            break;
+    }
+    for (; i + 8 <= n; i += 8) {
+        uint64_t bytes;
+        __builtin_memcpy(&bytes, x + i, 8);
+        bytes ^= word;
+        if (bytes)
+            return i + (IS_LITTLE ? __builtin_ctzll(bytes) : __builtin_clzll(bytes)) / 8;
+    }
+    while (i < n && x[i] == (uint8_t)word)
+        i++;
+    return i;
+}
+"""
+
+
+def first_function(dtype: np.dtype, type: str) -> Lines:
+    """The functions that find an element of a dtype in an array of a C type, by the dtype's name; or a nan."""
+    bits = 8 * dtype.itemsize
+    counter = "int64_t" if bits == 64 else "int32_t"
+    conditions = {str(dtype): "y[j] == value"}
+    if is_floating(dtype):
+        conditions[f"nan_of_{dtype}"] = "y[j] != y[j]"
+    return [
+        line
+        for name, is_found in conditions.items()
+        for line in FIRST.format(
+            name=name, type=type, index=f"uint{bits}_t", is_found=is_found, counter=counter
+        ).splitlines()
+    ]
