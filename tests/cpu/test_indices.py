@@ -102,6 +102,20 @@ def test_an_extreme_is_found_wherever_it_is(be: Any, dtype: str) -> None:
                     assert function(be.array(x, dtype)).asnumpyarray() == place
 
 
+@pytest.mark.parametrize("shape", [(40_000,), (300, 500), (2, LARGE)])
+def test_any_byte_of_a_bool_but_0_is_true(be: Any, shape: Any) -> None:
+    for true in (2, 255):
+        ones = np.random.default_rng(5).random(shape) < 0.99
+        for is_true in (ones, ~ones):
+            t = be.adopt((is_true * np.uint8(true)).view(np.bool_))
+            for axis in (None, 0, len(shape) - 1):
+                for function in (np.argmax, np.argmin):
+                    wanted = function(is_true, axis=axis)
+                    np.testing.assert_array_equal(function(t, axis=axis).asnumpyarray(), wanted)
+                    beside = function(t, axis=axis) + np.max(t, axis=axis)  # the search is not all of its stage
+                    np.testing.assert_array_equal(beside.asnumpyarray(), wanted + np.max(is_true, axis=axis))
+
+
 VIEWS = {
     "transposed": lambda x: x.transpose(2, 1, 0),
     "flipped": lambda x: x[::-1, :, ::-1],
@@ -184,7 +198,7 @@ def test_a_million_bools_are_not_shared() -> None:
         patch.setattr(printer, "source", kept)
         for dtype in ("bool", "float32"):
             (text,) = source(np.argmax(TensorType(dtype, (1024, 1024))("x")))
-            assert ("first_but" in text) == (dtype == "bool")
+            assert ("first_of_bools" in text) == (dtype == "bool")
     assert [runtime.is_parallel(nest, (1 << 20,)) for nest in nests] == [False, True]
 
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
-from backends.cpu.codegen.searches import FIRST_BUT, first_function
+from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.dialect import (
@@ -463,11 +463,12 @@ class CPrinter(Printer):
 
     def searches(self) -> Lines:
         """The functions that find the index of an extreme in a row."""
-        sought = [r for r in self.nest.reductions if r.accumulator.replaces and not self.column]
+        stages = [] if self.column else [stage for stage in self.stages if stage.reductions]
+        of_bools = [stage for stage in stages if self.finds_bool(stage)]
+        sought = [r for stage in stages if stage not in of_bools for r in stage.reductions if r.accumulator.replaces]
         dtypes = {self.part_dtype(r): self.part_type(r) for r in sought}
         functions = [line for dtype, type in dtypes.items() for line in first_function(dtype, type)]
-        are_bools = any(self.finds_bool(stage) for stage in self.stages if stage.reductions and not self.column)
-        return [*functions, *FIRST_BUT.splitlines() * are_bools]
+        return [*functions, *FIRST_OF_BOOLS.splitlines() * bool(of_bools)]
 
     # Elementwise nests
 

@@ -31,31 +31,30 @@ static inline int64_t first_{{name}}(const {{type}} *x, {{type}} value, int64_t 
 }}}}
 """
 
-#: The first of bools that differs from those of a word; `n` if none does.
-FIRST_BUT = """
+#: The first of bools that is true, or false; `n` if none is. Any byte but 0 is true, as of a mask of 255s.
+FIRST_OF_BOOLS = """
 #define IS_LITTLE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
 
-static inline int64_t first_but(const uint8_t *x, int64_t n, uint64_t word)
+static inline int64_t first_of_bools(const uint8_t *x, int64_t n, int is_true)
 {
+    const uint64_t low = 0x7f7f7f7f7f7f7f7f, high = ~low, ones = high >> 7;
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
-        uint64_t words[8], differs = 0;
+        uint64_t words[8], found = 0;
         __builtin_memcpy(words, x + i, 64);
-        if (words[0] != word)
-            break;
         for (int j = 0; j < 8; j++)
-            differs |= words[j] ^ word;
-        if (differs)
+            found |= is_true ? words[j] : (words[j] - ones) & ~words[j];
+        if (found & (is_true ? ~(uint64_t)0 : high))
             break;
     }
     for (; i + 8 <= n; i += 8) {
         uint64_t bytes;
         __builtin_memcpy(&bytes, x + i, 8);
-        bytes ^= word;
+        bytes = ((((bytes & low) + low) | bytes) ^ (is_true ? 0 : high)) & high;
         if (bytes)
             return i + (IS_LITTLE ? __builtin_ctzll(bytes) : __builtin_clzll(bytes)) / 8;
     }
-    while (i < n && x[i] == (uint8_t)word)
+    while (i < n && (x[i] != 0) != is_true)
         i++;
     return i;
 }
@@ -66,7 +65,7 @@ def first_function(dtype: np.dtype, type: str) -> Lines:
     """The functions that find an element of a dtype in an array of a C type, by the dtype's name; or a nan."""
     bits = 8 * dtype.itemsize
     counter = "int64_t" if bits == 64 else "int32_t"
-    conditions = {str(dtype): "y[j] == value"}
+    conditions = {str(dtype): "(y[j] != 0) == value" if dtype == np.bool_ else "y[j] == value"}
     if is_floating(dtype):
         conditions[f"nan_of_{dtype}"] = "y[j] != y[j]"
     return [
