@@ -19,7 +19,7 @@ from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
 from backends.cpu.products import Products
 from backends.cpu.workers import share_address
-from backends.execution.executor import quietly, runnable, steps_of, steps_text
+from backends.execution.executor import Executor, quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
@@ -56,7 +56,7 @@ class CPUBackend(Backend):
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
-        optional = When(self._optional, 0, 0 if jit == "always" else WORK, indices=True)
+        optional = When(Executor(self._optional, finds_indices=True), 0, 0 if jit == "always" else WORK)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
         if "logging" in sys.modules:  # else there is no handler
             _log_once(self.info())
@@ -161,7 +161,7 @@ class CPUBackend(Backend):
     @property
     def lowering(self) -> Options:
         # NumPy draws numbers faster in blocks than one by one.
-        return Options(draws=self.compiler is not None, indices=self.when.indices)
+        return Options(draws=self.compiler is not None, indices=self.when.executor.finds_indices)
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
@@ -191,8 +191,7 @@ class CPUBackend(Backend):
         fusable = self._for_kernels(program)
         lowered, executor = (program, None) if fusable is None else (fusable, self.when.executor)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        steps = steps_of(lowered, self._implementations(lowered, True), executor, indices=self.when.indices)
-        return planned_steps(lowered, steps, constants)
+        return planned_steps(lowered, steps_of(lowered, self._implementations(lowered, True), executor), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
@@ -200,8 +199,7 @@ class CPUBackend(Backend):
         lowered, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))
         if lowered is None:
             return steps_text(program, calls)
-        implementations, when = self._implementations(lowered, False), self.when
-        kernels = steps_text(lowered, steps_of(lowered, implementations, when.executor, indices=when.indices))
+        kernels = steps_text(lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor))
         if not self.when.work and not self.when.small:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"

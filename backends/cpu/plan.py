@@ -47,19 +47,16 @@ class When(NamedTuple):
 
     Attributes
     ----------
-    executor : callable
+    executor : Executor
     small : int
         Elements of the largest value.
     work : int
         Work of the plan so far, in elements times instructions.
-    indices : bool
-        Whether the executor's kernels find the indices of extremes.
     """
 
     executor: Executor
     small: int
     work: int
-    indices: bool = False
 
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
@@ -144,10 +141,10 @@ def numpy_kernel(
 
 
 #: Compiled kernels from the first call on.
-ALWAYS = When(compiled_kernel, 0, 0, indices=True)
+ALWAYS = When(Executor(compiled_kernel, finds_indices=True), 0, 0)
 
 #: NumPy in blocks, without a compiler.
-BLOCKS = When(numpy_kernel, SMALL_FOR_BLOCKS, 0)
+BLOCKS = When(Executor(numpy_kernel), SMALL_FOR_BLOCKS, 0)
 
 
 class KernelPlan(Plan):
@@ -224,7 +221,7 @@ class KernelPlan(Plan):
     def _made_steps(self, values: list[Any]) -> list[CallStep | KernelStep]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
-            self.steps = steps_of(self.program, self.implementation_of, self.when.executor, indices=self.when.indices)
+            self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
             if sum(isinstance(step, KernelStep) for step in self.steps) > 1:
                 lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
         return self.steps

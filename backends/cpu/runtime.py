@@ -16,7 +16,7 @@ from backends.cpu.entry import KernelEntry, enter
 from backends.cpu.workers import Length, share_address
 from backends.execution.memory import LINE, Memory
 from backends.execution.specialize import Layout
-from optree.compile.loopnest import LoopNest, Reduction
+from optree.compile.loopnest import LoopNest
 from optree.settings import thread_count
 
 
@@ -97,8 +97,7 @@ def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
 
     A vector has four times as many bytes as other numbers. Elementwise loops are limited by memory, and gain nothing.
     """
-    made = (s for s in nest.statements if not (isinstance(s, Reduction) and s.accumulator.replaces))  # by an index
-    values = (*nest.reads, *(statement.dtype for statement in made))
+    values = (*nest.reads, *(statement.dtype for statement in nest.statements))
     of_bytes = bool(nest.reductions) and all(dtype.itemsize == 1 for dtype in values)
     return prod(sizes) * nest.cost >= c.PARALLEL_WORK << 2 * of_bytes
 

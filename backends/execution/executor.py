@@ -29,6 +29,7 @@ from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
+from optree.records import NamedTuple
 from optree.tree.types import TensorType
 
 #: Maximum entries of a step's cache of fast calls, by shapes, and the maximum layouts of each.
@@ -138,9 +139,20 @@ class ExecutableKernel:
         return sizes
 
 
-#: From a program, a kernel, the program's sizes and its instructions' implementations to the executable kernel; None
-#: if the executor does not run it.
-Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
+class Executor(NamedTuple):
+    """An executor of kernels.
+
+    Attributes
+    ----------
+    executable : callable
+        From a program, a kernel, the program's sizes and its instructions' implementations to the executable kernel;
+        None if the executor does not run it.
+    finds_indices : bool
+        Whether its kernels find the indices of extremes.
+    """
+
+    executable: Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
+    finds_indices: bool = False
 
 
 class _Quiet(threading.local):
@@ -167,26 +179,23 @@ def steps_of(
     executor: Executor | None = None,
     memory: Memory = HOST,
     is_atomic: bool = True,
-    indices: bool = False,
 ) -> list[CallStep | KernelStep]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
     Parameters
     ----------
-    executor : callable, optional
-        It runs kernels. Without it, and where it declines, each instruction is a call.
+    executor : Executor, optional
+        Without it, and where it declines, each instruction is a call.
     memory : Memory
         The memory of the arrays.
     is_atomic : bool
         Whether targets are as they were if a later step fails.
-    indices : bool
-        Whether the executor's kernels find the indices of extremes.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
     if executor is None:
         calls = {index: CallStep(program, index, each) for index, each in enumerate(implementations)}
         return _live(program, [[index] for index in calls], {}, calls, _of_one_type(program))
-    _, sizes, steps = lower(program, Options(indices=indices), first="fusion", last="fusion")
+    _, sizes, steps = lower(program, Options(indices=executor.finds_indices), first="fusion", last="fusion")
     products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
     steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
     continued = [index for index, each in enumerate(implementations) if each.with_epilogue is not None]
@@ -201,8 +210,9 @@ def steps_of(
     groups: list[Sequence[int]] = []  # the instructions of each step
     kernels: dict[int, ExecutableKernel] = {}
     for step in steps:
-        kernel = executor(program, step, sizes, implementations.__getitem__) if isinstance(step, Kernel) else None
-        instructions, before = step.instructions, earlier.get(step.instructions[-1])
+        kernel, instructions, before = None, step.instructions, earlier.get(step.instructions[-1])
+        if isinstance(step, Kernel):
+            kernel = executor.executable(program, step, sizes, implementations.__getitem__)
         if before is not None:
             whole = None if kernel is None else before.continued(program, implementations, kernel)
             if whole is None:

@@ -264,7 +264,7 @@ class Printer:
     def replaced(self, r: Reduction, old: tuple[str, str], new: tuple[str, str]) -> Lines:
         """The update of an extreme and its index by a later one's, without a branch."""
         known, later = f"o{r.value}", f"is_later{r.value}"
-        lines = [f"const {self.dialect.part_type(self.of_values(r))} {known} = {old[0]};"]
+        lines = [f"const {self.dialect.part_type(r)} {known} = {old[0]};"]
         lines.append(f"const int {later} = {r.accumulator.replaces.format(known, new[0])};")
         lines.append(f"{old[0]} = {later} ? {new[0]} : {known};")
         return [*lines, f"{old[1]} = {later} ? {new[1]} : {old[1]};"]
@@ -278,20 +278,16 @@ class Printer:
 
     def reduced_element(self, r: Reduction) -> str:
         """An element, converted to the dtype that a reduction accumulates."""
-        name, dtype = self.name(r.argument), self.of_values(r).dtype
+        name, dtype = self.name(r.argument), r.dtype
         return name if self.nest.dtype_of(r.argument) == dtype else self.dialect.converted(name, dtype)
 
     # Accumulators
 
-    def of_values(self, r: Reduction) -> Reduction:
-        """A reduction in the dtype that it accumulates: that of its elements, where an index is the result."""
-        return r._replace(dtype=self.nest.dtype_of(r.argument)) if r.accumulator.replaces else r
-
     def accumulators(self, r: Reduction) -> list[tuple[str, str, str]]:
         """The types, names and initial values of a reduction's accumulators."""
-        given = self.of_values(r)
-        found = [(self.dialect.type_of(accumulator_dtype(given)), f"r{r.value}", initial_value(given))]
-        return [*found, *[(self.dialect.types["int64"], f"index{r.value}", "0")] * bool(r.accumulator.replaces)]
+        index = (self.dialect.types["int64"], f"index{r.value}", "0")
+        extreme = (self.dialect.type_of(accumulator_dtype(r)), f"r{r.value}", initial_value(r))
+        return [extreme, index] if r.accumulator.replaces else [extreme]
 
     def initialised(self, reductions: Sequence[Reduction]) -> Lines:
         """The accumulators' declarations and initial values."""
@@ -340,7 +336,7 @@ class Printer:
             real = "float" if self.accumulators(r)[0][0] == "float" else "double"
             count = " * ".join(f"({real})n{axis}" for axis in range(nest.outer, nest.rank))
             value = f"({r.accumulator.finish.format(self.total(r), count=f'({count})')})"
-            lines.append(f"{self.declared(r.value)} = {self.dialect.converted(value, r.dtype)};")
+            lines.append(f"{self.declared(r.value)} = {self.dialect.converted(value, r.result)};")
         lines += [line for statement in statements for line in self.assigned(statement)]
         if stores:
             lines += self.by_one_thread(

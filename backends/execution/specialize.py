@@ -462,10 +462,12 @@ def _statements(
             continue
         op, dtype, inputs = instruction.op, instruction.type.dtype, list(instruction.inputs)
         numbering[first + index] = number
-        if isinstance(op, ReductionOperator) and (accumulator := op.accumulator_for(program.type_of(inputs[0]).dtype)):
-            stage = kernel.stages.get(inputs[0], 0)
-            statements.append(Reduction(number, numbering[inputs[0]], accumulator, dtype, stage))
-            continue
+        if isinstance(op, ReductionOperator):
+            given, stage = program.type_of(inputs[0]).dtype, kernel.stages.get(inputs[0], 0)
+            if accumulator := op.accumulator_for(given):
+                of = given if accumulator.replaces else dtype
+                statements.append(Reduction(number, numbering[inputs[0]], accumulator, of, stage))
+                continue
         level, stage = kernel.level(first + index), kernel.stages[first + index]
         if op.moves_axes:
             statements.append(Statement(number, "{0}", (numbering[inputs[0]],), (dtype,), dtype, level, stage))

@@ -15,7 +15,7 @@ import numpy as np
 from backends.backend import Backend, Within
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
-from backends.execution.executor import CallStep, KernelStep, runnable, steps_of, steps_text
+from backends.execution.executor import CallStep, Executor, KernelStep, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import Memory
 from backends.execution.routines import Implementation, ImplementationOf
@@ -443,7 +443,7 @@ class GPUBackend(Backend):
             def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
                 return FusedKernel(program, kernel, sizes, compile, self.memory)
 
-            return steps_of(program, plain, fused, self.memory, is_atomic)
+            return steps_of(program, plain, Executor(fused), self.memory, is_atomic)
 
         def implementation(index: int) -> Implementation:
             is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed

@@ -12,6 +12,9 @@ from optree.records import NamedTuple
 #: The least cost of recomputing a value at which it is cached for later stages.
 CACHE_COST = 4
 
+#: The dtype of indices.
+INDEX = np.dtype("int64")
+
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
@@ -61,7 +64,7 @@ class Reduction(NamedTuple):
         The number of the value that is reduced.
     accumulator : Accumulator
     dtype : numpy.dtype
-        The result's dtype, to which elements are converted.
+        The dtype to which elements are converted: the result's, but where that is an index.
     stage : int
         The number of the stage that accumulates it.
     """
@@ -71,6 +74,11 @@ class Reduction(NamedTuple):
     accumulator: Accumulator
     dtype: np.dtype
     stage: int = 0
+
+    @property
+    def result(self) -> np.dtype:
+        """The result's dtype."""
+        return INDEX if self.accumulator.replaces else self.dtype
 
 
 class LoopNest(NamedTuple):
@@ -150,7 +158,10 @@ class LoopNest(NamedTuple):
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""
         known = (*self.reads, *self.numbers)
-        return known[value] if value < len(known) else self.statements[value - len(known)].dtype
+        if value < len(known):
+            return known[value]
+        made = self.statements[value - len(known)]
+        return made.dtype if isinstance(made, Statement) else made.result
 
     def level_of(self, value: int) -> str:
         """The level of a value by its number; that of a reduction is outer."""

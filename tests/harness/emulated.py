@@ -13,6 +13,7 @@ import numpy as np
 
 from backends import gen_backend
 from backends.cpu.plan import When
+from backends.execution.executor import Executor
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
 from backends.gpu.kernel import CudaNest, RecordingHost
@@ -47,7 +48,7 @@ class Collector(RecordingHost):
         def executor(program: Any, kernel: Any, sizes: Any, call_of: Any) -> FusedKernel:
             return FusedKernel(program, kernel, sizes, self.runner_of, self.memory)
 
-        be.when = When(executor, 0, 0)
+        be.when = When(Executor(executor), 0, 0)
         return be
 
 

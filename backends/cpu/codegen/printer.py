@@ -147,10 +147,8 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
         for value in stage.stores
     ]
     if nest.split:
-        given = [nest.dtype_of(r.argument) if r.accumulator.replaces else r.dtype for r in nest.reductions]
-        parts = [r._replace(dtype=dtype) for r, dtype in zip(nest.reductions, given, strict=True)]
-        found += [("q", r.value, accumulator_dtype(r).itemsize) for r in parts]
-        found += [("d", r.value, 8) for r in parts if r.accumulator.replaces]
+        found += [("q", r.value, accumulator_dtype(r).itemsize) for r in nest.reductions]
+        found += [("d", r.value, r.result.itemsize) for r in nest.reductions if r.accumulator.replaces]
     tile = tile_of(nest) if nest.columns else 1
     return [(letter, value, size * tile) for letter, value, size in found]
 
@@ -275,8 +273,7 @@ class CPrinter(Printer):
 
     def scratch_pointers(self, thread: str = "") -> Lines:
         """The scratch arrays, of each thread or shared."""
-        reductions = map(self.of_values, self.nest.reductions)
-        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in reductions}
+        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in self.nest.reductions}
         lines = []
         for i, (letter, value, _) in enumerate(self.scratch):
             type = accumulators_types[value] if letter == "q" else self.type_of(value)
@@ -387,7 +384,7 @@ class CPrinter(Printer):
 
         Where an index is the result, also that of each column, or the elements, if they are not an array's.
         """
-        found = [(self.part_type(r), f"p{r.value}", initial_value(self.of_values(r))) for r in stage.reductions]
+        found = [(self.part_type(r), f"p{r.value}", initial_value(r)) for r in stage.reductions]
         flags = [("int", f"f{r.value}", "0") for r in stage.reductions if self.has_flag(r)]
         sought = [r for r in stage.reductions if r.accumulator.replaces and not self.is_loaded(r)]
         if self.column:
@@ -399,7 +396,7 @@ class CPrinter(Printer):
         """The dtype of a partial accumulator: int32 for a sum of narrow integers, which a block's does not overflow."""
         given = self.nest.dtype_of(r.argument)
         is_small = r.accumulator.sums and given.kind in "biu" and given.itemsize <= 2
-        return np.dtype("int32") if is_small else compute_dtype(self.of_values(r).dtype)
+        return np.dtype("int32") if is_small else compute_dtype(r.dtype)
 
     def part_type(self, r: Reduction) -> str:
         return self.dialect.read_type(self.part_dtype(r))
@@ -457,7 +454,7 @@ class CPrinter(Printer):
                 combined = (r.accumulator.of_numbers or r.accumulator.combine).format("omp_out", "omp_in")
                 lines.append(
                     f"#pragma omp declare reduction(join{r.value} : {self.part_type(r)} : omp_out = {combined})"
-                    f" initializer(omp_priv = {initial_value(self.of_values(r))})"
+                    f" initializer(omp_priv = {initial_value(r)})"
                 )
         return lines
 
@@ -619,10 +616,10 @@ class CPrinter(Printer):
 
     def first_bool(self, r: Reduction, start: str, end: str) -> Lines:
         """The search of a row of bools."""
-        none = "0" if r.accumulator.absorbing == "1" else "0x0101010101010101"
-        found = f"const int64_t i = {start} + first_but(y{r.argument} + {start}, {end} - {start}, {none});"
-        lines = [f"r{r.value} = {r.accumulator.absorbing};", f"index{r.value} = {self.elements_before()} + i;"]
-        is_first = f"if (i < {end} && r{r.value} != {r.accumulator.absorbing})"
+        sought = r.accumulator.absorbing
+        found = f"const int64_t i = {start} + first_of_bools(y{r.argument} + {start}, {end} - {start}, {sought});"
+        lines = [f"r{r.value} = {sought};", f"index{r.value} = {self.elements_before()} + i;"]
+        is_first = f"if (i < {end} && r{r.value} != {sought})"
         return [found, is_first, *braced(lines)]
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
