@@ -480,7 +480,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
     def _ordered(self, x: np.ndarray) -> np.ndarray:
         """Integers in the order of float16, nan the most extreme: they are compared in vectors."""
         bits = x.view(np.int16)
-        bits = bits ^ (bits >> 15 & 0x7FFF)
+        bits = np.asarray(bits ^ (bits >> 15 & 0x7FFF))  # of one number, NumPy makes a scalar
         bits += bits == -1  # -0.0 is 0.0
         if bits.size and (bits.max() > INFINITY or bits.min() < ~INFINITY):
             bits[(bits > INFINITY) | (bits < ~INFINITY)] = self.nan
