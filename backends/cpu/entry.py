@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from backends.cpu.compiler import compile_source
 from backends.execution.memory import LINE
+from optree.arrays import address
 from optree.settings import thread_count
 
 #: The offset of the bytes in a `bytes` object.
@@ -45,7 +46,7 @@ typedef struct {{
 }} array;
 
 enum {{ KERNEL, SHARE, TYPE, HEAD, ARRAYS, READS, INDICES, WORDS, NUMBERS, OFFSETS, THREAD_STRIDE, SHARED, FIRST }};
-enum {{ INDEX, RANK, ALIGNMENT, LOW, HIGH, LAYOUT }};
+enum {{ INDEX, RANK, ALIGNMENT, OFFSET, LOW, HIGH, LAYOUT }};
 enum {{ FLOAT, SIGNED, UNSIGNED, BOOL }};
 
 /* PyMethodDef (methodobject.h). */
@@ -108,11 +109,11 @@ static long run(const int64_t *record, const char *values, int64_t threads)
         for (int64_t axis = 0; axis < rank; axis++)
             if (x->sizes[axis] != sizes[axis] || x->strides[axis] != strides[axis])
                 return 1;
-        if ((uintptr_t)x->data % next[ALIGNMENT])
+        start[i] = (int64_t)x->data + next[OFFSET]; /* of a view, which is not among the values */
+        if (start[i] % next[ALIGNMENT])
             return 1;
-        start[i] = (int64_t)x->data;
-        low[i] = (uintptr_t)x->data + next[LOW];
-        high[i] = (uintptr_t)x->data + next[HIGH];
+        low[i] = start[i] + next[LOW];
+        high[i] = start[i] + next[HIGH];
         next = strides + rank;
     }}
     for (int64_t write = reads; write < arrays; write++)
@@ -220,7 +221,7 @@ class KernelEntry:
     ----------
     kernel : ctypes function
         Of packed arguments (`backends.cpu.codegen.printer.source`); the entry holds its library.
-    reads, writes, in_place, numbers
+    reads, writes, in_place, numbers, bases
         As of `backends.execution.specialize.Runner.entry`.
     flat_indices : int
         The number of null pointers between the addresses of reads and writes.
@@ -246,6 +247,7 @@ class KernelEntry:
         scratch: Sequence[int],
         shared: bool,
         sharing: int,
+        bases: Mapping[int, tuple[int, np.ndarray]],
     ) -> None:
         *offsets, thread_stride = scratch
         record = [
@@ -261,7 +263,9 @@ class KernelEntry:
         for i, x in (*reads.items(), *writes.items()):
             ends = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]
             low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
-            record += [i, x.ndim, x.dtype.alignment, low, high + x.itemsize, *x.shape, *x.strides]
+            index, base = bases.get(i, (i, x))
+            offset = address(x) - address(base)
+            record += [index, base.ndim, x.dtype.alignment, offset, low, high + x.itemsize, *base.shape, *base.strides]
         passed = [word for i, dtype in numbers for word in (i, KINDS.index(dtype.kind))]
         packed = np.array([*record, *in_place, *words, *passed, *offsets], np.int64).tobytes()
         known = enter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
 from backends.execution.executor import (
+    NO_BASES,
     CallStep,
     ExecutableKernel,
     Executor,
@@ -20,6 +21,7 @@ from backends.execution.executor import (
     quietly,
     runnable,
     steps_of,
+    with_views,
 )
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
@@ -121,9 +123,11 @@ class _OptionalKernel(FusedKernel):
             self.fail(error)
             return None
 
-    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
+    def entry(
+        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
+    ) -> FastCall | None:
         try:
-            return super().entry(values, written)
+            return super().entry(values, written, bases)
         except CompilerError as error:
             self.fail(error)
             return None
@@ -228,7 +232,7 @@ class KernelPlan(Plan):
 
     def _fused(self, values: list[Any]) -> Any:
         """The plan by kernels."""
-        steps = self._made_steps(values)
+        steps = with_views(self.program, self._made_steps(values))
         self._is_quiet = all(isinstance(step, KernelStep) for step in steps)
         if self.arguments is None:
             run = partial(run_steps, runnable(steps), self.open, outputs_of(self.program), self.note)

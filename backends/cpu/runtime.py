@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
 
@@ -80,6 +80,7 @@ class CompiledNest:
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
+        bases: Mapping[int, tuple[int, np.ndarray]],
     ) -> KernelEntry | None:
         if enter() is None:
             return None
@@ -87,8 +88,9 @@ class CompiledNest:
         words, offsets, split, sharing = (*sizes, *strides), self.scratch(layout), self._nest.split, 0
         if is_parallel(self._nest, sizes):
             sharing = share_address(length_of(self._nest, sizes))
+        flat = self._nest.flat_indices
         return KernelEntry(
-            self._function, reads, writes, in_place, self._nest.flat_indices, words, numbers, offsets, split, sharing
+            self._function, reads, writes, in_place, flat, words, numbers, offsets, split, sharing, bases
         )
 
 

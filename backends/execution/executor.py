@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar, copy_context
+from copy import copy
 from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
+from optree.ops.traits import ViewOperator
 from optree.records import NamedTuple
 from optree.tree.types import TensorType
 
@@ -37,6 +39,9 @@ SHAPES, ENTRIES = 256, 4
 
 #: The status of a fast call that has not run, because a write would overlap a read.
 OVERLAPS = 2
+
+#: Arrays that are no views of others.
+NO_BASES: Mapping[int, int] = MappingProxyType({})
 
 #: The stage of a store that follows all stages.
 AFTER_STAGES = inf
@@ -103,7 +108,9 @@ class ExecutableKernel:
         """
         raise NotImplementedError
 
-    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
+    def entry(
+        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
+    ) -> FastCall | None:
         """The fast call for arrays of the same layout as these; None where there is none.
 
         Parameters
@@ -111,6 +118,9 @@ class ExecutableKernel:
         values : sequence
         written : sequence of int
             The index among `values` of the array that each value is stored in.
+        bases : mapping of int to int
+            For each loaded array that is a view by ops that shapes and strides alone decide, the array of which it is
+            one: the fast call finds the view's elements from that, and needs no view.
         """
         return None
 
@@ -286,6 +296,21 @@ def runnable(
     return plain([*found[:-1], *(step._replace(dead=()) for step in found[-1:])])
 
 
+def with_views(program: Program, steps: Sequence[CallStep | KernelStep]) -> list[CallStep | KernelStep]:
+    """The steps, in which kernels make the views that they alone read: a fast call reads the arrays in their place."""
+    readers = Counter(i for step in steps for i in {*step.uses})
+    kernels = [step for step in steps if isinstance(step, KernelStep)]
+    others = {*program.outputs}.union(*((*step.kernel.shape_inputs, *step.target_of.values()) for step in kernels))
+    views = {
+        step.output: step
+        for step in steps
+        if isinstance(step, CallStep) and step.is_view and readers[step.output] == 1 and step.output not in others
+    }
+    found = [step.reading(views) if isinstance(step, KernelStep) else step for step in steps]
+    within = {id(view) for step in found if isinstance(step, KernelStep) for view in step.views}
+    return [step for step in found if id(step) not in within]
+
+
 class CallStep:
     """The step of an instruction's implementation, which does not need operands of which it uses a known shape alone.
 
@@ -341,6 +366,15 @@ class CallStep:
     def is_fixed(self) -> bool:
         """Whether its value depends on sizes alone."""
         return len(self.shaped) == len(self.inputs) > 0
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its value is a view of its only operand, or a copy, as that one's shape and strides decide."""
+        return isinstance(self.op, ViewOperator) and len(self.inputs) == 1
+
+    def run(self, values: list[Any]) -> None:
+        """Compute the value in new memory, or as a view."""
+        values[self.output] = self._call(*[values[i] for i in self.inputs])
 
     def assign_to(self, target: int, assignment: int) -> None:
         """Compute the value in the target of its only assignment."""
@@ -431,7 +465,14 @@ class KernelStep:
         The numbers of its instructions.
     index : int
         The last of them.
+    views : sequence of CallStep
+        The views that it makes before it runs, which nothing else reads.
+    bases : dict
+        For each loaded value among them, the one whose memory it is in.
     """
+
+    views: Sequence[CallStep] = ()
+    bases: Mapping[int, int] = NO_BASES
 
     def __init__(
         self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
@@ -447,9 +488,32 @@ class KernelStep:
         self.dead: Sequence[int] = ()
         self.uses = [*kernel.uses, *self.target_of.values()]
         self.defines = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
+        self._forget()
+
+    def _forget(self) -> None:
         #: Fast calls by the shapes of the arrays that exist before; and the last one.
         self._entries: Cache = Cache("fast calls of kernels", SHAPES)
         self._last: list[_Entry] = []
+
+    def reading(self, views: Mapping[int, CallStep]) -> KernelStep:
+        """The step that makes those of some views itself that it loads, and those of which they are views."""
+        bases, made = dict[int, int](), list[CallStep]()
+        for i in self.kernel.reads:
+            base, chain = i, list[CallStep]()
+            while base in views:
+                chain.append(views[base])
+                base = views[base].inputs[0]
+            if chain:
+                bases[i] = base
+                made += reversed(chain)
+        if not made:
+            return self
+        step = copy(self)
+        step.views, step.bases = made, bases
+        step.uses = [bases.get(i, i) for i in self.uses]
+        step.dead = [i for dead in (*(view.dead for view in made), self.dead) for i in dead]
+        step._forget()
+        return step
 
     def step(self) -> Step:
         """The step as `run_steps` takes it."""
@@ -494,7 +558,8 @@ class KernelStep:
 
     def _shapes(self, values: list[Any]) -> tuple[Any, ...]:
         """The shapes of the arrays that exist before the step."""
-        return tuple([values[i].shape for i in (*self.kernel.reads, *self.target_of.values())])
+        read = [self.bases.get(i, i) for i in self.kernel.reads]
+        return tuple([getattr(values[i], "shape", ()) for i in (*read, *self.target_of.values())])  # views of numbers
 
     def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
         """The step, bound to registers on which it has run; of a call, None if it need not run again.
@@ -517,6 +582,8 @@ class KernelStep:
     def run(self, values: list[Any]) -> FastCall | None:
         """Run the kernel on arrays of any layout."""
         kernel = self.kernel
+        for view in self.views:
+            view.run(values)
         given, targets = self.targets(values)
         outputs = kernel.run(values, targets)
         has_run = outputs is not None
@@ -553,13 +620,13 @@ class KernelStep:
 
     def _remember(self, values: list[Any], apart: Set[int]) -> FastCall | None:
         """Cache the fast call for arrays of this layout; some values were computed apart from their targets."""
-        entry = self.kernel.entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
+        entry = self._entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:
             new = [(i, values[i].shape, values[i].dtype) for i in self.plannable if i not in self.persistent]
             beside = None
             if apart:
                 written = [i if i in apart else self.target_of.get(i, i) for i in self.kernel.writes]
-                call = self.kernel.entry(values, written)
+                call = self._entry(values, written)
                 copied = [(i, values[i].shape, values[i].dtype, self.target_of[i]) for i in apart]
                 beside = None if call is None else (call, copied)
             input_shapes = self.kernel.input_shapes(values) if self._uses_shapes else []
@@ -568,6 +635,12 @@ class KernelStep:
             self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
             self._last = [known]
         return entry
+
+    def _entry(self, values: list[Any], written: Sequence[int]) -> FastCall | None:
+        """The kernel's fast call, before which no view is made; or all are, if one is a copy."""
+        are_views = all(_is_view(values[i], values[base]) for i, base in self.bases.items())
+        entry = self.kernel.entry(values, written, self.bases if are_views else NO_BASES)
+        return entry if are_views or entry is None else _AfterViews(self.views, entry)
 
     def __str__(self) -> str:
         written = [
@@ -578,6 +651,18 @@ class KernelStep:
         ]
         uses = _numbered(sorted(self.kernel.uses))
         return f"kernel({uses}){self.kernel.label} writes {' and '.join(written)}"
+
+
+class _AfterViews:
+    """A fast call after the views that it reads have been made."""
+
+    def __init__(self, views: Sequence[CallStep], entry: FastCall) -> None:
+        self._views, self._entry = views, entry
+
+    def run(self, values: list[Any]) -> int:
+        for view in self._views:
+            view.run(values)
+        return self._entry.run(values)
 
 
 def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.executor import AFTER_STAGES, ExecutableKernel, FastCall
+from backends.execution.executor import AFTER_STAGES, NO_BASES, ExecutableKernel, FastCall
 from backends.execution.memory import HOST, Memory
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
@@ -57,6 +57,7 @@ class Runner(Protocol):
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
+        bases: Mapping[int, tuple[int, Any]],
     ) -> FastCall | None:
         """The fast call for arrays of the same layout as these; None where the runtime has none.
 
@@ -71,6 +72,9 @@ class Runner(Protocol):
         layout : tuple
         memory : Memory
             The memory of the arrays.
+        bases : mapping of int to (int, array)
+            For each array of `reads` that is not in the list of values, but a view of one that is, that one's index
+            and itself.
         """
 
 
@@ -159,10 +163,13 @@ class FusedKernel(ExecutableKernel):
             runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
         return outputs
 
-    def entry(self, values: Sequence[Any], written: Sequence[int]) -> FastCall | None:
+    def entry(
+        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
+    ) -> FastCall | None:
         reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, written))
+        viewed = {i: (base, values[base]) for i, base in bases.items()}
         arrays = [*reads.values(), *writes.values()]
-        if any(type(x) is not self.memory.kind for x in arrays):
+        if any(type(x) is not self.memory.kind for x in (*arrays, *(base for _, base in viewed.values()))):
             return None
         _, layout, variant = self.layout(arrays, self.input_shapes(values))
         if layout is None or variant is None:
@@ -174,7 +181,7 @@ class FusedKernel(ExecutableKernel):
             for i, x in zip(self.writes, writes.values(), strict=True)
             for j, y in reads.items()
         ]
-        return self._runner(variant).entry(reads, writes, in_place, self.numbers, layout, self.memory)
+        return self._runner(variant).entry(reads, writes, in_place, self.numbers, layout, self.memory, viewed)
 
     def runner_of(
         self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 from weakref import ref
@@ -105,8 +105,10 @@ class CudaNest:
         numbers: Sequence[tuple[int, np.dtype]],
         layout: Layout,
         memory: Memory,
+        bases: Mapping[int, tuple[int, Any]],
     ) -> LaunchEntry:
-        """The fast call for arrays of the same layout as these."""
+        """The fast call for arrays of the same layout as these, all of them among the values."""
+        assert not bases  # this backend's views are calls
         inputs, outputs = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
         specialized = self._specialized([*inputs, *[0] * self.nest.flat_indices, *outputs], layout)
         return LaunchEntry(specialized, reads, writes, in_place, numbers, memory)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.calls import calls_of
 from harness.compiling import done, python
 from harness.threads import in_threads
 
@@ -20,6 +21,7 @@ from backends.cpu import runtime as launch
 from backends.cpu.compiler import find_compiler
 from backends.execution.specialize import FusedKernel
 from optree import TensorType, function
+from optree.registry import f
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -120,6 +122,95 @@ def test_many_shapes_are_handed_over(be, monkeypatch):
     assert len(run) == len(tensors), "a layout is found once for each"
     for n, x in enumerate(tensors, 2):
         np.testing.assert_array_equal(x.get(), np.arange(4.0 * n).reshape(4, n) * 8 + 7)
+
+
+#: Views of a matrix, by what NumPy's functions and indices make of it and of a tensor alike.
+VIEWS: dict[str, Any] = {
+    "transpose": lambda x: np.transpose(x),
+    "diagonal": lambda x: np.diagonal(x),
+    "diagonal above": lambda x: np.diagonal(x, 2),
+    "flip": lambda x: np.flip(x),
+    "flat": lambda x: np.reshape(x, -1),
+    "split": lambda x: np.reshape(x, (2, 3, -1)),
+    "of a view": lambda x: np.transpose(np.flip(np.reshape(x, (3, 2, -1)), 1), (2, 0, 1)),
+    "broadcast": lambda x: np.broadcast_to(np.expand_dims(x, 0), (3, *x.shape)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_array_is_handed_over_in_place_of_its_view(be, general, view):
+    """Arrays of other layouts, of which some views are copies, and others elsewhere in memory."""
+    memory = np.arange(192.0, dtype="float32").reshape(12, 16)
+    given = [be.array(memory)[:6, :8], be.array(memory[:6, :8]), be.array(memory)[1::2, ::-2], be.array(memory[6:, 8:])]
+    for x in given * 2:
+        wanted = VIEWS[view](x.get())
+        z, total = be.empty(wanted.shape), be.empty(())
+        for _ in range(2):
+            z[:] = VIEWS[view](x) * 2 + 1
+            total[:] = np.sum(VIEWS[view](x))
+        np.testing.assert_array_equal(z.get(), wanted * 2 + 1)
+        assert total.item() == wanted.sum()
+    assert len(general) <= 6, "once for each layout"
+
+
+def test_no_view_is_made_of_an_array_that_is_handed_over(be):
+    x, y = be.array(np.arange(48.0).reshape(6, 8)), be.ones((8, 6))
+    z = be.empty((8, 6))
+    tree = np.transpose(np.reshape(np.flip(x, 1), (6, 8))) + np.transpose(np.flip(x, 0)) * y
+    for _ in range(3):
+        z[:] = tree
+    assert "value" not in calls_of(lambda: z.__setitem__(slice(None), tree))
+    copied = be.array(np.arange(96.0).reshape(6, 16))[:, :8]  # reshaped, it is a copy, which is made each time
+    z = be.empty(48)
+    flat = np.reshape(copied, -1) + 1
+    for _ in range(3):
+        z[:] = flat
+    assert calls_of(lambda: z.__setitem__(slice(None), flat)).count("value") == 1
+    copied[:] = 5
+    z[:] = flat
+    assert z.get().tolist() == [6.0] * 48
+
+
+def test_a_view_that_a_call_reads_too_and_one_of_a_computed_value(be):
+    x, values = TensorType("float32", (None, None))("x"), np.arange(12.0, dtype="float32").reshape(3, 4) % 5
+    for given in (x, be.array(values)):
+        flipped = np.flip(given, 1)
+        outputs = [np.sort(flipped, axis=1), flipped * 2, np.transpose(np.sort(given, axis=1)) + 1]
+        run = function([x] if given is x else [], outputs)
+        for _ in range(4):
+            found = run(values) if given is x else run()
+            for each, wanted in zip(found, (np.sort(values), values[:, ::-1] * 2, np.sort(values).T + 1), strict=True):
+                np.testing.assert_array_equal(each.get(), wanted)
+
+
+def test_what_a_view_reads_is_not_written_first(be):
+    memory = be.array(np.arange(64.0).reshape(8, 8))
+    for target in (memory, memory[:4, :4], memory[3:7, 4:], be.empty((8, 8)), memory):
+        for view in (np.flip, np.transpose, lambda x: np.flip(x, 0)):
+            read = memory[: len(target), : target.shape[1]]
+            tree = view(read) + 1
+            for _ in range(3):
+                wanted = view(read.get()) + 1
+                target[:] = tree
+                np.testing.assert_array_equal(target.get(), wanted)
+    for start in (3, 5, 0, 6):
+        tree = f.slice(memory, np.s_[4:6]) + 1
+        for _ in range(3):
+            wanted = memory.get()[4:6] + 1
+            memory[start : start + 2] = tree
+            np.testing.assert_array_equal(memory.get()[start : start + 2], wanted)
+
+
+def test_a_function_reads_an_argument_in_place_of_its_views(be):
+    x, y = TensorType("float32", (None, None))("x"), be.array(np.arange(12.0).reshape(3, 4))
+    run = function([x], [np.sum(np.diagonal(y) * 2) + np.transpose(x), np.flip(x) + 1])
+    values = np.arange(12.0, dtype="float32").reshape(3, 4)
+    for given in (values, values + 1, np.asfortranarray(values), values[::-1], values):
+        total, flipped = run(given)
+        np.testing.assert_array_equal(total.get(), 2 * np.trace(y.get()) + given.T)
+        np.testing.assert_array_equal(flipped.get(), np.flip(given) + 1)
+    called = calls_of(lambda: run(values))
+    assert "value" not in called, called
 
 
 def test_draws_are_handed_over_too(be, monkeypatch):
