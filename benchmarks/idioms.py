@@ -50,7 +50,7 @@ LISTED = 1.0
 REASONS: dict[str, str] = {
     r"^(diag|diagonal|trace)\(": "a call, 2 us: NumPy's is a view, or 1,024 elements",
     r"^(nan)?arg(max|min).* bool": "a call: the first element decides",
-    r"^(power\(x, y\)|x\*\*y)": "in float64, rounded once; NumPy's has its tables in registers",
+    r"^(power\(x, y\)|x\*\*y)": "float32 in float64, 0.54 units in the last place; NumPy's 1.0, in float32",
     r"^(exp|exp2|log)\(.* float16": "computed in float32; NumPy's in float16, on processors that can",
     r"^floor_divide.* int64": "a corrected reciprocal; NumPy has one product and a shift",
     r"^linalg.norm\(x\) float": "squares neither overflow nor vanish; NumPy's, BLAS's dot, may",

@@ -117,7 +117,7 @@ def test_logaddexp_of_equal_and_infinite_numbers(dtype):
 
 @needs_compiler
 def test_powers_are_rounded_from_float64():
-    """Of every magnitude, beside 1 and negative, and of special values in pairs: C's, within one unit."""
+    """Of every magnitude, beside 1 and negative, and of special values in pairs: C's, within 0.6 units."""
     be, rng, count = gen_backend("cpu", jit=True), np.random.default_rng(0), 1 << 16
     ends = [0, 1, 2, 3, 0.5, 1.5, np.inf, np.nan, 1e-45, 1e-38, 3e38, 127, 128, 149, 150, 2**23 + 1, 2**24, 0.99999994]
     pairs = np.meshgrid(*[np.array([*ends, *np.negative(ends)], np.float32)] * 2)
@@ -136,4 +136,4 @@ def test_powers_are_rounded_from_float64():
     np.testing.assert_array_equal(
         np.signbit(found[ends & ~np.isnan(found)]), np.signbit(wanted[ends & ~np.isnan(found)])
     )
-    assert units(found[~ends].astype(np.float64), exact[~ends]).max() < 1
+    assert units(found[~ends].astype(np.float64), exact[~ends]).max() < 0.6
