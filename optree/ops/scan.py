@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import is_floating
-from optree.errors import ShapeError, describe
+from optree.dtypes import can_cast, is_floating
+from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
@@ -19,7 +19,7 @@ from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 class OneAxisOperator(UnaryOperator):
@@ -99,6 +99,27 @@ class CumProd(CumulativeOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
+
+
+@function(numpy=np.cumulative_sum)
+def cumulative_sum(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+    """The cumulative sum along an axis, after a 0 if `include_initial`; a vector needs no axis."""
+    return _after_first(f.cumsum, x, axis, 0 if include_initial else None, "cumulative_sum")
+
+
+@function(numpy=np.cumulative_prod)
+def cumulative_prod(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+    """The cumulative product along an axis, after a 1 if `include_initial`; a vector needs no axis."""
+    return _after_first(f.cumprod, x, axis, 1 if include_initial else None, "cumulative_prod")
+
+
+def _after_first(scan: Any, x: Any, axis: int | None, first: int | None, what: str) -> Any:
+    x = variable_of(x, what)
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"{what}: {describe(x)} of {x.ndim} dimensions needs an axis")
+    axis = normalise_axis(-1 if axis is None else axis, x.ndim, what)
+    found = scan(x, axis)
+    return found if first is None else f.pad(found, tuple((int(i == axis), 0) for i in range(x.ndim)), first)
 
 
 class Recurrence(BinaryOperator):
@@ -231,3 +252,36 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         later, earlier = slice_along(x, axis, 1, None), slice_along(x, axis, None, -1)
         x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier
     return x if n else f.copy(x)
+
+
+@function(numpy=np.ediff1d)
+def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """The differences of consecutive elements of the operand, flattened, with values put before and after."""
+    x = f.ravel(variable_of(x, "ediff1d"))
+    parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]
+    for at, values in ((1, to_end), (0, to_begin)):
+        if values is not None:
+            ends = f.ravel(variable_of(values if isinstance(values, Variable) else np.asarray(values), "ediff1d"))
+            if not can_cast(ends.dtype, found.dtype, "same_kind"):
+                raise DTypeError(f"ediff1d: {describe(ends)} is put beside differences of {found.dtype}, and not cast")
+            parts.insert(at, in_dtype(ends, found.dtype))
+    return f.concatenate(parts, 0) if len(parts) > 1 else found
+
+
+@function(numpy=np.unwrap)
+def unwrap(x: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
+    """Angles with multiples of a period added so that neighbours differ by half a period at most.
+
+    Only neighbours that differ by `discont` at least are moved, by default half a period.
+    """
+    x = variable_of(x, "unwrap")
+    steps = diff(x, axis=axis)
+    whole = not is_floating(steps.dtype) and isinstance(period, int)
+    high = period // 2 if whole else period / 2
+    moved = f.mod(steps + high, period) - high
+    if not whole or period % 2 == 0:  # half a period up stays one up
+        moved = f.where(f.logical_and(f.eq(moved, -high), steps > 0), high, moved)
+    jumps = f.where(abs(steps) < (period / 2 if discont is None else discont), 0, moved - steps)
+    first = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 0, 1)
+    later = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 1, None) + f.cumsum(jumps, axis)
+    return f.concatenate([in_dtype(first, later.dtype), later], axis)

@@ -172,6 +172,8 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.count_nonzero: [lambda x: np.count_nonzero(x, axis=0), lambda x: np.count_nonzero(x, axis=1, keepdims=True)],
     np.cross: [lambda x: np.cross(x, np.ones(3)), lambda x: np.cross(x[0], x[1], axis=0)],
     np.vecdot: [lambda x: np.vecdot(x, np.ones(3))],
+    np.matvec: [lambda x: np.matvec(x, np.ones(3)), lambda x: np.matvec(np.ones((4, 2, 3)), x[0])],
+    np.vecmat: [lambda x: np.vecmat(np.ones(2), x), lambda x: np.vecmat(x, np.ones((3, 2)))],
     np.inner: [lambda x: np.inner(x, x), lambda x: np.inner(2.0, x), lambda x: np.inner(np.ones(3), x)],
     np.vdot: [lambda x: np.vdot(x, x)],
     np.kron: [lambda x: np.kron(x, x), lambda x: np.kron(np.eye(2), x), lambda x: np.kron(x, np.ones((2, 1, 2)))],
@@ -257,6 +259,18 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.triu: [lambda x: np.triu(x), lambda x: np.triu(x, -1)],
     np.diagonal: [lambda x: np.diagonal(x), lambda x: np.diagonal(x, 1, axis1=1, axis2=0)],
     np.diag: [lambda x: np.diag(x, k=1), lambda x: np.diag(np.ravel(x))],
+    np.diagflat: [lambda x: np.diagflat(x), lambda x: np.diagflat(x[0], -1)],
+    np.block: [
+        lambda x: np.block([[x, x[:, :1]], [np.zeros((1, 3)), 2.0]]),
+        lambda x: np.block([x, x]),
+        lambda x: np.block([[x[0]], [x[1]], [x]]),
+    ],
+    np.resize: [
+        lambda x: np.resize(x, (2, 5)),
+        lambda x: np.resize(x, 4),
+        lambda x: np.resize(x[:, :0], (0, 2)),
+        lambda x: np.resize(x, (13,)),
+    ],
     np.trace: [lambda x: np.trace(x), lambda x: np.trace(x, 1, dtype=np.float32)],
     np.fliplr: [lambda x: np.fliplr(x)],
     np.flipud: [lambda x: np.flipud(x)],
@@ -298,6 +312,24 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.cumsum(x, axis=0, dtype=np.float32),
     ],
     np.cumprod: [lambda x: np.cumprod(x), lambda x: np.cumprod(x, axis=0)],
+    np.cumulative_sum: [
+        lambda x: np.cumulative_sum(x[0], include_initial=True),
+        lambda x: np.cumulative_sum(x, axis=0, dtype=np.float32),
+        lambda x: np.cumulative_sum(x > 1, axis=1),
+    ],
+    np.cumulative_prod: [lambda x: np.cumulative_prod(x, axis=1, include_initial=True)],
+    np.ediff1d: [
+        lambda x: np.ediff1d(x),
+        lambda x: np.ediff1d(x, to_end=[1, 2], to_begin=x[:, :1]),
+        lambda x: np.ediff1d(x.astype("int32"), 7),
+    ],
+    np.unwrap: [
+        lambda x: np.unwrap(x * 3),
+        lambda x: np.unwrap(x * np.pi, axis=0),
+        lambda x: np.unwrap(x.astype("int64") * 3, period=6),
+        lambda x: np.unwrap(x.astype("int64") * 5, period=7),
+        lambda x: np.unwrap(x.astype("int64") * 3, discont=5, axis=0),
+    ],
     np.diff: [
         lambda x: np.diff(x),
         lambda x: np.diff(x, 2, 1),
@@ -339,6 +371,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
 #: Calls of the NumPy functions that give several arrays.
 SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.split: [lambda x: np.split(x, 3, axis=1), lambda x: np.split(x, [1], axis=1)],
+    np.unstack: [lambda x: np.unstack(x), lambda x: np.unstack(x, axis=-1)],
     np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
     np.vsplit: [lambda x: np.vsplit(x, 2)],
