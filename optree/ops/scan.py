@@ -13,11 +13,13 @@ from optree.arrays import as_array, portable
 from optree.dtypes import can_cast, is_floating
 from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
+from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
+from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
-from optree.registry import f, function
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
@@ -99,6 +101,64 @@ class CumProd(CumulativeOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
+
+
+class CumulativeExtreme(OneAxisOperator):
+    """The extreme of each element and those before it. The gradient is the latest's of equal ones."""
+
+    examples = CumulativeOperator.examples
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        found = as_array(arrays[0]).copy()
+        if isinstance(found, np.ndarray):
+            return self.numpy(found, axis=self.axis)
+        rows = np.moveaxis(found, self.axis, 0)  # CuPy's ufuncs accumulate nothing but sums and products
+        step = 1
+        while step < len(rows):
+            rows[step:] = self.numpy.__self__(rows[step:], rows[:-step])
+            step *= 2
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        self.numpy(arrays[0], axis=self.axis, out=out)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        latest = f.cummax(f.where(f.eq(x, self(x)), f.flat_indices(x, self.axis), 0), self.axis)
+        return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(delta, x, latest)]
+
+
+class CumMax(CumulativeExtreme):
+    """The cumulative maximum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+
+    name = "cummax"
+    numpy = np.maximum.accumulate
+    numpy_names = (np.maximum.accumulate,)
+
+
+class CumMin(CumulativeExtreme):
+    """The cumulative minimum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+
+    name = "cummin"
+    numpy = np.minimum.accumulate
+    numpy_names = (np.minimum.accumulate,)
+
+
+NUMPY_FUNCTIONS[np.add.accumulate] = f.cumsum
+NUMPY_FUNCTIONS[np.multiply.accumulate] = f.cumprod
+
+
+@numpy_function(np.logical_or.accumulate)
+def _any_so_far(x: Any, axis: Any) -> Any:
+    """Whether an element is true, of each and those before it."""
+    return f.cummax(f.ne(x, 0), axis)
+
+
+@numpy_function(np.logical_and.accumulate)
+def _all_so_far(x: Any, axis: Any) -> Any:
+    """Whether all elements are true, of each and those before it."""
+    return f.cummin(f.ne(x, 0), axis)
 
 
 @function(numpy=np.cumulative_sum)
