@@ -213,7 +213,7 @@ def _in_sums(x: Variable) -> Variable:
 
 
 def _reduced(x: Variable, starts: Any, stops: Any, axis: int, name: str) -> Any:
-    """The reductions of segments, sums by adding and others by rows as long as the longest, filled with last elements."""
+    """The reductions of segments: sums by adding, others by rows as long as the longest, each filled by its last."""
     counts = stops - starts
     if name == "sum":
         segments = np.repeat(np.arange(len(starts)), counts)
