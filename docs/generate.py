@@ -162,13 +162,16 @@ def listed(names: Iterable[str]) -> Iterator[str]:
     yield "\n" + textwrap.fill(", ".join(f"`{name}`" for name in names), 120, break_on_hyphens=False) + ".\n"
 
 
+def numpy_name(function: Any) -> str:
+    """A function's name in NumPy: ``np.linalg.solve``, ``np.add.reduce``."""
+    ufunc = getattr(function, "__self__", None)
+    owner = f"{ufunc.__name__}." if isinstance(ufunc, np.ufunc) else ""
+    return f"np.{'linalg.' if function.__module__ == 'numpy.linalg' else ''}{owner}{function.__name__}"
+
+
 def numpy_names() -> list[str]:
     """NumPy's names of the functions that build trees."""
-    names = {
-        f"np.{'linalg.' if function.__module__ == 'numpy.linalg' else ''}{function.__name__}"
-        for function in NUMPY_FUNCTIONS
-    }
-    return sorted(names | {f"np.{ufunc.__name__}.reduce" for ufunc in REDUCTIONS})
+    return sorted({numpy_name(each) for each in (*NUMPY_FUNCTIONS, *(ufunc.reduce for ufunc in REDUCTIONS))})
 
 
 def text() -> str:

@@ -89,6 +89,12 @@ def diag(x: Any, k: int = 0) -> Any:
     return f.pad(matrix, ((max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0)))) if k else matrix
 
 
+@function(numpy=np.diagflat)
+def diagflat(x: Any, k: int = 0) -> Any:
+    """The matrix with all elements, flattened, as its k-th diagonal."""
+    return diag(f.ravel(variable_of(x, "diagflat")), k)
+
+
 @function(numpy=np.trace)
 def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The sum of a diagonal (`diagonal`)."""
@@ -191,6 +197,17 @@ def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
     """Split in depth: `split` along the third axis."""
     return split(x, indices_or_sections, 2)
+
+
+@function(numpy=np.unstack)
+def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
+    """The parts of the operand at each index along an axis, without that axis."""
+    x = variable_of(x, "unstack")
+    axis = normalise_axis(axis, x.ndim, "unstack")
+    size = x.shape[axis]
+    if size is None:
+        raise ShapeError(f"unstack: the size of axis {axis} of {describe(x)} must be known")
+    return tuple(f.slice(x, (*(slice(None),) * axis, i)) for i in range(size))
 
 
 # Deletions and insertions at indices that are known when the tree is built

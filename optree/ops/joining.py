@@ -23,7 +23,7 @@ from optree.ops.traits import (
     longest_axis,
     one_axis,
 )
-from optree.registry import f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
 
@@ -485,6 +485,38 @@ def column_stack(operands: Any) -> Any:
     return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(_at_least_2d(x)) for x in listed], 1)
 
 
+@function(numpy=np.block)
+def block(arrays: Any) -> Any:
+    """Nested lists of operands joined: the innermost along the last axis, those around them along the one before."""
+    depth, inner = 0, arrays
+    while isinstance(inner, list):
+        if not inner:
+            raise OperandError("block: a list holds no operand")
+        depth, inner = depth + 1, inner[0]
+    blocks = _blocks(arrays, depth)
+    ndim = max(depth, *(x.ndim for _, x in blocks))
+    rows = [(place, _at_least(x, ndim)) for place, x in blocks]
+    for axis in range(ndim - 1, ndim - 1 - depth, -1):
+        groups: dict[tuple[int, ...], list[Any]] = {}
+        for place, x in rows:
+            groups.setdefault(place[:-1], []).append(x)
+        rows = [(place, f.concatenate(parts, axis)) for place, parts in groups.items()]
+    return rows[0][1] if depth else f.copy(rows[0][1])
+
+
+def _blocks(arrays: Any, depth: int) -> list[tuple[tuple[int, ...], Variable]]:
+    """The operands in lists of so many levels, in one dtype, each with its indices in the lists."""
+    found: list[tuple[tuple[int, ...], Any]] = [((), arrays)]
+    for _ in range(depth):
+        if not all(isinstance(part, list) for _, part in found):
+            raise OperandError("block: operands are in lists of one depth, and some here are in fewer")
+        found = [((*place, i), part) for place, parts in found for i, part in enumerate(parts)]
+    # A number is not weak here, as in NumPy.
+    operands = [variable_of(x if isinstance(x, Variable) else np.asarray(x), "block") for _, x in found]
+    dtype = promote(*(x.dtype for x in operands))
+    return [(place, in_dtype(x, dtype)) for (place, _), x in zip(found, operands, strict=True)]
+
+
 @function(numpy=np.append)
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
     """The operand with values appended along an axis; both flattened, if that is None."""
@@ -533,6 +565,16 @@ def tile(x: Any, reps: Any) -> Any:
     for i in many:
         blocks = f.repeat(blocks, counts[i], 2 * i)
     return f.reshape(blocks, sizes)
+
+
+@numpy_function(np.resize)
+def _numpy_resize(a: Any, new_shape: Any) -> Any:
+    """The elements repeated, or cut, to fill another shape."""
+    x, shape = f.ravel(variable_of(a, "resize")), sizes_of(new_shape, "resize")
+    (size,), wanted = x.shape, prod(shape)
+    if size is None or (wanted and not size):
+        raise ShapeError(f"resize: {describe(x)} has no elements, or an open number, to fill {shape} with")
+    return f.reshape(slice_along(tile(x, -(-wanted // size) if size else 1), 0, 0, wanted), shape)
 
 
 @function(numpy=np.roll)

@@ -398,6 +398,20 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     return f.einsum("...i,...i->...", x, y)
 
 
+@function(numpy=np.matvec)
+def matvec(x: Any, y: Any) -> Any:
+    """The products of matrices with vectors, stacks of them broadcast."""
+    x, y = (variable_of(given, "matvec") for given in (x, y))
+    return f.squeeze(f.matmul(x, f.expand_dims(y, -1)), -1)
+
+
+@function(numpy=np.vecmat)
+def vecmat(x: Any, y: Any) -> Any:
+    """The products of vectors with matrices, stacks of them broadcast."""
+    x, y = (variable_of(given, "vecmat") for given in (x, y))
+    return f.squeeze(f.matmul(f.expand_dims(x, -2), y), -2)
+
+
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
@@ -554,6 +568,8 @@ NUMPY_FUNCTIONS.update(
         np.linalg.matrix_norm: matrix_norm,
         np.linalg.matmul: f.matmul,
         np.linalg.outer: f.outer,
+        np.linalg.cross: f.cross,
+        np.linalg.vecdot: f.vecdot,
         np.linalg.diagonal: _diagonal,
         np.linalg.trace: _trace,
         np.linalg.tensordot: f.tensordot,

@@ -10,16 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import is_floating
-from optree.errors import ShapeError, describe
+from optree.dtypes import can_cast, is_floating
+from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
+from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
+from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
-from optree.registry import f, function
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 class OneAxisOperator(UnaryOperator):
@@ -99,6 +101,85 @@ class CumProd(CumulativeOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
+
+
+class CumulativeExtreme(OneAxisOperator):
+    """The extreme of each element and those before it. The gradient is the latest's of equal ones."""
+
+    examples = CumulativeOperator.examples
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        found = as_array(arrays[0]).copy()
+        if isinstance(found, np.ndarray):
+            return self.numpy(found, axis=self.axis)
+        rows = np.moveaxis(found, self.axis, 0)  # CuPy's ufuncs accumulate nothing but sums and products
+        step = 1
+        while step < len(rows):
+            rows[step:] = self.numpy.__self__(rows[step:], rows[:-step])
+            step *= 2
+        return found
+
+    def fill(self, out: Any, *arrays: Any) -> None:
+        self.numpy(arrays[0], axis=self.axis, out=out)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        latest = f.cummax(f.where(f.eq(x, self(x)), f.flat_indices(x, self.axis), 0), self.axis)
+        return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(delta, x, latest)]
+
+
+class CumMax(CumulativeExtreme):
+    """The cumulative maximum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+
+    name = "cummax"
+    numpy = np.maximum.accumulate
+    numpy_names = (np.maximum.accumulate,)
+
+
+class CumMin(CumulativeExtreme):
+    """The cumulative minimum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+
+    name = "cummin"
+    numpy = np.minimum.accumulate
+    numpy_names = (np.minimum.accumulate,)
+
+
+NUMPY_FUNCTIONS[np.add.accumulate] = f.cumsum
+NUMPY_FUNCTIONS[np.multiply.accumulate] = f.cumprod
+
+
+@numpy_function(np.logical_or.accumulate)
+def _any_so_far(x: Any, axis: Any) -> Any:
+    """Whether an element is true, of each and those before it."""
+    return f.cummax(f.ne(x, 0), axis)
+
+
+@numpy_function(np.logical_and.accumulate)
+def _all_so_far(x: Any, axis: Any) -> Any:
+    """Whether all elements are true, of each and those before it."""
+    return f.cummin(f.ne(x, 0), axis)
+
+
+@function(numpy=np.cumulative_sum)
+def cumulative_sum(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+    """The cumulative sum along an axis, after a 0 if `include_initial`; a vector needs no axis."""
+    return _after_first(f.cumsum, x, axis, 0 if include_initial else None, "cumulative_sum")
+
+
+@function(numpy=np.cumulative_prod)
+def cumulative_prod(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+    """The cumulative product along an axis, after a 1 if `include_initial`; a vector needs no axis."""
+    return _after_first(f.cumprod, x, axis, 1 if include_initial else None, "cumulative_prod")
+
+
+def _after_first(scan: Any, x: Any, axis: int | None, first: int | None, what: str) -> Any:
+    x = variable_of(x, what)
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"{what}: {describe(x)} of {x.ndim} dimensions needs an axis")
+    axis = normalise_axis(-1 if axis is None else axis, x.ndim, what)
+    found = scan(x, axis)
+    return found if first is None else f.pad(found, tuple((int(i == axis), 0) for i in range(x.ndim)), first)
 
 
 class Recurrence(BinaryOperator):
@@ -231,3 +312,36 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         later, earlier = slice_along(x, axis, 1, None), slice_along(x, axis, None, -1)
         x = f.ne(later, earlier) if x.dtype.kind == "b" else later - earlier
     return x if n else f.copy(x)
+
+
+@function(numpy=np.ediff1d)
+def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """The differences of consecutive elements of the operand, flattened, with values put before and after."""
+    x = f.ravel(variable_of(x, "ediff1d"))
+    parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]
+    for at, values in ((1, to_end), (0, to_begin)):
+        if values is not None:
+            ends = f.ravel(variable_of(values if isinstance(values, Variable) else np.asarray(values), "ediff1d"))
+            if not can_cast(ends.dtype, found.dtype, "same_kind"):
+                raise DTypeError(f"ediff1d: {describe(ends)} is put beside differences of {found.dtype}, and not cast")
+            parts.insert(at, in_dtype(ends, found.dtype))
+    return f.concatenate(parts, 0) if len(parts) > 1 else found
+
+
+@function(numpy=np.unwrap)
+def unwrap(x: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
+    """Angles with multiples of a period added so that neighbours differ by half a period at most.
+
+    Only neighbours that differ by `discont` at least are moved, by default half a period.
+    """
+    x = variable_of(x, "unwrap")
+    steps = diff(x, axis=axis)
+    whole = not is_floating(steps.dtype) and isinstance(period, int)
+    high = period // 2 if whole else period / 2
+    moved = f.mod(steps + high, period) - high
+    if not whole or period % 2 == 0:  # half a period up stays one up
+        moved = f.where(f.logical_and(f.eq(moved, -high), steps > 0), high, moved)
+    jumps = f.where(abs(steps) < (period / 2 if discont is None else discont), 0, moved - steps)
+    first = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 0, 1)
+    later = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 1, None) + f.cumsum(jumps, axis)
+    return f.concatenate([in_dtype(first, later.dtype), later], axis)

@@ -20,7 +20,7 @@ from optree.ops.traits import (
     UnaryOperator,
     any_axes,
 )
-from optree.registry import f
+from optree.registry import f, numpy_function
 from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import Variable, in_dtype
 
@@ -114,6 +114,11 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [self.restore(delta, x) * f.softmax(x, self.axis)]
+
+
+@numpy_function(np.logaddexp.reduce)
+def _sum_of_logarithms(x: Any, axis: Any, keepdims: bool = False) -> Any:
+    return f.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
 class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):

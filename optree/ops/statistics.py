@@ -190,6 +190,10 @@ def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float
     return f.where(f.eq(numbers, 0), of_none, found)
 
 
+NUMPY_FUNCTIONS[np.fmax.reduce] = nanmax
+NUMPY_FUNCTIONS[np.fmin.reduce] = nanmin
+
+
 @function(numpy=np.nanargmax)
 def nanargmax(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The index of the maximum, ignoring nans; -1 where all elements are nan, for which NumPy raises."""

@@ -31,22 +31,33 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tree of a ufunc's call or of its ``reduce``; with ``out``, that tensor, written."""
+    """The tree of a ufunc's call or of one of its methods; with ``out``, that tensor, written."""
     outs = kwargs.pop("out", (None,))
     out = outs[0]
     if method == "reduce" and ufunc in REDUCTIONS:
         return call_function(REDUCTIONS[ufunc], inputs, {"axis": 0, "out": out, **kwargs})
-    if method == "at" and ufunc is np.add and hasattr(inputs[0], "copy_from"):
+    if method in ("reduce", "accumulate", "reduceat"):
+        return call_function(getattr(ufunc, method), inputs, {"axis": 0, "out": out, **kwargs})
+    if method == "at" and ufunc in (np.add, np.subtract) and hasattr(inputs[0], "copy_from"):
         target, index, value = inputs
-        target._in_place(lambda x, value: f.scatter_add(x, index, value), value)
+        if ufunc is np.add:
+            target._in_place(lambda x, value: f.scatter_add(x, index, value), value)
+        else:
+            target._in_place(lambda x, value: x - f.scatter_add(f.fill_like(x, 0), index, value), value)
         return None
     ours = NUMPY_FUNCTIONS.get(ufunc)
     if method not in ("__call__", "outer") or ours is None:
         return NotImplemented
     dtype = kwargs.pop("dtype", None)
     casting = "same_kind" if dtype is None else kwargs.pop("casting", "same_kind")
+    where = kwargs.pop("where", True)
     if kwargs:
         raise _refusal(ufunc, kwargs)
+    if where is not True and out is None:
+        raise TypeError(
+            f"np.{ufunc.__name__}: with where=, elements are left as they are in out, a tensor, and none is given; "
+            f"np.where(mask, np.{ufunc.__name__}(...), other) is a tree"
+        )
     if method == "outer":
         x, y = inputs
         inputs = _with_axes(x, np.ndim(y)), y
@@ -54,10 +65,9 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
         inputs = _in_loop(ufunc, inputs, as_dtype(dtype), casting)
     trees = ours(*inputs)
     if ufunc.nout > 1:
-        return tuple(
-            write_out(*pair) for pair in zip(trees, outs if len(outs) > 1 else (None,) * ufunc.nout, strict=True)
-        )
-    return write_out(trees, out)
+        targets = outs if len(outs) > 1 else (None,) * ufunc.nout
+        return tuple(write_out(*pair, where) for pair in zip(trees, targets, strict=True))
+    return write_out(trees, out, where)
 
 
 def _in_loop(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: np.dtype, casting: Any) -> tuple[Any, ...]:
@@ -137,8 +147,8 @@ def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
     return call_function(func, (operand,), given)
 
 
-def write_out(tree: Any, out: Any) -> Any:
-    """The tree; or, where `out` is a tensor, run it, and return the tensor with its value.
+def write_out(tree: Any, out: Any, where: Any = True) -> Any:
+    """The tree; or, where `out` is a tensor, run it, and return the tensor with its value, where a mask is true.
 
     Raises
     ------
@@ -153,7 +163,7 @@ def write_out(tree: Any, out: Any) -> Any:
         )
     if hasattr(tree, "dtype") and not can_cast(tree.dtype, out.dtype, "same_kind"):
         raise DTypeError(f"out is of {out.dtype}, into which NumPy casts no {tree.dtype}; {out.label}[:] = ... does")
-    out[...] = tree
+    out[...] = tree if where is True else f.where(where, tree, out)
     return out
 
 

@@ -286,7 +286,9 @@ class Array(LazyValue):
         operands = tuple(map(operand, inputs))
         if method == "at" and isinstance(inputs[0], Array):
             operands = (inputs[0].tensor, *operands[1:])  # it is written
-        found = numpy_protocol.call_ufunc(ufunc, method, operands, _operands(options))
+        given = _operands(options)
+        where = True if out is None or method != "__call__" else given.pop("where", True)
+        found = numpy_protocol.call_ufunc(ufunc, method, operands, given)
         if found is NotImplemented:
             return _by_host(getattr(ufunc, method), inputs, options, {} if out is None else {"out": out})
         if method == "at":
@@ -294,7 +296,7 @@ class Array(LazyValue):
         if out is None:
             return built(found)
         targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
-        written = tuple(numpy_protocol.write_out(tree, target) for target, tree in targets)
+        written = tuple(numpy_protocol.write_out(tree, target, where) for target, tree in targets)
         return written[0] if len(out) == 1 else written
 
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:

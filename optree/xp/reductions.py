@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optree.registry import FUNCTIONS, f
-from optree.tree.types import as_dtype, normalise_axis
+from optree.tree.types import as_dtype
 from optree.tree.variable import in_dtype
 from optree.xp.array import Array, built, of
 
@@ -69,30 +69,18 @@ def any(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """The cumulative sum along an axis, with an initial 0 if `include_initial`; a vector needs no axis."""
-    return _scanned("cumulative_sum", "cumsum", 0, x, axis, dtype, include_initial)
+    return _scanned("cumulative_sum", x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """The cumulative product along an axis, with an initial 1 if `include_initial`; a vector needs no axis."""
-    return _scanned("cumulative_prod", "cumprod", 1, x, axis, dtype, include_initial)
+    return _scanned("cumulative_prod", x, axis, dtype, include_initial)
 
 
-def _scanned(what: str, name: str, first: int, x: Array, axis: Any, dtype: Any, include_initial: bool) -> Array:
-    axis = normalise_axis(_only_axis(x, axis, what), of(x, what).ndim, what)
-    wanted = x.dtype if dtype is None else as_dtype(dtype)
-    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis)
-    if dtype is not None:
-        found = in_dtype(found, wanted)
-    if include_initial:
-        before = tuple((1, 0) if i == axis else (0, 0) for i in range(x.ndim))
-        found = f.pad(found, before, first)
-    return built(found)
-
-
-def _only_axis(x: Array, axis: int | None, what: str) -> int:
-    if axis is None and of(x, what).ndim != 1:
-        raise ValueError(f"{what}: an array of shape {x.shape} needs an axis")
-    return -1 if axis is None else axis
+def _scanned(name: str, x: Array, axis: Any, dtype: Any, include_initial: bool) -> Array:
+    wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
+    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis, include_initial)
+    return built(found if dtype is None else in_dtype(found, wanted))
 
 
 def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:

@@ -53,6 +53,13 @@ def _same(name: str, *operands: Any, pick: Any = None, **options: Any) -> Case:
     return Case(operands, by(f), lambda *values: np.asarray(by(np)(*values)))
 
 
+def _cumulative(name: str, x: Any, axis: Any, first: bool) -> Any:
+    """NumPy's, accumulated in float64."""
+    wide = np.float64 if x.dtype.kind == "f" else None
+    found = getattr(np, name)(x, axis=axis, dtype=wide, include_initial=first)
+    return found.astype(getattr(np, name)(x[:0], axis=0).dtype)
+
+
 ELEMENTWISE = {
     "cross": [_same("cross", (2, 3), (3,)), _same("cross", (3, 2), (3, 2), axis=0)],
     "multi_dot": [
@@ -65,6 +72,8 @@ ELEMENTWISE = {
         )
     ],
     "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
+    "matvec": [_same("matvec", (2, 3), (3,)), _same("matvec", (2, 2, 3), (2, 3)), _same("matvec", (2, 1), (3, 1))],
+    "vecmat": [_same("vecmat", (3,), (3, 2)), _same("vecmat", (2, 3), (2, 3, 2)), _same("vecmat", (3, 1), (1, 2))],
     "divmod": [_same("divmod", (2, 3), 0.7, pick=0), _same("divmod", (2, 2), (2,), pick=1)],
     "delete": [_same("delete", (2, 3), obj=1, axis=1), _same("delete", (5,), obj=[0, -1])],
     "insert": [
@@ -172,6 +181,27 @@ ARRANGEMENT = {
         _same("diag", (3,)),
         _same("diag", (2,), k=2),
         _same("diag", (2,), k=-1),
+    ],
+    "diagflat": [_same("diagflat", (2, 2)), _same("diagflat", (3,), k=-1), _same("diagflat", (), k=1)],
+    "unstack": [
+        Case(((3, 2),), lambda x: f.unstack(x)[1], lambda x: np.unstack(x)[1]),
+        Case(((2, 3),), lambda x: f.unstack(x, -1)[2], lambda x: np.unstack(x, axis=-1)[2]),
+        Case(((2,),), lambda x: f.unstack(x)[0], lambda x: np.asarray(np.unstack(x)[0])),
+    ],
+    "block": [
+        Case(
+            ((2, 2), (2, 1), (1, 3)),
+            lambda x, y, z: f.block([[x, y], [z]]),
+            lambda x, y, z: np.block([[x, y], [z]]),
+        ),
+        Case(((2, 3), (2,)), lambda x, y: f.block([x, x]), lambda x, y: np.block([x, x])),
+        Case(
+            ((2, 2), (2, 2), (2, 4)),
+            lambda x, y, z: f.block([[[x, y]], [[z]]]),
+            lambda x, y, z: np.block([[[x, y]], [[z]]]),
+        ),
+        Case(((2,), ()), lambda x, y: f.block([[y, x], [x, 0.5]]), lambda x, y: np.block([[y, x], [x, 0.5]])),
+        Case(((2,),), lambda x: f.block(x), lambda x: np.block(x)),
     ],
     "trace": [_same("trace", (3, 4)), _same("trace", (2, 4, 3), offset=1, axis1=1, axis2=2)],
     "fliplr": [_same("fliplr", (2, 3))],
@@ -584,6 +614,26 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3),), lambda x: f.roll(x, -5, axis=1), lambda x: np.roll(x, -5, axis=1)),
         Case(((4, 3),), lambda x: f.roll(x, (3, 2), axis=(0, -1)), lambda x: np.roll(x, (3, 2), axis=(0, -1))),
         Case(((0, 3),), lambda x: f.roll(x, 2, axis=0), lambda x: np.roll(x, 2, axis=0)),
+    ],
+    **{
+        name: [
+            Case(
+                (shape,),
+                lambda x, name=name, axis=axis, first=first: getattr(f, name)(x, axis, first),
+                lambda x, name=name, axis=axis, first=first: _cumulative(name, x, axis, first),
+            )
+            for shape, axis, first in (((5,), None, False), ((2, 3), 1, True), ((3, 2), 0, True), ((0, 2), 0, True))
+        ]
+        for name in ("cumulative_sum", "cumulative_prod")
+    },
+    "ediff1d": [
+        _same("ediff1d", (2, 3)),
+        Case(((4,), (2,)), lambda x, y: f.ediff1d(x, y, 0), lambda x, y: np.ediff1d(x, y, 0)),
+        _same("ediff1d", (1,), to_begin=[1, 0]),
+    ],
+    "unwrap": [
+        Case(((8,),), lambda x: f.unwrap(x * 9.0), lambda x: np.unwrap(x * 9.0)),
+        Case(((3, 4),), lambda x: f.unwrap(x * 9.0, 4.0, 0, 5), lambda x: np.unwrap(x * 9.0, 4.0, 0, period=5)),
     ],
     "diff": [
         Case(((2, 5),), lambda x: f.diff(x), lambda x: np.diff(x)),

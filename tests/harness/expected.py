@@ -328,6 +328,8 @@ MEANINGS: dict[str, Meaning] = {
     "count": _count,
     "cumsum": _so_far(np.cumsum, np.sum),
     "cumprod": _so_far(np.cumprod, np.prod),
+    "cummax": lambda x, axis: np.maximum.accumulate(x, axis),
+    "cummin": lambda x, axis: np.minimum.accumulate(x, axis),
     "recurrence": _recurrence,
     "sort": _sort,
     "partition": lambda x, kth, axis: np.partition(x, np.array(kth, int), axis),

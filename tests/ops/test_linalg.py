@@ -142,6 +142,10 @@ CALLS: list[Callable[..., Any]] = [
     lambda x: L.matrix_transpose(x),
     lambda x: L.diagonal(x, offset=1),
     lambda x: L.trace(x),
+    lambda x: L.cross(x[0], x[1]),
+    lambda x: L.cross(x, x[::-1], axis=1),
+    lambda x: L.vecdot(x, x[0]),
+    lambda x: L.vecdot(x, x, axis=0),
 ]
 
 

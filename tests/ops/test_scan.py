@@ -135,3 +135,10 @@ def test_what_no_cost_reads_of_a_product_may_overflow(be64):
         assert np.isfinite(gradient).all()
     x = be64.array(np.full(6, 1e200))
     assert grad(be64.sum(be64.cumprod(x, axis=0).at[:1]), x).tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_the_gradient_of_an_extreme_so_far_is_the_latest_equals(be64):
+    x = be64.array([1.0, 3.0, 3.0, 2.0, 5.0])
+    weights = np.array([1.0, 10.0, 100.0, 1000.0, 1e4])
+    assert grad(be64.sum(be64.cummax(x, axis=0) * weights), x).tolist() == [1, 10, 1100, 0, 1e4]
+    assert grad(be64.sum(be64.cummin(-x, axis=0) * weights), x).tolist() == [-1, -10, -1100, 0, -1e4]

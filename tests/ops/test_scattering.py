@@ -88,8 +88,8 @@ def test_add_at_of_a_tensor_is_in_place() -> None:
     whole = CPU.array(np.zeros(3, int), name="whole")
     with pytest.raises(OperandError, match="float64, which does not go into whole of int64"):
         np.add.at(whole, [0], 1.5)
-    with pytest.raises(TypeError, match="subtract"):
-        np.subtract.at(x, [0], 1.0)
+    with pytest.raises(TypeError, match="multiply"):
+        np.multiply.at(x, [0], 1.0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

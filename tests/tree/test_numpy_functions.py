@@ -12,7 +12,7 @@ import pytest
 from harness.expected import MEANINGS
 
 from backends import gen_backend
-from optree import OpTreeNode, Variable
+from optree import OpTreeNode, Variable, check_grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
@@ -172,6 +172,8 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.count_nonzero: [lambda x: np.count_nonzero(x, axis=0), lambda x: np.count_nonzero(x, axis=1, keepdims=True)],
     np.cross: [lambda x: np.cross(x, np.ones(3)), lambda x: np.cross(x[0], x[1], axis=0)],
     np.vecdot: [lambda x: np.vecdot(x, np.ones(3))],
+    np.matvec: [lambda x: np.matvec(x, np.ones(3)), lambda x: np.matvec(np.ones((4, 2, 3)), x[0])],
+    np.vecmat: [lambda x: np.vecmat(np.ones(2), x), lambda x: np.vecmat(x, np.ones((3, 2)))],
     np.inner: [lambda x: np.inner(x, x), lambda x: np.inner(2.0, x), lambda x: np.inner(np.ones(3), x)],
     np.vdot: [lambda x: np.vdot(x, x)],
     np.kron: [lambda x: np.kron(x, x), lambda x: np.kron(np.eye(2), x), lambda x: np.kron(x, np.ones((2, 1, 2)))],
@@ -257,6 +259,18 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.triu: [lambda x: np.triu(x), lambda x: np.triu(x, -1)],
     np.diagonal: [lambda x: np.diagonal(x), lambda x: np.diagonal(x, 1, axis1=1, axis2=0)],
     np.diag: [lambda x: np.diag(x, k=1), lambda x: np.diag(np.ravel(x))],
+    np.diagflat: [lambda x: np.diagflat(x), lambda x: np.diagflat(x[0], -1)],
+    np.block: [
+        lambda x: np.block([[x, x[:, :1]], [np.zeros((1, 3)), 2.0]]),
+        lambda x: np.block([x, x]),
+        lambda x: np.block([[x[0]], [x[1]], [x]]),
+    ],
+    np.resize: [
+        lambda x: np.resize(x, (2, 5)),
+        lambda x: np.resize(x, 4),
+        lambda x: np.resize(x[:, :0], (0, 2)),
+        lambda x: np.resize(x, (13,)),
+    ],
     np.trace: [lambda x: np.trace(x), lambda x: np.trace(x, 1, dtype=np.float32)],
     np.fliplr: [lambda x: np.fliplr(x)],
     np.flipud: [lambda x: np.flipud(x)],
@@ -298,6 +312,24 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.cumsum(x, axis=0, dtype=np.float32),
     ],
     np.cumprod: [lambda x: np.cumprod(x), lambda x: np.cumprod(x, axis=0)],
+    np.cumulative_sum: [
+        lambda x: np.cumulative_sum(x[0], include_initial=True),
+        lambda x: np.cumulative_sum(x, axis=0, dtype=np.float32),
+        lambda x: np.cumulative_sum(x > 1, axis=1),
+    ],
+    np.cumulative_prod: [lambda x: np.cumulative_prod(x, axis=1, include_initial=True)],
+    np.ediff1d: [
+        lambda x: np.ediff1d(x),
+        lambda x: np.ediff1d(x, to_end=[1, 2], to_begin=x[:, :1]),
+        lambda x: np.ediff1d(x.astype("int32"), 7),
+    ],
+    np.unwrap: [
+        lambda x: np.unwrap(x * 3),
+        lambda x: np.unwrap(x * np.pi, axis=0),
+        lambda x: np.unwrap(x.astype("int64") * 3, period=6),
+        lambda x: np.unwrap(x.astype("int64") * 5, period=7),
+        lambda x: np.unwrap(x.astype("int64") * 3, discont=5, axis=0),
+    ],
     np.diff: [
         lambda x: np.diff(x),
         lambda x: np.diff(x, 2, 1),
@@ -332,6 +364,32 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     np.add.reduce: [lambda x: np.add.reduce(x), lambda x: np.add.reduce(x, axis=None)],
     np.maximum.reduce: [lambda x: np.maximum.reduce(x, axis=1), lambda x: np.minimum.reduce(x, keepdims=True)],
     np.multiply.reduce: [lambda x: np.multiply.reduce(x, axis=(0, 1))],
+    np.fmax.reduce: [lambda x: np.fmax.reduce(some_nans(x), axis=1), lambda x: np.fmax.reduce(x, keepdims=True)],
+    np.fmin.reduce: [lambda x: np.fmin.reduce(some_nans(x), axis=None)],
+    np.logaddexp.reduce: [lambda x: np.logaddexp.reduce(x), lambda x: np.logaddexp.reduce(x, 1, keepdims=True)],
+    np.add.accumulate: [
+        lambda x: np.add.accumulate(x),
+        lambda x: np.add.accumulate(x > 1, axis=1),
+        lambda x: np.add.accumulate(x, 1, np.float32),
+    ],
+    np.multiply.accumulate: [lambda x: np.multiply.accumulate(x, axis=-1, dtype="float32")],
+    np.maximum.accumulate: [
+        lambda x: np.maximum.accumulate(np.sin(x), axis=1),
+        lambda x: np.maximum.accumulate(some_nans(x), 1),
+    ],
+    np.minimum.accumulate: [lambda x: np.minimum.accumulate(x), lambda x: np.minimum.accumulate(-x.astype("int8"), 1)],
+    np.logical_or.accumulate: [lambda x: np.logical_or.accumulate(x - 1, axis=1)],
+    np.logical_and.accumulate: [lambda x: np.logical_and.accumulate(x - 4 < 0, axis=1)],
+    np.add.reduceat: [
+        lambda x: np.add.reduceat(x, [0, 2], axis=1),
+        lambda x: np.add.reduceat(np.ravel(x), [4, 1, 1, 3, 0, 5]),
+        lambda x: np.add.reduceat(x > 1, [1, 0]),
+        lambda x: np.add.reduceat(x, np.array([], np.int64), 1),
+        lambda x: np.add.reduceat(x.astype("int8"), [0], 1, np.float32),
+    ],
+    np.multiply.reduceat: [lambda x: np.multiply.reduceat(x, [1, 0, 2], axis=-1)],
+    np.maximum.reduceat: [lambda x: np.maximum.reduceat(x, [0, 1], axis=1), lambda x: np.maximum.reduceat(x, [1, 0])],
+    np.minimum.reduceat: [lambda x: np.minimum.reduceat(np.ravel(-x), [4, 1, 1, 3, 0, 5])],
     np.logical_and.reduce: [lambda x: np.logical_and.reduce(x), lambda x: np.logical_or.reduce(x, axis=1)],
 }
 
@@ -339,6 +397,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
 #: Calls of the NumPy functions that give several arrays.
 SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.split: [lambda x: np.split(x, 3, axis=1), lambda x: np.split(x, [1], axis=1)],
+    np.unstack: [lambda x: np.unstack(x), lambda x: np.unstack(x, axis=-1)],
     np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
     np.vsplit: [lambda x: np.vsplit(x, 2)],
@@ -541,7 +600,8 @@ def test_answers_are_pythons_bools_as_numpys_are(function: Any, cpu: Any) -> Non
         (np.unique, "np.unique"),
         (np.linalg.eig, "np.linalg.eig"),
         (lambda x: np.ldexp(x, 1), "np.ldexp"),
-        (np.add.accumulate, "np.add.accumulate"),
+        (np.subtract.accumulate, "np.subtract.accumulate"),
+        (np.gcd.reduce, "np.gcd.reduce"),
         (lambda x: np.union1d(np.ones(2) * x, x), "np.union1d"),
     ],
 )
@@ -613,6 +673,41 @@ def test_reductions_of_some_elements_are_numpys(call: Any, cpu: Any) -> None:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compare(call(cpu.array(values)).asnumpyarray(), call(values), inspect.getsource(call).strip(), "by NumPy")
+
+
+def test_a_ufunc_of_some_elements_leaves_the_others_of_out_as_they_are(cpu: Any) -> None:
+    over, under = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([0.0, 2.0, 0.0])
+    out, x, y = cpu.array(over * 10), cpu.array(over), cpu.array(under)
+    assert np.divide(x, y, out=out, where=y != 0) is out
+    np.testing.assert_array_equal(out.get(), np.divide(over, under, out=over * 10, where=under != 0))
+    outs = cpu.ones((2, 3)), cpu.ones((2, 3))
+    np.divmod(x, 2.0, out=outs, where=MASK)
+    wanted = np.divmod(over, 2.0, out=(np.ones((2, 3)), np.ones((2, 3))), where=MASK)
+    assert [each.tolist() for each in outs] == [each.tolist() for each in wanted]
+    with pytest.raises(TypeError, match=r"np\.sqrt: with where=.*np\.where\(mask, np\.sqrt"):
+        np.sqrt(x, where=MASK)
+
+
+def test_subtract_at_takes_repeated_indices_away(cpu: Any) -> None:
+    for dtype in ("float64", "uint8"):
+        x, values = cpu.array(np.array([5, 6, 7], dtype), dtype), np.array([5, 6, 7], dtype)
+        np.subtract.at(x, [0, 2, 0], np.array([1, 2, 3], dtype))
+        np.subtract.at(values, [0, 2, 0], np.array([1, 2, 3], dtype))
+        assert x.get().tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("ufunc", [np.add, np.multiply, np.maximum, np.minimum])
+def test_reductions_of_segments_have_derivatives(ufunc: np.ufunc, cpu: Any) -> None:
+    x = cpu.array([[3.0, 1.0, 2.5, -4.0], [0.5, 6.0, -2.0, 5.0]])
+    check_grad(lambda x: ufunc.reduceat(x, [1, 0, 3, 2], axis=1) ** 2, [x])
+
+
+def test_segments_are_of_known_indices_within_the_axis(cpu: Any) -> None:
+    x = cpu.ones((2, 3), name="x")
+    with pytest.raises(ShapeError, match=r"axis 1 of x .* not \[0, 3\]"):
+        np.add.reduceat(x, [0, 3], axis=1)
+    with pytest.raises(OperandError, match="segments of i are known when it runs"):
+        np.add.reduceat(x, cpu.array([0, 1], "int64", name="i"), axis=1)
 
 
 def test_an_extreme_of_some_elements_needs_a_first_value(cpu: Any) -> None:

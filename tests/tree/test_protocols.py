@@ -122,7 +122,7 @@ def test_they_take_trees_and_inputs_too(operands):
 def test_every_numpy_function_that_is_registered_is_one_of_numpys():
     assert {np.tanh, np.add, np.sum, np.mean, np.concatenate, np.where} <= NUMPY_FUNCTIONS.keys()
     for func in NUMPY_FUNCTIONS:
-        assert isinstance(func, np.ufunc) or func.__module__.startswith("numpy")
+        assert isinstance(getattr(func, "__self__", func), np.ufunc) or func.__module__.startswith("numpy")
 
 
 def test_out_is_a_tensor_that_is_written_at_once(be, operands):
@@ -171,11 +171,11 @@ def test_an_argument_without_an_equal_is_refused_by_name(operands, call, argumen
     [
         (lambda x, y: np.fft.fft(x), "fft"),
         (lambda x, y: np.linalg.eigvals(x), "eigvals"),
-        (lambda x, y: np.add.accumulate(x), "accumulate"),
+        (lambda x, y: np.subtract.accumulate(x), "accumulate"),
         (lambda x, y: np.hypot.reduce(x), "reduce"),
-        (lambda x, y: np.add.reduceat(x, [0]), "reduceat"),
+        (lambda x, y: np.subtract.reduceat(x, [0]), "reduceat"),
         (lambda x, y: np.frexp(x), "frexp"),
-        (lambda x, y: np.unwrap(x), "unwrap"),
+        (lambda x, y: np.spacing(x), "spacing"),
     ],
 )
 def test_a_function_that_is_not_ours_is_refused_by_name(operands, call, name):

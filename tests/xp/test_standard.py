@@ -705,3 +705,12 @@ def test_descending_sorts_are_stable(xp):
     assert xp.sort(x, descending=True).tolist() == [3.0, 2.0, 2.0, 1.0]
     assert xp.argsort(x, descending=True).tolist() == [3, 0, 2, 1]
     assert xp.argsort(xp.stack([x, -x], axis=1), axis=0, descending=True).T.tolist() == [[3, 0, 2, 1], [1, 0, 2, 3]]
+
+
+def test_a_ufunc_writes_where_a_mask_is_true(xp):
+    x, y = xp.asarray([1.0, 4.0, 9.0]), xp.asarray([0.0, 2.0, 0.0])
+    found = np.divide(x, y, out=np.zeros_like(x), where=y != 0)
+    assert found.tolist() == [0.0, 2.0, 0.0]
+    out = xp.ones(3)
+    assert np.sqrt(x, out=out, where=np.array([True, False, True])) is out and out.tolist() == [1.0, 1.0, 3.0]
+    assert np.maximum.accumulate(x - y).tolist() == [1.0, 2.0, 9.0]
