@@ -211,10 +211,12 @@ def flat_positions(shape: tuple[int, ...], index: tuple[Any, ...], what: str) ->
 def _of_arrays(shape: tuple[int, ...], index: tuple[Any, ...], what: str) -> Any:
     """`flat_positions` of an index of NumPy arrays alone, without an array of all flat indices to choose from."""
     check_bounds(what, shape, index)
-    total: Any = np.intp(0)
+    parts = []
     for axis, (entry, size) in enumerate(zip(index, shape, strict=True)):
-        total = total + np.where(entry < 0, entry + size, entry) * math.prod(shape[axis + 1 :])
-    return total
+        part = np.where(entry < 0, entry + size, entry) if is_any(entry < 0) else entry
+        step = math.prod(shape[axis + 1 :])
+        parts.append(part if step == 1 else part * step)
+    return as_array(sum(parts[1:], parts[0]))
 
 
 def taken_whole(index: tuple[Any, ...]) -> int:

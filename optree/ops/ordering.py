@@ -377,7 +377,7 @@ def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
     flat = f.reshape(x, (-1,))
     # In neon's mode a vector is a column, and so are the bins.
     like = f.broadcast_to(constant(np.zeros((), np.int64)), (integer_of(size, "bincount: size"), *flat.shape[1:]))
-    added = f.fill_like(f.flat_indices(flat), 1) if weights is None else f.reshape(weights, (-1,))
+    added = constant(np.ones((), np.int64)) if weights is None else f.reshape(weights, (-1,))
     return IndexAdd.make(indexing=Take.make(axis=0))(added, like, flat)
 
 

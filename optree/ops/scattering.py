@@ -92,7 +92,9 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
         if not isinstance(x, np.ndarray):
             return _add_rows(like.shape, self.indexing.index_of(like.shape, places), x, str(self.indexing.name))
         rows, positions = self.indexing.in_rows(like.shape, *places)
-        return add_at(like.shape, positions, np.broadcast_to(x, (*like.shape[:rows], *positions.shape)))
+        selected = (*like.shape[:rows], *positions.shape)
+        # NumPy copies the weights of bincount that may not be written, as those of broadcast_to may not be.
+        return add_at(like.shape, positions, x if x.shape == selected else np.broadcast_to(x, selected))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         (x, like), arrays = spread_all(inputs, batched, 2), [as_variable(y) for y in inputs[2:]]
@@ -116,20 +118,37 @@ def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
     lead = values.ndim - positions.ndim
     size, rows, dtype = math.prod(shape), math.prod(values.shape[:lead]), values.dtype
     width = size // max(rows, 1)
-    indices, flat = positions.reshape(-1), values.reshape(rows, positions.size)
-    if dtype.kind != "f" or flat.size * SPARSE < size:
+    indices = positions.reshape(-1)
+    if dtype.kind in "iu" and values.size and not any(values.strides):  # one number, as in a histogram
+        counts = np.bincount(indices, minlength=width).astype(dtype, copy=False)
+        return np.tile(counts * values[(0,) * values.ndim], rows).reshape(shape)
+    flat = values.reshape(rows, positions.size)
+    if not _fits_doubles(flat) or flat.size * SPARSE < size:
         whole = np.zeros(size, wide_dtype(dtype))  # float16 cannot count past 2048
-        indices = (np.arange(rows)[:, None] * width + indices).reshape(-1)
-        np.add.at(whole, indices, flat.reshape(-1).astype(whole.dtype, copy=False))
+        np.add.at(whole, _in_each(rows, width, indices), flat.reshape(-1).astype(whole.dtype, copy=False))
         return whole.astype(dtype, copy=False).reshape(shape)
     total = np.empty((rows, width), dtype)
     count = min(rows, max(1, BLOCK // max(width, indices.size, 1)))
-    indices = (np.arange(count)[:, None] * width + indices).reshape(-1)
+    indices = _in_each(count, width, indices)
     for row in range(0, rows, count):  # in blocks, which stay in cache as float64
         part = flat[row : row + count]
         sums = np.bincount(indices[: part.size], weights=part.reshape(-1), minlength=len(part) * width)
+        if dtype.kind != "f":
+            sums = sums.astype(np.int64)  # of which narrower integers take the low bits, as sums of theirs are
         total[row : row + count] = sums.reshape(len(part), width)
     return total.reshape(shape)
+
+
+def _fits_doubles(values: Any) -> bool:
+    """Whether float64 holds all sums as well as the dtype does: those of floats, and of integers small enough."""
+    if values.dtype.kind not in "iu":
+        return bool(values.dtype.kind == "f")
+    return max(-int(values.min(initial=0)), int(values.max(initial=0))) * values.size < 1 << 53
+
+
+def _in_each(rows: int, width: int, indices: Any) -> Any:
+    """Flat indices in each of some rows of a width."""
+    return indices if rows == 1 else (np.arange(rows)[:, None] * width + indices).reshape(-1)
 
 
 def _in_groups(positions: Any) -> tuple[Any, Any, Any]:

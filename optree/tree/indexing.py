@@ -209,6 +209,8 @@ def check_range(values: Any, size: int | None, axis: int, what: str) -> None:
     if isinstance(values, int):
         wrong: Any = [] if -size <= values < size else [values]
     else:
+        if isinstance(values, np.ndarray) and values.size and -size <= values.min() and values.max() < size:
+            return  # two reductions, which write nothing
         values = values.reshape(-1)
         outside = (values < -size) | (values >= size)
         wrong = values[outside] if is_any(outside) else []

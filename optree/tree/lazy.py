@@ -31,7 +31,7 @@ from optree.tree.types import TensorType
 #: Maximum operations of a lazy value's tree.
 OPERATIONS = 256
 
-#: Maximum lazy values; a new one lets the oldest run.
+#: Maximum lazy values; one more lets the older half of them run together.
 TREES = 64
 
 #: The bytes of tensors that only trees refer to, above which trees run, beside those of the four largest.
@@ -308,7 +308,7 @@ class LazyValue:
         if is_shared or self._is_long():
             force([self])
         if len(lazy_values) > TREES:
-            force(_alive()[:1], now=False)
+            force(_alive()[: TREES // 2], now=False)  # one by one, each run would rebuild the trees of all others
         if _attached[0] > BYTES:
             _spare()
 

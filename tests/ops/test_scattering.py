@@ -130,3 +130,29 @@ def test_indices_that_are_the_same_in_all_rows_are_not_repeated() -> None:
     wanted = np.zeros(x.shape)
     np.add.at(wanted, (np.arange(8000)[:, None, None], np.arange(8)[:, None], index), factor.get())
     np.testing.assert_allclose(slope().get(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_sums_at_indices_in_range_copy_neither_the_indices_nor_what_is_counted() -> None:
+    be = gen_backend("cpu", jit=False)
+    numbers, weights = np.arange(1 << 17) % 40, np.ones(1 << 17)
+    counts = optree.function([], f.bincount(be.array(numbers), size=40))
+    sums = optree.function([], f.bincount(be.array(numbers), be.array(weights, "float64"), size=40))
+    assert allocated(counts) < numbers.nbytes / 4
+    assert allocated(sums) < numbers.nbytes / 4
+    assert (counts().get() == np.bincount(numbers)).all()
+    assert (sums().get() == np.bincount(numbers, weights)).all()
+
+
+@pytest.mark.parametrize("largest", [1 << 40, (1 << 62) + 1])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "uint64"])
+def test_sums_of_integers_at_indices_wrap_and_lose_no_digit(dtype: str, largest: int) -> None:
+    places = np.arange(900) % 3
+    values = (np.arange(900) * 7 + largest).astype(dtype)
+    if dtype != "uint64":
+        values[::2] = -values[::2]
+    wanted = np.zeros(3, dtype)
+    np.add.at(wanted, places, values)
+    found = f.scatter_add(CPU.zeros(3, dtype), places, CPU.array(values)).get()
+    assert found.dtype == dtype and (found == wanted).all()
+    many = f.scatter_add(CPU.zeros(3, dtype), places, values[0]).get()  # one number at all of them
+    assert (many == np.bincount(places).astype(dtype) * values[0]).all()

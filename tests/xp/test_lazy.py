@@ -226,6 +226,18 @@ def test_lazy_arrays_are_bounded_in_number(xp):
     assert [float(y[1]) for y in many] == [2.0 * i for i in range(3 * lazy.TREES)]
 
 
+def test_too_many_lazy_arrays_run_by_halves_and_the_trees_of_the_others_are_rebuilt_as_often(xp, monkeypatch):
+    rebuilt, substitute = [], lazy._substitute
+    monkeypatch.setattr(lazy, "_substitute", lambda computed: rebuilt.append(substitute(computed)))
+    runs = xp.asarray([0.0]).device.stats()["executions"]
+    state, steps = xp.asarray([1.0, 2.0]), []
+    for i in range(3 * lazy.TREES):  # a recurrence whose steps are kept, as a dynamic programme's are
+        state = state * 0.5 + float(i)
+        steps.append(state * 2.0)
+    assert len(rebuilt) <= 12 and xp.asarray([0.0]).device.stats()["executions"] - runs <= 12
+    assert float(steps[1][1]) == 3.0 and float(steps[-1][0]) == pytest.approx(760.0, abs=1e-3)
+
+
 def test_lazy_arrays_are_bounded_in_memory(xp, monkeypatch):
     monkeypatch.setattr(lazy, "BYTES", 1 << 16)
     size = 1 << 11  # 16 KiB
