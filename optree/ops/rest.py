@@ -22,6 +22,7 @@ from optree.ops import (  # noqa: F401, imported to be registered
     recurrent,
     scan,
     scattering,
+    segments,
     softmax,
     standardization,
     vision,

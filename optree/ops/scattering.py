@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import OperandError, ShapeError, describe
+from optree.errors import ShapeError, describe
 from optree.ops.batching import spread_all
 from optree.ops.indexing import (
     ArraysOperator,
@@ -28,13 +28,13 @@ from optree.ops.indexing import (
     taken_whole,
 )
 from optree.ops.op import Op
-from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to
 from optree.ops.traits import FirstDtypeOperator, LogicalOperator
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
+from optree.registry import f, function
 from optree.tree import indexing as indices
-from optree.tree.types import Shape, TensorType, normalise_axis, promote, weak_dtype, without_lead
-from optree.tree.variable import Variable, as_operand, as_variable, constant, in_dtype, variable_of
+from optree.tree.types import Shape, TensorType, promote, weak_dtype, without_lead
+from optree.tree.variable import Variable, as_operand, as_variable, constant
 
 #: Maximum ratio of the result's elements to the values at which `np.bincount` is faster than `np.add.at`.
 SPARSE = 4
@@ -207,52 +207,6 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
     if not arrays:
         return f.add(x, Unslice.make(index=template)(value, x))
     return f.add(x, IndexAdd.make(indexing=Gather.make(index=template))(value, x, *arrays))
-
-
-def _by_segments(name: str) -> Callable[..., Any]:
-    """A reduction of segments of an axis, with the parameters of a ufunc's ``reduceat``."""
-
-    def ours(array: Any, indices: Any, axis: int = 0) -> Any:
-        what = f"{name} by reduceat"
-        x = variable_of(array, what)
-        if isinstance(indices, Variable):
-            raise OperandError(f"{what}: the segments of {indices.label} are known when it runs; give numbers")
-        axis, starts = normalise_axis(axis, x.ndim, what), np.asarray(indices, np.int64)
-        size = x.shape[axis]
-        if size is None or starts.ndim != 1 or not all(0 <= i < size for i in starts.tolist()):
-            raise ShapeError(f"{what}: a vector of indices of axis {axis} of {describe(x)} is wanted, not {indices!r}")
-        stops = np.maximum(np.append(starts[1:], size)[: len(starts)], starts + 1)
-        return _reduced(x if name in ("max", "min") else _in_sums(x), starts, stops, axis, name)
-
-    return ours
-
-
-def _in_sums(x: Variable) -> Variable:
-    return in_dtype(x, sum_dtype(x.dtype))
-
-
-def _reduced(x: Variable, starts: Any, stops: Any, axis: int, name: str) -> Any:
-    """The reductions of segments: sums by adding, others by rows as long as the longest, each filled by its last."""
-    counts = stops - starts
-    if name == "sum":
-        segments = np.repeat(np.arange(len(starts)), counts)
-        order = np.arange(counts.sum()) + np.repeat(
-            starts - np.append(0, np.cumsum(counts)[:-1])[: len(starts)], counts
-        )
-        added = IndexAdd.make(indexing=Take.make(axis=axis))
-        return added(f.take(x, order, axis=axis), f.take(x, starts, axis=axis), segments)
-    within = np.arange(counts.max(initial=1))
-    rows = f.take(x, np.minimum(starts[:, None] + within, stops[:, None] - 1), axis=axis)
-    if name == "prod":
-        is_there = np.expand_dims(within < counts[:, None], tuple(range(2, x.ndim + 1 - axis)))
-        rows = f.where(is_there, rows, 1)
-    return FUNCTIONS[name](rows, axis=axis + 1, keepdims=False)
-
-
-NUMPY_FUNCTIONS[np.add.reduceat] = _by_segments("sum")
-NUMPY_FUNCTIONS[np.multiply.reduceat] = _by_segments("prod")
-NUMPY_FUNCTIONS[np.maximum.reduceat] = _by_segments("max")
-NUMPY_FUNCTIONS[np.minimum.reduceat] = _by_segments("min")
 
 
 class Scatter(TemplateOperator):

@@ -89,6 +89,15 @@ def _so_far(function: Meaning, dtype_of: Meaning) -> Meaning:
     return meaning
 
 
+def _segments(x: Any, starts: Any, reduce: str, axis: int) -> np.ndarray:
+    ends = [*starts[1:], x.shape[axis]]
+    parts = [np.take(x, np.arange(i, j), axis) for i, j in zip(starts, ends, strict=True)]
+    wide = np.float64 if x.dtype.kind == "f" else None
+    whole = (lambda part: np.sum(part, axis, wide)) if reduce == "sum" else lambda part: getattr(np, reduce)(part, axis)
+    found = np.stack([whole(part) for part in parts], axis)
+    return found.astype(np.sum(x).dtype if reduce == "sum" else x.dtype)
+
+
 def _recurrence(a: Any, b: Any, axis: int, reverse: bool) -> np.ndarray:
     dtype = np.result_type(a, b)
     a, b = (np.moveaxis(x, axis, 0).astype(np.longdouble) for x in np.broadcast_arrays(a, b))
@@ -328,6 +337,7 @@ MEANINGS: dict[str, Meaning] = {
     "count": _count,
     "cumsum": _so_far(np.cumsum, np.sum),
     "cumprod": _so_far(np.cumprod, np.prod),
+    "segment_reduce": _segments,
     "cummax": lambda x, axis: np.maximum.accumulate(x, axis),
     "cummin": lambda x, axis: np.minimum.accumulate(x, axis),
     "recurrence": _recurrence,

@@ -1,0 +1,131 @@
+"""Reductions of segments of an axis, which begin at given indices: `reduceat` of NumPy's ufuncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.arrays import as_array, portable
+from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.ops.indexing import as_positions, check_indices
+from optree.ops.op import Op
+from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
+from optree.tree.types import Shape, TensorType, normalise_axis, promote
+from optree.tree.variable import Variable, in_dtype, variable_of
+
+#: The ufunc of each reduction.
+UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class SegmentReduce(Op):
+    """The sums, maxima or minima (`reduce`) of segments of an axis, which begin at ascending indices `starts`.
+
+    Each ends where the next begins, and the last with the axis. Equal extremes share the gradient.
+    """
+
+    name = "segment_reduce"
+    operands = ("x", "starts")
+    __props__ = ("reduce", "axis")
+    reduce: str = "sum"
+    axis: int = 0
+    examples = (
+        (((5,), [0, 2, 3]), {}),
+        (((2, 5), [1, 4]), {"axis": -1}),
+        (((4, 2), [0]), {}),
+        (((3, 2), [0, 2]), {"reduce": "max"}),
+        (((2, 6), [0, 1, 4]), {"reduce": "min", "axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        if self.reduce not in UFUNCS:
+            raise OperandError(f"segment_reduce: reduce is 'sum', 'max' or 'min', not {self.reduce!r}")
+        check_indices(types[1:], "segment_reduce")
+        return self.make(reduce=self.reduce, axis=normalise_axis(self.axis, types[0].ndim, "segment_reduce"))
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, starts = shapes
+        if len(starts) != 1:
+            raise ShapeError("starts is a vector")
+        return (*x[: self.axis], starts[0], *x[self.axis + 1 :])
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, starts = map(promote, dtypes)
+        return x, starts, sum_dtype(x) if self.reduce == "sum" else x
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
+        dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
+        rows = np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype), copy=False)
+        if isinstance(x, np.ndarray):
+            found = UFUNCS[self.reduce].reduceat(rows, starts, 0) if starts.size else rows[:0]
+        else:
+            found = _in_rows(rows, starts, self.reduce)
+        return np.moveaxis(found, 0, self.axis).astype(dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        op = self.make(reduce=self.reduce, axis=self.axis + 1)
+        return self.batch_in_loop(inputs, batched) if batched[1] else op(*inputs)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, starts), (delta,) = inputs, output_gradients
+        along = f.flat_indices(f.slice(x, tuple(slice(None) if i == self.axis else 0 for i in range(x.ndim))))
+        segment = f.searchsorted(starts, along, "right") - 1
+        is_in_one = f.expand_dims(f.ge(segment, 0), tuple(i for i in range(x.ndim) if i != self.axis))
+
+        def of_elements(each: Any) -> Any:
+            """A value of each segment, for each element in it."""
+            return f.where(is_in_one, f.take(each, f.maximum(segment, 0), axis=self.axis), 0)
+
+        if self.reduce == "sum":
+            return [of_elements(delta), None]
+        is_extreme = f.cast(f.eq(x, of_elements(self(x, starts))), delta.dtype)
+        count = self.make(reduce="sum", axis=self.axis)(is_extreme, starts)
+        return [of_elements(delta / f.maximum(count, 1)) * is_extreme, None]
+
+
+def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
+    """Reductions of segments of the first axis by libraries without `reduceat`: as rows, filled by their last element."""
+    stops = np.append(starts[1:], np.full_like(starts[:1], len(x)))
+    within = np.arange(int((stops - starts).max()) if starts.size else 0, like=starts)
+    rows = x[np.minimum(starts[:, None] + within, stops[:, None] - 1)]
+    if reduce == "sum":
+        is_there = within < (stops - starts)[:, None]
+        rows = np.where(is_there.reshape(*is_there.shape, *(1,) * (x.ndim - 1)), rows, rows.dtype.type(0))
+    return {"sum": np.sum, "max": np.max, "min": np.min}[reduce](rows, axis=1) if starts.size else x[:0]
+
+
+def _reduceat(name: str) -> Callable[..., Any]:
+    """A reduction of segments at known indices, with the parameters of a ufunc's ``reduceat``."""
+
+    def ours(array: Any, indices: Any, axis: int = 0) -> Any:
+        what = f"{name} by reduceat"
+        x = variable_of(array, what)
+        if isinstance(indices, Variable):
+            raise OperandError(f"{what}: {indices.label} tells the segments only when it runs; give indices as numbers")
+        axis, starts = normalise_axis(axis, x.ndim, what), np.asarray(indices)
+        size = x.shape[axis]
+        if starts.size and starts.dtype.kind not in "iu":
+            raise DTypeError(f"{what}: indices are integers, not of {starts.dtype}")
+        starts = starts.astype(np.int64)
+        if size is None or starts.ndim != 1 or not np.all((starts >= 0) & (starts < size)):
+            raise ShapeError(f"{what}: a vector of indices of axis {axis} of {describe(x)} is wanted, not {indices!r}")
+        if name != "prod" and np.all(np.diff(starts) > 0):
+            return f.segment_reduce(x, starts, name, axis)
+        # Segments that overlap, or products: rows as long as the longest, each filled by its last element.
+        stops = np.maximum(np.append(starts[1:], size)[: len(starts)], starts + 1)
+        within = np.arange((stops - starts).max(initial=1))
+        rows = f.take(x, np.minimum(starts[:, None] + within, stops[:, None] - 1), axis=axis)
+        if name in ("sum", "prod"):
+            is_there = np.expand_dims(within < (stops - starts)[:, None], tuple(range(2, x.ndim + 1 - axis)))
+            rows = f.where(is_there, in_dtype(rows, sum_dtype(x.dtype)), int(name == "prod"))
+        return FUNCTIONS[name](rows, axis=axis + 1, keepdims=False)
+
+    return ours
+
+
+for _name, _ufunc in (*UFUNCS.items(), ("prod", np.multiply)):
+    NUMPY_FUNCTIONS[_ufunc.reduceat] = _reduceat(_name)
