@@ -56,6 +56,7 @@ REASONS: dict[str, str] = {
     r"^linalg.norm\(x\) float": "squares neither overflow nor vanish; NumPy's, BLAS's dot, may",
     r"^(nan)?cumprod.* float16": "in float32, whose conversion by NumPy is slow for what overflows in float16",
     r"^block": "joined along one axis after the other, so that each element is copied twice",
+    r"^[a-z]+.reduceat": "a call, 10 us, and NumPy's beside it",
     r"^cumulative_sum": "copied behind its initial 0",
     r"^exclusive_prod": "without division, so that it is right at zeros",
 }

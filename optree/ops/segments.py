@@ -59,11 +59,10 @@ class SegmentReduce(Op):
     def value(self, *arrays: Any) -> Any:
         x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
         dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
-        rows = np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype), copy=False)
+        x = x.astype(wide_dtype(dtype), copy=False)
         if isinstance(x, np.ndarray):
-            found = UFUNCS[self.reduce].reduceat(rows, starts, 0) if starts.size else rows[:0]
-        else:
-            found = _in_rows(rows, starts, self.reduce)
+            return UFUNCS[self.reduce].reduceat(x, starts, self.axis).astype(dtype, copy=False)
+        found = _in_rows(np.moveaxis(x, self.axis, 0), starts, self.reduce)
         return np.moveaxis(found, 0, self.axis).astype(dtype, copy=False)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -88,14 +87,14 @@ class SegmentReduce(Op):
 
 
 def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
-    """Reductions of segments of the first axis by libraries without `reduceat`: as rows, filled by their last element."""
+    """Reductions of segments of the first axis by libraries without `reduceat`: as rows, each filled by its last."""
     stops = np.append(starts[1:], np.full_like(starts[:1], len(x)))
     within = np.arange(int((stops - starts).max()) if starts.size else 0, like=starts)
     rows = x[np.minimum(starts[:, None] + within, stops[:, None] - 1)]
     if reduce == "sum":
         is_there = within < (stops - starts)[:, None]
         rows = np.where(is_there.reshape(*is_there.shape, *(1,) * (x.ndim - 1)), rows, rows.dtype.type(0))
-    return {"sum": np.sum, "max": np.max, "min": np.min}[reduce](rows, axis=1) if starts.size else x[:0]
+    return getattr(np, reduce)(rows, axis=1) if starts.size else x[:0]
 
 
 def _reduceat(name: str) -> Callable[..., Any]:
