@@ -226,7 +226,7 @@ def test_in_place_keeps_the_number_of_axes_as_numpy_does(be, shape, other):
             write(x, y)
         with pytest.raises(ShapeError, match=r"in place|no place for a value of shape"):
             write(t, u)
-    with pytest.raises(ShapeError, match=r"shape \(.*\) is not \(.*\) of t in place"):
+    with pytest.raises(ShapeError, match=r"shape \(.*\) is not the \(.*\) of t in place"):
         t += y
     assert t.get().tolist() == x.tolist()
     t[...] = u
