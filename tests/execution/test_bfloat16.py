@@ -162,7 +162,7 @@ def test_a_product_is_rounded_once(be: Any) -> None:
 def test_nextafter_is_the_neighbour_in_16_bits(be: Any, dtype: str) -> None:
     """It is no float32, which would round back to x."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
-    numbers = numbers[numbers == numbers]
+    numbers = numbers[numbers.view(np.uint16) << 1 <= near([np.inf]).astype(dtype).view(np.uint16) << 1]  # no nans
     ranks = np.where(np.signbit(numbers), -(numbers.view(np.int16) & 0x7FFF), numbers.view(np.int16))
     x = be.array(numbers, dtype)
     for goal, way in ((np.inf, 1), (-np.inf, -1)):
