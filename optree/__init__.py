@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree import installation, ops
+from optree import errors, installation, ops, settings
 from optree.compat import metadiff  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
 from optree.ops.apply import Apply
@@ -37,6 +37,8 @@ LATER = (
     "testing",
     "train",
     "xp",
+    "distributed",
+    "pictures",
 )
 
 __all__ = [
@@ -63,6 +65,8 @@ __all__ = [
     "constant",
     "debugprint",
     "deriv",
+    "distributed",
+    "errors",
     "function",
     "grad",
     "grad_not_implemented",
@@ -73,6 +77,7 @@ __all__ = [
     "jit",
     "metadiff",
     "ops",
+    "settings",
     "testing",
     "train",
     "value_and_grad",
@@ -85,7 +90,10 @@ installation.warn_of_others()
 
 def __getattr__(name: str) -> Any:
     if name in LATER:
-        return import_module(f"optree.{name}")
+        try:
+            return import_module(f"optree.{name}")
+        except ModuleNotFoundError as error:  # hasattr and star imports know an AttributeError only
+            raise AttributeError(f"optree.{name} needs packages that are not installed: {error}") from error
     for module in LATER if name in __all__ else ():
         found = vars(import_module(f"optree.{module}")).get(name)
         if found is not None:
@@ -95,4 +103,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, "__version__", "pictures"])  # which a star import leaves: it needs more than NumPy

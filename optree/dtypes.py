@@ -19,6 +19,9 @@ from optree.errors import DTypeError
 
 FLOAT16, FLOAT32 = np.dtype("float16"), np.dtype("float32")
 
+#: The names of the dtypes of 16 bits, which are computed in float32.
+NARROW = ("float16", "bfloat16")
+
 
 @cache
 def bfloat16() -> np.dtype:
@@ -100,8 +103,8 @@ def _to_odd(x: Any) -> Any:
 
 
 def widens(op: Any, dtype: Any) -> bool:
-    """Whether an op computes a dtype in float32: bfloat16, and products of float16, where NumPy is slow."""
-    return is_bfloat16(dtype) or (dtype == FLOAT16 and op.widens_halves)
+    """Whether an op computes a dtype in float32, by `Op.widened`."""
+    return (is_bfloat16(dtype) or dtype == FLOAT16) and str(dtype) in op.widened
 
 
 def in_float32(op: Any, dtype: np.dtype) -> Callable[..., Any]:

@@ -76,10 +76,20 @@ def test_the_other_optree_installed_before_is_told_of_and_op_tree_works(site: Pa
 
 
 def test_optree_lists_its_public_names_and_nothing_else() -> None:
-    code = "import optree; print(*dir(optree)); print(*sorted([*optree.__all__, '__version__']))"
+    code = "import optree; print(*dir(optree)); print(*sorted([*optree.__all__, '__version__', 'pictures']))"
     shown, public = done(python(code)).splitlines()
     assert shown == public and "grad" in shown.split() and "import_module" not in shown.split()
     assert all(hasattr(optree, name) for name in dir(optree))
+
+
+def test_a_plain_import_gives_all_public_modules(site: Path) -> None:
+    code = "import optree; print(*(getattr(optree, name).__name__ for name in sys.argv[1:]))"
+    names = ("distributed", "errors", "pictures", "settings", "testing", "train", "xp")
+    told = run(site, f"import sys; sys.argv[1:] = {names}; {code}")
+    assert told.stdout.split() == [f"optree.{name}" for name in names], told.stderr
+    without = "import sys, optree; sys.modules['grandalf'] = sys.modules['grandalf.graphs'] = None\n"
+    told = run(site, without + "print(hasattr(optree, 'pictures')); from optree import *; optree.pictures")
+    assert told.stdout == "False\n" and "AttributeError: optree.pictures needs packages" in told.stderr
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -25,8 +25,8 @@ from optree.ops.traits import (
 )
 from optree.registry import f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
-from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, number_of, variable_of
+from optree.tree.types import NUMBERS, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote, weak_dtype
+from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of, variable_of
 
 # Maximum and minimum
 
@@ -135,19 +135,23 @@ def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
     It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
     range of x's integer dtype is no bound either.
     """
-    dtype = as_variable(x).dtype
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    if lo is not None and not (limits and type(lo) is int and lo < limits.min):
-        x = f.maximum(x, lo)
-    if hi is not None and not (limits and type(hi) is int and hi > limits.max):
-        x = f.minimum(x, hi)
-    return x
+    x = variable_of(x, "clip")
+    lo, hi = (None if bound is None else as_operand(bound, "clip") for bound in (lo, hi))
+    limits = np.iinfo(x.dtype) if x.dtype.kind in "iu" else None
+    lo = None if limits and type(lo) is int and lo < limits.min else lo
+    hi = None if limits and type(hi) is int and hi > limits.max else hi
+    if lo is not None and hi is not None and number_of(x) is None:  # a weak bound takes the dtype of the other two
+        x = in_dtype(x, promote(x.dtype, *(weak_dtype(spec_of(bound)) for bound in (lo, hi))))
+    x = x if lo is None else f.maximum(x, lo)
+    return x if hi is None else f.minimum(x, hi)
 
 
 @numpy_function(np.clip)
 def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    """`clip` with the parameters of `numpy.clip`."""
-    return clip(a, a_min if min is None else min, a_max if max is None else max)
+    """`clip` with the parameters of `numpy.clip`, to which a number that it clips is an array."""
+    return clip(
+        np.asarray(a) if type(a) in NUMBERS else a, a_min if min is None else min, a_max if max is None else max
+    )
 
 
 # Selecting, casting, broadcasting

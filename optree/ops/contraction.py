@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
 from optree.ops.op import Op
@@ -38,7 +39,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class ProductOperator(BinaryOperator):
     """A product of vectors, matrices or stacks of matrices, contracting x's last axis and y's last but one."""
 
-    takes_columns = widens_halves = True
+    takes_columns = True
+    widened = NARROW
     can_fail = False
     numpy = np.matmul
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import NARROW
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import with_images
 from optree.ops.op import Op
@@ -51,7 +52,7 @@ class ConvolutionOperator(ImageOperator):
         The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     """
 
-    widens_halves = True
+    widened = NARROW
     can_fail = False
     __props__: ClassVar[tuple[str, ...] | None] = (
         "stride",

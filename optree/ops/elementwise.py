@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import finfo, is_floating, ufunc_dtypes
+from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
@@ -255,15 +255,15 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 
 class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """The next number of x's dtype in the direction of y."""
+    """The next number of the value's dtype after x in the direction of y."""
 
     name = "nextafter"
     numpy = np.nextafter
     kernel = "nextafter({0}, {1})"
+    widened = ()  # the next float32 would round back to x
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel, which for float16 would give the next float32."""
-        return None if dtypes[0] == np.float16 else super().kernel_for(*dtypes)
+        return None if is_narrow(dtypes[0]) else super().kernel_for(*dtypes)
 
     def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
         return "the C library's nextafter, as NumPy's, is not vectorised"
@@ -272,18 +272,27 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        found = np.nextafter(*arrays)
-        if isinstance(found, np.ndarray | np.generic) or found.dtype != np.float16:
-            return found
-        # CuPy's of an infinite float16 is nan.
-        x, y = (as_array(each, found).astype(found.dtype) for each in arrays)
-        largest = float(np.finfo(np.float16).max)
-        after = np.where(x == y, x, np.where(x > 0, largest, -largest)).astype(found.dtype)
-        return np.where(np.isinf(x) & (y == y), after, found)
+        dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else type(a) for a in arrays))[-1]
+        if not is_narrow(dtype):
+            return np.nextafter(*arrays)
+        x, y = (rounded(as_array(a, *arrays), dtype, copy=False) for a in arrays)
+        return np.nextafter(x, y) if isinstance(x, np.ndarray | np.generic) else _narrow_after(x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, y), (delta,) = inputs, output_gradients
         return [delta, zero_gradient(y, delta.dtype)]
+
+
+def _narrow_after(x: Any, y: Any) -> Any:
+    """`nextafter` of 16 bits, by the bits: CuPy has none of bfloat16, and its of an infinite float16 is nan."""
+    bits, towards = (a.view(np.int16) for a in (x, y))
+    rank, goal = (np.where(b < 0, -(b & 0x7FFF), b) for b in (bits, towards))  # in the order of the numbers
+    rank = rank + (goal > rank) - (goal < rank)
+    magnitude = np.abs(rank)
+    found = np.where((rank < 0) | ((rank == 0) & (bits < 0)), magnitude | -0x8000, magnitude)
+    equal = x if x.dtype == np.float16 else y  # as NumPy's and ml_dtypes': 0.0 or -0.0
+    after = np.where(x == y, equal, found.view(x.dtype))
+    return np.where((x == x) & (y == y), after, x + y)
 
 
 class Neg(UnaryOperator, ElementwiseOperator):

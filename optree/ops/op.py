@@ -128,8 +128,8 @@ class Op:
         Whether it calls linear algebra, whose failures CuPy reports only on request.
     checks_indices : bool
         Whether it checks index arrays and raises; in a CUDA graph the host raises later.
-    widens_halves : bool
-        Whether float16 is computed in float32 and rounded, because NumPy's own loop is slow.
+    widened : tuple of str
+        The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
     writes_strided : bool
         Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
@@ -184,7 +184,7 @@ class Op:
     waits: ClassVar[bool] = False
     calls_lapack: ClassVar[bool] = False
     checks_indices: ClassVar[bool] = False
-    widens_halves: ClassVar[bool] = False
+    widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None

@@ -271,7 +271,8 @@ def nanmedian(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
 def quantile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The quantiles `q`, from 0 to 1, over axes; nan where there is a nan.
 
-    If `q` is 1-D, its axis is the first of the result. The methods are NumPy's.
+    If `q` is 1-D, its axis is the first of the result. The methods are NumPy's, and so are dtypes: those that
+    interpolate promote x with an array or list `q`, and not with a Python number. A list makes float64 of float32.
     """
     return _ranked(x, q, axis, method, keepdims, "quantile", False)
 
@@ -295,7 +296,7 @@ def nanpercentile(x: Any, q: Any, axis: Any = None, method: str = "linear", keep
 
 
 def _fractions(q: Any) -> Any:
-    return q / 100 if isinstance(q, Variable) else np.asarray(q) / 100
+    return q / 100 if isinstance(q, Variable) or type(q) in (int, float) else np.asarray(q) / 100
 
 
 def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, omits: bool) -> Any:
@@ -303,8 +304,14 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
     x = variable_of(x, what)
     if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
         raise OperandError(f"{what}: method is one of {', '.join((*METHODS, *TAKING, *AVERAGING))}, not {method!r}")
+    dtype = mean_dtype(x.dtype)
     if q is not None:
-        q = q if isinstance(q, Variable) else np.asarray(q, np.float64)
+        weak = type(q) in (int, float)
+        q = q if isinstance(q, Variable) else np.asarray(q)
+        if not is_floating(q.dtype):
+            method = "lower" if method == "linear" else method  # the elements themselves, as in NumPy
+            q = q.astype("float64")
+        dtype = dtype if weak else promote(x.dtype, q.dtype)
         if q.ndim > 1 or (not isinstance(q, Variable) and not (np.all(q >= 0) and np.all(q <= 1))):
             raise OperandError(
                 f"{what}: quantiles are from 0 to 1 (percentiles to 100), in one dimension at most; not {q}"
@@ -314,9 +321,11 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
     taken = x if method in TAKING else in_dtype(x, mean_dtype(x.dtype))
     rows = f.sort(_in_rows(taken, axes, what), -1)
     if omits or rows.shape[-1] is None or isinstance(q, Variable):
-        found = _at_computed_indices(rows, q, method, omits)
+        if q is not None and weak and method in METHODS:  # the others decide by whether an index is whole
+            q = q.astype(wide_dtype(dtype))
+        found = _at_computed_indices(rows, q, method, omits, dtype)
     else:
-        found = _at_known_indices(rows, q, method, what)
+        found = _at_known_indices(rows, q, method, what, dtype)
     if is_floating(rows.dtype) and not omits:
         last = f.slice(rows, (Ellipsis, slice(-1, None)))
         last = last if found.ndim == rows.ndim else f.squeeze(last, -1)
@@ -340,15 +349,15 @@ def _in_rows(x: Variable, axes: tuple[int, ...], what: str) -> Variable:
     return f.reshape(moved, sizes_for_reshape(shape, x, what))
 
 
-def _at_known_indices(rows: Variable, q: Any, method: str, what: str) -> Variable:
-    """Quantiles of sorted rows of known size, at constant indices."""
+def _at_known_indices(rows: Variable, q: Any, method: str, what: str, dtype: np.dtype) -> Variable:
+    """Quantiles of sorted rows of known size, at constant indices; in a dtype, if they are not elements."""
     count = rows.shape[-1]
     if not count:
         raise ShapeError(f"{what}: the reduced axes are empty")
     if method == "median":
         low, high = np.asarray((count - 1) // 2), np.asarray(count // 2)
         first = f.take(rows, low, axis=-1)
-        return first if low == high else _midpoint(first, f.take(rows, high, axis=-1))
+        return first if low == high else _midpoint(first, f.take(rows, high, axis=-1), dtype)
     indices = np.clip(_fractional_index(method, count, q), 0, count - 1)
     whole = [np.clip(index, 0, count - 1).astype(np.int64) for index in _whole_indices(method, count, q, indices, np)]
     elements = [f.take(rows, index, axis=-1) for index in whole]
@@ -356,14 +365,12 @@ def _at_known_indices(rows: Variable, q: Any, method: str, what: str) -> Variabl
         return elements[0]
     first, second = elements
     if method in AVERAGING:
-        return _midpoint(first, second)
-    return _between(first, second, np.asarray(indices - whole[0], rows.dtype))
+        return _midpoint(first, second, dtype)
+    return _between(first, second, np.asarray(indices - whole[0], dtype))
 
 
-def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Variable:
+def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool, dtype: np.dtype) -> Variable:
     """The same for rows of unknown size, or without their nans, which are sorted last."""
-    # Whether a product is whole decides what some take.
-    wide = np.dtype("float64") if method in (*TAKING, *AVERAGING) else wide_dtype(mean_dtype(rows.dtype))
     if omits:
         count = f.sum(f.logical_not(f.isnan(rows)), axis=-1, keepdims=True)
     else:
@@ -373,8 +380,9 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
     if method == "median":
         low, high = (f.maximum(f.floor_divide(n, 2), 0) for n in (count - 1, count))
         high = f.minimum(high, f.maximum(count - 1, 0))
-        found = _midpoint(*(f.take_along_axis(rows, index, -1) for index in (low, high)))
-        return f.squeeze(found, -1)
+        first, second = (f.take_along_axis(rows, index, -1) for index in (low, high))
+        return f.squeeze(_midpoint(first, second, dtype), -1)
+    wide = wide_dtype(q.dtype)
     parts = in_dtype(as_variable(q), wide) if isinstance(q, Variable) else as_variable(f.copy(np.asarray(q, wide)))
     parts = f.reshape(parts, (*(1,) * (rows.ndim - 1), -1))
     number, last = f.cast(count, wide), f.cast(count - 1, wide)
@@ -384,7 +392,10 @@ def _at_computed_indices(rows: Variable, q: Any, method: str, omits: bool) -> Va
     found = elements[0]
     if method not in TAKING:
         second = elements[1]
-        found = _midpoint(found, second) if method in AVERAGING else _between(found, second, indices - whole[0])
+        if method in AVERAGING:
+            found = _midpoint(found, second, dtype)
+        else:
+            found = _between(found, second, in_dtype(indices - whole[0], dtype))
     return f.squeeze(found, -1) if one else found
 
 
@@ -412,15 +423,16 @@ def _whole_indices(method: str, count: Any, q: Any, index: Any, library: Any) ->
     return [library.floor(index), library.ceil(index)]
 
 
-def _midpoint(first: Variable, second: Variable) -> Variable:
+def _midpoint(first: Variable, second: Variable, dtype: np.dtype) -> Variable:
     wide = wide_dtype(first.dtype)
-    return in_dtype((in_dtype(first, wide) + in_dtype(second, wide)) * 0.5, first.dtype)
+    return in_dtype((in_dtype(first, wide) + in_dtype(second, wide)) * 0.5, dtype)
 
 
 def _between(first: Variable, second: Variable, weight: Any) -> Variable:
     """Linear interpolation from the nearer end, so that both ends are exact."""
     step = second - first
-    return in_dtype(f.where(f.lt(weight, 0.5), first + step * weight, second - step * (1 - weight)), first.dtype)
+    found = f.where(f.lt(weight, 0.5), first + step * weight, second - step * (1 - weight))
+    return in_dtype(found, weight.dtype)
 
 
 # Weighted averages and covariances

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import by_float16, can_cast
-from optree.errors import DTypeError
+from optree.errors import DTypeError, ShapeError
 from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree.types import NUMBERS, as_dtype
@@ -154,6 +154,8 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     ------
     TypeError
         If `out` is neither a tensor nor None, or the value cannot be cast to its dtype.
+    ShapeError
+        If the value has more axes than `out`.
     """
     if out is None:
         return tree
@@ -162,7 +164,10 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
             f"out is a tensor where an operand is one, not {type(out).__name__}; for an array, take x.asnumpyarray()"
         )
     if hasattr(tree, "dtype") and not can_cast(tree.dtype, out.dtype, "same_kind"):
-        raise DTypeError(f"out is of {out.dtype}, into which NumPy casts no {tree.dtype}; {out.label}[:] = ... does")
+        name = getattr(out, "label", "out")
+        raise DTypeError(f"out is of {out.dtype}, into which NumPy casts no {tree.dtype}; {name}[:] = ... does")
+    if len(getattr(tree, "shape", ())) > len(out.shape):  # an assignment drops leading axes of size 1, NumPy does not
+        raise ShapeError(f"out is of shape {out.shape}, which is no place for a value of shape {tree.shape}")
     out[...] = tree if where is True else f.where(where, tree, out)
     return out
 

@@ -430,6 +430,8 @@ class Tensor(Variable):
             raise OperandError(
                 f"{tree.label}: the value is {tree.dtype}, which does not go into {self.label} of {self.dtype} in place"
             )
+        if len(tree.shape) > len(self.shape):  # an assignment drops leading axes of size 1, NumPy's operators do not
+            raise ShapeError(f"{tree.label}: its shape {tree.shape} is not the {self.shape} of {self.label} in place")
         self[...] = tree
         return self
 

@@ -290,7 +290,7 @@ class Array(LazyValue):
         where = True if out is None or method != "__call__" else given.pop("where", True)
         found = numpy_protocol.call_ufunc(ufunc, method, operands, given)
         if found is NotImplemented:
-            return _by_host(getattr(ufunc, method), inputs, options, {} if out is None else {"out": out})
+            return _written_by_host(getattr(ufunc, method), inputs, options, out)
         if method == "at":
             return None
         if out is None:
@@ -305,7 +305,7 @@ class Array(LazyValue):
         found = numpy_protocol.call_function(func, _operands(args), _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
-        return found if _is_plain(found) else built(found)
+        return found if isinstance(found, Array) or _is_plain(found) else built(found)
 
     def copy_from(self, source: Any) -> Array:
         """Write another array's values, or a tree's, here: ``out=`` of NumPy's functions does."""
@@ -417,6 +417,20 @@ def _by_host(func: Any, args: Any, options: Any, others: dict[str, Any]) -> Any:
         raise OperandError(
             f"np.{func.__name__} writes into an array, and has no equal here; an assignment does: x[...] = ..."
         ) from error
+
+
+def _written_by_host(func: Any, args: Any, options: Any, out: tuple[Any, ...] | None) -> Any:
+    """A ufunc of NumPy's on the values of arrays, also of those that it writes, which get them back."""
+    if out is None:
+        return _by_host(func, args, options, {})
+    values = tuple(x.get() if isinstance(x, Array) else x for x in out)
+    found = _by_host(func, args, options, {"out": values})
+    for x, value in zip(out, values, strict=True):
+        if isinstance(x, Array):
+            x[...] = value
+    made = found if len(out) > 1 else (found,)
+    written = tuple(x if isinstance(x, Array) else each for x, each in zip(out, made, strict=True))
+    return written if len(out) > 1 else written[0]
 
 
 def _is_plain(found: Any) -> bool:

@@ -158,6 +158,25 @@ def test_a_product_is_rounded_once(be: Any) -> None:
     assert (np.abs(z.get().astype(np.float64) - exact) <= 0.5001 * unit + 1e-5).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nextafter_is_the_neighbour_in_16_bits(be: Any, dtype: str) -> None:
+    """It is no float32, which would round back to x."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    numbers = numbers[numbers.view(np.uint16) << 1 <= near([np.inf]).astype(dtype).view(np.uint16) << 1]  # no nans
+    ranks = np.where(np.signbit(numbers), -(numbers.view(np.int16) & 0x7FFF), numbers.view(np.int16))
+    x = be.array(numbers, dtype)
+    for goal, way in ((np.inf, 1), (-np.inf, -1)):
+        found = (np.nextafter(x, goal) * 1).asnumpyarray()  # fused, where there are kernels
+        assert found.dtype == dtype
+        after = np.where(np.signbit(found), -(found.view(np.int16) & 0x7FFF), found.view(np.int16))
+        np.testing.assert_array_equal(after[numbers != goal], ranks[numbers != goal] + way)
+        assert set(found[numbers == goal].tolist()) == {goal}
+    ones = be.nextafter(be.ones(3, dtype), be.array([1.0, 9.0, np.nan], "float64" if dtype == "float16" else dtype))
+    assert ones.dtype == ("float64" if dtype == "float16" else dtype)
+    assert ones.asnumpyarray()[0] == 1 < ones.asnumpyarray()[1] and np.isnan(float(ones.asnumpyarray()[2]))
+    assert np.nextafter(be.ones(1, dtype), be.full(1, 3, "int8")).dtype == dtype
+
+
 def test_gradients_keep_the_dtype(be: Any) -> None:
     x, w = be.array(np.random.RandomState(0).randn(5, 4), B), be.array(np.random.RandomState(1).randn(4, 3), B)
     cost = be.mean(be.logsumexp(be.dot(be.tanh(x), w), axis=1))

@@ -10,6 +10,7 @@ import numpy as np
 from harness import windowed
 from harness.cases import Case, floating, in_double, in_double_of_all, wide
 from harness.networks import NORMALISATION, RECURRENT
+from optree.dtypes import is_floating
 from optree.registry import f
 from optree.testing.examples import Example
 
@@ -304,7 +305,15 @@ def _in_float64(name: str, *shapes: Any, pick: Any = None, **options: Any) -> Ca
 
 
 def _kept(name: str, *shapes: Any, **options: Any) -> Case:
-    return _in_float64(name, *shapes, **{"keepdims": True, **options})
+    case = _in_float64(name, *shapes, **{"keepdims": True, **options})
+    if not isinstance(options.get("q"), np.ndarray):
+        return case
+
+    def build(x: Any) -> Any:
+        found = case.build(x)
+        return f.cast(found, x.dtype if is_floating(x.dtype) else np.float64)
+
+    return Case(case.operands, build, case.meaning)
 
 
 def _with_nans(name: str, shape: tuple[int, ...], **options: Any) -> Case:
@@ -334,6 +343,9 @@ def _integers_keep(case: Case) -> Case:
     """A case of a function that leaves integers what they are."""
     return Case(case.operands, case.build, lambda x: case.meaning(x).astype(x.dtype))
 
+
+#: Parts for quantiles, which promote float16.
+PARTS = np.array([0.0, 0.2, 0.55, 1.0], np.float32)
 
 QUANTILES = (
     "linear",
@@ -380,7 +392,7 @@ STATISTICS = {
         _kept("median", (2, 3, 5), axis=(0, 2)),
     ],
     "quantile": [
-        *(_kept("quantile", (3, 5), q=np.array([0.0, 0.2, 0.55, 1.0]), axis=1, method=method) for method in QUANTILES),
+        *(_kept("quantile", (3, 5), q=PARTS, axis=1, method=method) for method in QUANTILES),
         *(
             _integers_keep(_kept("quantile", (3, 5), q=0.3, axis=0, keepdims=False, method=method))
             for method in ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
@@ -389,10 +401,10 @@ STATISTICS = {
     ],
     "nanquantile": [
         _with_nans("nanquantile", (3, 5), q=0.3, axis=1),
-        _with_nans("nanquantile", (3, 5), q=np.array([0.1, 0.8]), axis=0, method="hazen"),
+        _with_nans("nanquantile", (3, 5), q=PARTS, axis=0, method="hazen"),
     ],
-    "percentile": [_kept("percentile", (3, 4), q=30.0), _kept("percentile", (3, 4), q=np.array([5.0, 75.0]), axis=0)],
-    "nanpercentile": [_with_nans("nanpercentile", (3, 4), q=np.array([5.0, 75.0]))],
+    "percentile": [_kept("percentile", (3, 4), q=30.0), _kept("percentile", (3, 4), q=PARTS * 100, axis=0)],
+    "nanpercentile": [_with_nans("nanpercentile", (3, 4), q=PARTS * 100)],
     "average": [
         _kept("average", (3, 4)),
         Case(

@@ -14,7 +14,7 @@ def of_any_dtype(meaning: Callable[..., Any]) -> Callable[..., Any]:
     """A function of NumPy arrays as one of arrays that may be bfloat16.
 
     Its dtype is what NumPy makes of float16 there, and its value that in
-    float32, rounded; beside float16, bfloat16 is float32.
+    float32, rounded, but for `numpy.nextafter`; beside float16, bfloat16 is float32.
     """
 
     def meant(*values: Any, **props: Any) -> Any:
@@ -27,6 +27,8 @@ def of_any_dtype(meaning: Callable[..., Any]) -> Callable[..., Any]:
             dtype = np.asarray(meaning(*(_cast(x, stand_in) for x in values), **props)).dtype
             if dtype != np.float16 or stand_in != np.float16:
                 return np.asarray(meaning(*wide, **props)).astype(dtype)
+            if getattr(meaning, "func", meaning) is np.nextafter:  # of ml_dtypes
+                return np.nextafter(*(np.asarray(x).astype(bfloat16()) for x in values))
             numbers = [np.float32(np.asarray(x).astype(bfloat16())) if type(x) is float else x for x in wide]
             return np.asarray(meaning(*numbers, **props)).astype(bfloat16())
 

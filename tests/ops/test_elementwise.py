@@ -200,6 +200,21 @@ def test_clip_is_numpys(be: Any) -> None:
     assert be.clip(t, None, None) is t
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "float16", "float32", "float64"])
+def test_the_dtype_of_clip_is_numpys(be: Any, dtype: str) -> None:
+    """A number takes the dtype of the other two: 0.5 between int8 and float32 is no float64."""
+    x = np.ones(2, dtype)
+    for other in ("bool", "int8", "uint8", "int64", "float16", "float32", "float64"):
+        bound = np.zeros(2, other)
+        for bounds in ((0.5, bound), (bound, 0.5), (0, bound), (bound, 2), (bound, bound), (bound, None), (0.0, 1)):
+            ours = [be.array(b, other) if b is bound else b for b in bounds]
+            wanted = np.clip(x, *bounds)
+            found = np.clip(be.array(x, dtype), *ours)
+            assert found.dtype == wanted.dtype, bounds
+            np.testing.assert_array_equal(found.asnumpyarray(), wanted)
+    assert np.clip(2, be.zeros(3, "int8"), be.ones(3, "float32")).dtype == np.float64  # NumPy makes an array of 2
+
+
 def test_a_cast_names_its_dtype(be: Any) -> None:
     x = be.array([1.5, -2.5, 0.0])
     for dtype in ("float64", np.int8, bool, np.dtype("float16")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -544,3 +545,24 @@ def test_quantiles_by_every_method_of_numpy_of_every_count(cpu: Any) -> None:
         for found, method in zip(cpu.evaluate(trees), methods * 3, strict=True):
             wanted = np.quantile(x, q, axis=1, method=method)  # type: ignore[call-overload]
             np.testing.assert_allclose(found.get(), wanted, rtol=1e-13, atol=1e-15, err_msg=f"{method} of {count}")
+
+
+PARTS = [0.3, 1, [0.25, 0.5], [0, 1], np.float64(0.3), np.float32(0.3), np.array([0.1, 1], np.float32), np.float16(0.5)]
+
+
+@pytest.mark.parametrize("name", ["quantile", "nanquantile", "percentile", "nanpercentile"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "float64"])
+def test_dtypes_of_quantiles_are_numpys(cpu: Any, dtype: str, name: str) -> None:
+    """An array or list of parts is promoted with what is interpolated, a Python number is not."""
+    x = (np.random.default_rng(0).normal(size=(2, 11)) * 5).astype(dtype)
+    ours, numpys = cpu.array(x, dtype), getattr(np, name)
+    for q, method in product(PARTS, ("linear", "median_unbiased", "midpoint", "higher")):
+        if name.endswith("percentile"):
+            q = [part * 100 for part in q] if isinstance(q, list) else q * 100
+        wanted = numpys(x, q, axis=1, method=method)
+        as_tensor = [cpu.array(q, q.dtype)] if isinstance(q, np.ndarray) else []
+        for given in (q, *as_tensor):
+            found = numpys(ours, given, axis=1, method=method)
+            assert found.dtype == found.asnumpyarray().dtype == wanted.dtype, (q, method)
+            unit = max(float(np.finfo(each).eps) for each in (wanted.dtype, "float32") if np.dtype(each).kind == "f")
+            np.testing.assert_allclose(found.asnumpyarray(), wanted, rtol=4 * unit, atol=4 * unit)

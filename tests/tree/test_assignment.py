@@ -212,6 +212,28 @@ def test_augmented_assignment_of_a_view_runs_once(be, place):
     np.testing.assert_array_equal(x.get(), a)
 
 
+@pytest.mark.parametrize(("shape", "other"), [((), (1,)), ((3,), (1, 3)), ((2, 3), (1, 2, 3))])
+def test_in_place_keeps_the_number_of_axes_as_numpy_does(be, shape, other):
+    """An assignment drops leading axes of size 1; an operator in place and `out` do not."""
+    x, y = np.ones(shape), np.ones(other)
+    t, u = of(be, x, "t"), of(be, y)
+    for write in (
+        lambda x, y: x.__iadd__(y),
+        lambda x, y: np.add(x, y, out=x),
+        lambda x, y: np.sum(y, axis=0, keepdims=True, out=x),
+    ):
+        with pytest.raises(ValueError):
+            write(x, y)
+        with pytest.raises(ShapeError, match=r"in place|no place for a value of shape"):
+            write(t, u)
+    with pytest.raises(ShapeError, match=r"shape \(.*\) is not the \(.*\) of t in place"):
+        t += y
+    assert t.get().tolist() == x.tolist()
+    t[...] = u
+    np.add(of(be, np.ones(())), 1, out=t)
+    assert set(t.get().ravel().tolist()) == {2.0}
+
+
 def test_in_place_keeps_the_dtype_or_refuses_as_numpy_does(be):
     x = be.ones((2,), dtype="float32")
     x += np.ones(2)

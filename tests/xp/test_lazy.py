@@ -120,6 +120,24 @@ def test_numpy_writes_into_an_array_or_is_refused(xp, scale):
     assert x[:, 0].tolist() == [start + 2, start, start]
 
 
+def test_ufuncs_of_numpys_alone_write_into_arrays(xp):
+    """They run on the host; an `out` that is passed to them again would call us for ever."""
+    x, n, host = xp.asarray([1.0, 6.0]), xp.zeros(2, dtype="int32"), np.zeros(2, np.float32)
+    assert np.ldexp(x, 1, out=x) is x and x.tolist() == [2.0, 12.0]
+    assert np.ldexp(np.ones(2, np.float32), 3, out=x) is x and x.tolist() == [8.0, 8.0]
+    assert np.ldexp(x, 1, out=host) is host and host.tolist() == [16.0, 16.0]
+    mantissa, exponent = np.frexp(x, out=(x, n))
+    assert mantissa is x and exponent is n and (x.tolist(), n.tolist()) == ([0.5, 0.5], [4, 4])
+    assert np.frexp(x, out=(x, None))[0] is x
+    assert np.add.accumulate(x, out=x) is x and x.tolist() == [0.5, 1.0]
+    with pytest.raises(TypeError, match="out is of int32, into which NumPy casts no float64"):
+        np.sqrt(x, out=n)
+    with pytest.raises(TypeError, match="same_kind"):
+        np.ldexp(x, 1, out=n)
+    total = xp.asarray(0.0)
+    assert np.sum(x, out=total) is total and float(total) == 1.5
+
+
 def test_the_derivative_by_an_array_goes_through_its_elements(xp):
     x = xp.asarray([1.0, 2.0, 3.0])
     assert optree.grad(x[0] * x[1], x).tolist() == [2.0, 1.0, 0.0]
