@@ -296,6 +296,14 @@ def test_an_error_of_a_value_that_nobody_asks_for_stops_nothing(xp):
         again.tolist()
 
 
+def test_an_error_names_the_line_that_wrote_a_value_and_not_the_one_that_ran_it(xp):
+    doubled = xp.asarray([1.0, 2.0]) * 2
+    written = test_an_error_names_the_line_that_wrote_a_value_and_not_the_one_that_ran_it.__code__.co_firstlineno + 1
+    assert doubled.tolist() == [2.0, 4.0]
+    with pytest.raises(ShapeError, match=rf"made at test_lazy\.py:{written}"):
+        doubled + xp.ones(3)
+
+
 def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
     shared = xp.asarray(np.arange(8.0)) * 2
 
