@@ -10,7 +10,7 @@ import numpy as np
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.registry import FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
-from optree.tree.lazy import BASIC, LazyValue, own
+from optree.tree.lazy import BASIC, LazyValue, own, settle
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
@@ -285,6 +285,7 @@ class Array(LazyValue):
         capsule = self.tensor.__dlpack__(**options)
         if not options.get("copy"):
             self.tensor.root.is_shared = True
+            settle([self.tensor])  # the other library may write at once
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -192,10 +192,11 @@ def test_shared_memory_is_not_read_lazily():
     theirs[0] = 5
     assert (y.tolist(), x.tolist()) == ([2.0, 3.0], [5.0, 2.0])
     mine = xp.asarray([1.0, 2.0])
+    before = mine * 3
     seen = np.from_dlpack(mine)
     z = mine * 2
     seen[1] = 9
-    assert (z.tolist(), mine.tolist()) == ([2.0, 4.0], [1.0, 9.0])
+    assert (before.tolist(), z.tolist(), mine.tolist()) == ([3.0, 6.0], [2.0, 4.0], [1.0, 9.0])
 
 
 def test_lazy_arrays_are_bounded_in_operations(xp):
