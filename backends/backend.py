@@ -26,7 +26,7 @@ from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpDict, OpTreeNode, applied, key_of
 from optree.tree.numpy_protocol import call_function, write_out
-from optree.tree.stale import signature_of_assigned, signature_of_evaluated
+from optree.tree.stale import signature_of_assigned, signature_of_evaluated, signature_of_together
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import uncollected
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
@@ -99,9 +99,9 @@ class Backend(RandomMethods):
 
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
-        "active allocate borrowed check_adopted compile compiles compiling executions forget_plans from_host home "
-        "internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program remark "
-        "run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
+        "active allocate borrowed check_adopted compile compiles compiling computed executions forget_plans from_host "
+        "home internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program "
+        "remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
 
     #: The compatibility modes of the class.
@@ -331,8 +331,7 @@ class Backend(RandomMethods):
             (tree,) = trees
             op_dict, _, _ = tree  # quicker than `tree.op`
             if op_dict.op.__class__ is not Assign:
-                key, leaves = tree.ran = tree.ran or signature_of_evaluated(trees)
-                return [self.tensor_of(self._run(key, leaves, trees)[0])]
+                return self.computed(trees)
         assigns = False
         for tree in trees:
             if tree.__class__ is OpTreeNode:
@@ -346,8 +345,17 @@ class Backend(RandomMethods):
             for tree in trees:  # first, as later trees are meant to read what the assignments write
                 _check_stale(tree)
             return [self.execute(tree) for tree in trees]
-        key, leaves = signature_of_evaluated(trees)
-        return [self.tensor_of(value) for value in self._run(key, leaves, trees)]
+        return self.computed(trees)
+
+    def computed(self, trees: Sequence[Any]) -> list[Tensor]:
+        """The values of operands, none of them an assignment, in new tensors made where they were."""
+        if len(trees) == 1 and trees[0].__class__ is OpTreeNode:
+            (tree,) = trees
+            key, leaves = tree.ran = tree.ran or signature_of_evaluated(tree)
+            return [self.tensor_of(self._run(key, leaves, trees)[0], None, tree.origin)]
+        key, leaves = signature_of_together(trees)
+        values = self._run(key, leaves, trees)
+        return [self.tensor_of(x, None, getattr(tree, "origin", None)) for x, tree in zip(values, trees, strict=True)]
 
     def update(self, updates: Any) -> None:
         """Write the values of trees into tensors, after all have been computed.
@@ -381,16 +389,16 @@ class Backend(RandomMethods):
             return
         if lazy_values:
             settle([assignment[1] for assignment in written])
-        key, leaves = signature_of_evaluated(written)
+        key, leaves = signature_of_together(written)
         owners: dict[int, int] = {}  # the schedule depends on which leaves share memory
         aliases = [owners.setdefault(id(owner), len(owners)) for owner in owners_of(leaves)]
         self._run(("update", *aliases, key), leaves, written)
         for assignment in written:
             assignment[1].advance(assignment.origin)
 
-    def tensor_of(self, value: Any, dtype: np.dtype | None = None) -> Any:
-        """A new tensor over a plan's output, without the checks of `adopt`."""
-        return self.over(self.owned(value, dtype))
+    def tensor_of(self, value: Any, dtype: np.dtype | None = None, origin: Origin | None = None) -> Any:
+        """A new tensor over a plan's output, without the checks of `adopt`; made at an origin or the caller's line."""
+        return self.over(self.owned(value, dtype), origin=origin)
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)
@@ -539,7 +547,7 @@ def _check_stale(tree: Any) -> None:
     if type(tree) is not OpTreeNode:
         return
     if not isinstance(tree.op, Assign):
-        tree.ran = tree.ran or signature_of_evaluated([tree])
+        tree.ran = tree.ran or signature_of_evaluated(tree)
     elif type(tree[2]) is OpTreeNode:
         tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.arrays import overlaps_itself
 from optree.dtypes import is_floating, rounded
-from optree.errors import BackendError, DTypeError, OperandError, brief
+from optree.errors import BackendError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import array_of, as_dtype, check_fits
 from optree.tree.variable import Variable
@@ -73,11 +73,11 @@ class Creation:
                 f"address, as in a broadcast array, so that a write to one changes the others; {copies}"
             )
 
-    def over(self, array: Any, name: str | None = None) -> Any:
-        """A tensor over an array, without the checks of `adopt`."""
+    def over(self, array: Any, name: str | None = None, origin: Origin | None = None) -> Any:
+        """A tensor over an array, without the checks of `adopt`, made at an origin or at the caller's line."""
         if self.is_neon and array.ndim < 2:
             array = array.reshape(-1, 1)
-        return self.tensor_cls(self, array, name)
+        return self.tensor_cls(self, array, name, origin=origin)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)

@@ -63,7 +63,7 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     return decorate
 
 
-def unary(name: str) -> Callable[[Operator], Operator]:
+def unary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     """The same for a unary operator."""
     applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
@@ -76,7 +76,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
                 return written(self)
             node = new(Node, (op_dict, self, None))
             node.spec = op_dict.value_spec
-            frame = frame_at(1)
+            frame = frame_at(depth)
             node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 
@@ -85,7 +85,7 @@ def unary(name: str) -> Callable[[Operator], Operator]:
     return decorate
 
 
-def reflected(name: str) -> Callable[[Operator], Operator]:
+def reflected(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     """The same for a reflected operator, whose left operand is a number."""
     applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     now = clock
@@ -100,7 +100,7 @@ def reflected(name: str) -> Callable[[Operator], Operator]:
                 return written(self, other)
             node = new(Node, (op_dict, other, self))
             node.spec = op_dict.value_spec
-            frame = frame_at(1)
+            frame = frame_at(depth)
             node.origin = (frame.f_code, frame.f_lasti, now[0])
             return node
 

@@ -10,7 +10,7 @@ bytes of tensors that nothing but a tree refers to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from types import EllipsisType, NoneType
 from typing import Any
@@ -80,6 +80,8 @@ class LazyValue:
         A node is of a backend, and not that of another `LazyValue`.
     base : LazyValue, optional
         Of which the value, a node of one view op on its tree, is a view.
+    is_bounded : bool
+        Whether the bounds of lazy values are checked for it alone; `together` checks those of several.
 
     Attributes
     ----------
@@ -108,30 +110,24 @@ class LazyValue:
     _tensor: Tensor | None
     _tree: OpTreeNode | None
 
-    def __init__(self, value: Any, base: LazyValue | None = None) -> None:
-        self._start(base)
+    _error: Exception | None
+    _views: Sequence[ref[LazyValue]]
+
+    def __init__(self, value: Any, base: LazyValue | None = None, is_bounded: bool = True) -> None:
+        self._base, self._error, self._views, self._tensor, self.was_assigned = base, None, (), None, False
         if value.__class__ is Tensor:
             self._hold(value)
             return
-        self._defer(value)
+        may_exceed = self._defer(value)
         if base is not None:
             base._views = [*(view for view in base._views if view() is not None), ref(self)]
-        self._bound()
-
-    def _start(self, base: LazyValue | None = None) -> None:
-        self._base = base
-        self._error: Exception | None = None
-        self._views: Sequence[ref[LazyValue]] = ()
+        if may_exceed and is_bounded:
+            self._bound()
 
     @classmethod
     def together(cls, trees: Iterable[Any]) -> list[Any]:
         """Values that share most of what computes them, as gradients do: too many operations run as one program."""
-        made: list[LazyValue] = []
-        for tree in trees:
-            each = cls.__new__(cls)
-            each._start()
-            each._defer(own(tree))
-            made.append(each)
+        made = [cls(own(tree), is_bounded=False) for tree in trees]
         if any(each._is_long() for each in made):
             force(made)
         for each in made:
@@ -140,22 +136,50 @@ class LazyValue:
 
     def _hold(self, tensor: Tensor) -> None:
         """Have a tensor as the value."""
-        root = tensor.root
+        root = tensor if tensor.base is None else tensor.root
         root.holder = ref(self)
         self.sources, self.operations, self.was_assigned = {root}, 0, False
         self._tensor, self._base = tensor, None
         self._tree = None  # last: other threads look here first
 
-    def _defer(self, tree: OpTreeNode) -> None:
-        """Have a tree as the value."""
-        self.sources, self.operations, self.since = _survey(tree)
-        self._tensor, self._tree, self.was_assigned = None, tree, False
-        self._enter(tree)
-
-    def _enter(self, tree: OpTreeNode) -> None:
+    def _defer(self, tree: OpTreeNode) -> bool:
+        """Have a tree as the value; whether that may exceed a bound."""
+        # Hot: every operation of arrays comes through here.
+        sources: set[Tensor] = set()
+        operations, attached, new, is_shared = 1, 0, 1, False
+        since = counted = _counted[0]
+        seen: set[int] = set()
+        _, *pending = tuple.__iter__(tree)
+        while pending:
+            entry = pending.pop()
+            kind = entry.__class__
+            if kind is Tensor:
+                root = entry if entry.base is None else entry.root
+                sources.add(root)
+                is_shared = is_shared or root.is_shared
+                attached += entry.array.nbytes
+            elif kind is OpTreeNode:
+                key = id(entry)
+                found = lazy_values.get(key)
+                known = None if found is None else found()
+                if known is not None:
+                    sources |= known.sources
+                    operations += known.operations
+                    since = min(since, known.since)
+                elif key not in seen:
+                    seen.add(key)
+                    operations += 1
+                    new += 1
+                    _, left, right = entry
+                    pending += (left, right)
+        _attached[0] += attached
+        _counted[0] = counted = counted + new
+        operations = min(operations, counted - since)
+        self.sources, self.operations, self.since, self._tree = sources, operations, since, tree
         entry = _Entry(self, _forget)
-        entry.key = id(tree)
-        lazy_values[entry.key] = entry
+        entry.key = key = id(tree)
+        lazy_values[key] = entry
+        return is_shared or operations > OPERATIONS or len(lazy_values) > TREES or _attached[0] > BYTES
 
     def _is_long(self) -> bool:
         """Whether the tree has too many operations; they are counted where there may be."""
@@ -190,9 +214,12 @@ class LazyValue:
 
     def view(self, tree: Any) -> LazyValue | None:
         """The view that a node describes, of one view op on this value; None where it would be a copy."""
-        if tree.__class__ is not OpTreeNode or not tree.op.view_map or tree[2] is not None or tree[1] is not self.tree:
+        if tree.__class__ is not OpTreeNode:
             return None
-        if tree.size > self.tree.size:  # a broadcast one, whose elements share addresses
+        op_dict, mine, other = tree
+        if not op_dict.op.view_map or other is not None or mine is not self.tree:
+            return None
+        if tree.size > mine.size:  # a broadcast one, whose elements share addresses
             return None
         if self._tensor is None:
             return type(self)(tree, self)
@@ -216,15 +243,19 @@ class LazyValue:
 
     def _takes(self, tensor: Tensor, index: Any, value: LazyValue) -> bool:
         """Run a lazy value straight into the elements at an index; from there it is copied if it is asked for again."""
-        entries = index if index.__class__ is tuple else (index,)
-        if any(x.__class__ not in BASIC for x in entries) or any(view() is not None for view in value._views):
+        if value._has_views():
             return False
-        target = tensor if is_everything(index) else tensor[index]
-        if target.shape != value.tree.shape or target.dtype != value.tree.dtype:
+        target = tensor
+        if not is_everything(index):
+            if any(x.__class__ not in BASIC for x in (index if index.__class__ is tuple else (index,))):
+                return False
+            target = tensor[index]
+        if target.spec.type is not value._tree.spec.type:  # type: ignore[union-attr]
             return False
-        value._write(lambda tree: target.__setitem__(Ellipsis, tree))
-        value._defer(f.copy(target))
-        value._bound()
+        value._write(partial(target.__setitem__, Ellipsis))
+        value.was_assigned = False
+        if value._defer(f.copy(target)):
+            value._bound()
         return True
 
     def _write(self, write: Callable[[Any], None]) -> None:
@@ -256,7 +287,7 @@ class LazyValue:
                 after = tensor.backend.empty_like(value._tree)
                 result = self._result(operation, value)
                 value._write(lambda tree: tensor.backend.update([(tensor, result), (after, tree)]))
-                _give([value], [after])
+                _substitute(_give([value], [after]))
             else:
                 if value.was_assigned:
                     force([value])
@@ -266,11 +297,13 @@ class LazyValue:
     def _result(self, operation: Callable[[Any, Any], Any], value: Any) -> Any:
         mine = self.tree
         tree = operation(mine, value.tree if isinstance(value, LazyValue) else value)
-        if tree.shape != mine.shape:
-            raise ShapeError(f"in place: {describe(tree)} is not of the shape {mine.shape} of {describe(mine)}")
-        if not can_cast(tree.dtype, mine.dtype, "same_kind"):
-            raise DTypeError(f"in place: {describe(tree)} does not go into {mine.dtype}; astype says that it shall")
-        return own(tree if tree.dtype == mine.dtype else f.cast(tree, mine.dtype))
+        if tree.spec.type is not mine.spec.type:
+            if tree.shape != mine.shape:
+                raise ShapeError(f"in place: {describe(tree)} is not of the shape {mine.shape} of {describe(mine)}")
+            if not can_cast(tree.dtype, mine.dtype, "same_kind"):
+                raise DTypeError(f"in place: {describe(tree)} does not go into {mine.dtype}; astype says that it shall")
+            tree = f.cast(tree, mine.dtype)
+        return own(tree)
 
     def _cleared(self, value: Any) -> Tensor:
         """The tensor, to be written with a value: lazy values that read it have run, and those within the value.
@@ -278,34 +311,37 @@ class LazyValue:
         The value itself stays lazy, unless another has run it.
         """
         tensor = self.tensor
-        root = tensor.root
-        wanted = [each for each in _alive() if each is not value and root in each.sources]
-        if isinstance(value, LazyValue) and value._tree is not None:
-            wanted += [each for each in _lazy_in([value._tree])[0] if each is not value]
-        force(wanted, now=False)
+        is_lazy = isinstance(value, LazyValue) and value._tree is not None
+        if len(lazy_values) > is_lazy:  # others than the value
+            wanted = [each for each in _readers({tensor.root}) if each is not value]
+            if is_lazy:
+                wanted += [each for each in _lazy_in([value._tree])[0] if each is not value]
+            force(wanted, now=False)
         return tensor
+
+    def _has_views(self) -> bool:
+        """Whether something refers to a view of it."""
+        return bool(self._views) and any(view() is not None for view in self._views)
 
     def become(self, tree: Any) -> bool:
         """Let a lazy value without views be another tree; whether it can.
 
         A function of none is called for it if so.
         """
-        if self._tree is None or self._base is not None or any(view() is not None for view in self._views):
+        if self._tree is None or self._base is not None or self._has_views():
             return False
         new = tree() if isinstance(tree, partial) else tree
         lazy_values.pop(id(self._tree), None)
-        self._defer(new)
-        self._bound()
+        self.was_assigned = False
+        if self._defer(new):
+            self._bound()
         return True
 
     def _bound(self) -> None:
         """Run the value at once if it may not be lazy, or the oldest ones if they are too many."""
         if self._tree is None:
             return
-        is_shared = False
-        for root in self.sources:  # any() would take a generator
-            is_shared = is_shared or root.is_shared
-        if is_shared or self._is_long():
+        if self._is_long() or any(root.is_shared for root in self.sources):
             force([self])
         if len(lazy_values) > TREES:
             force(_alive()[: TREES // 2], now=False)  # one by one, each run would rebuild the trees of all others
@@ -321,51 +357,22 @@ def _operands(entry: Any) -> list[Any]:
     return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
 
 
-def _survey(tree: OpTreeNode) -> tuple[set[Tensor], int, int]:
-    """The owners of what a tree reads, its operations, or more, and those counted before the first of them."""
-    # Hot: every operation of arrays comes through here.
-    sources: set[Tensor] = set()
-    operations, attached, new = 1, 0, 1
-    since = counted = _counted[0]
-    seen: set[int] = set()
-    _, *pending = tuple.__iter__(tree)
-    while pending:
-        entry = pending.pop()
-        kind = entry.__class__
-        if kind is Tensor:
-            sources.add(entry if entry.base is None else entry.root)
-            attached += entry.array.nbytes
-        elif kind is OpTreeNode:
-            key = id(entry)
-            found = lazy_values.get(key)
-            known = None if found is None else found()
-            if known is not None:
-                sources |= known.sources
-                operations += known.operations
-                since = min(since, known.since)
-            elif key not in seen:
-                seen.add(key)
-                operations += 1
-                new += 1
-                _, left, right = entry
-                pending += (left, right)
-    _attached[0] += attached
-    _counted[0] = counted = counted + new
-    return sources, min(operations, counted - since), since
-
-
 def _lazy_in(trees: Iterable[Any]) -> tuple[list[LazyValue], set[int]]:
     """The lazy values with a tree within these, except views, which follow from their bases; and all nodes' ids."""
-    found = []
-
-    def add(node: Any) -> bool:
-        known = lazy_values.get(id(node))
-        held = None if known is None else known()
-        if held is not None and held._base is None:
-            found.append(held)
-        return True
-
-    inside = _reached(trees, add)
+    found: list[LazyValue] = []
+    inside: set[int] = set()
+    pending = list(trees)
+    while pending:
+        entry = pending.pop()
+        key = id(entry)
+        if entry.__class__ is OpTreeNode and key not in inside:
+            inside.add(key)
+            known = lazy_values.get(key)
+            held = None if known is None else known()
+            if held is not None and held._base is None:
+                found.append(held)
+            _, left, right = entry
+            pending += (left, right)
     return found, inside
 
 
@@ -383,61 +390,65 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
     if not wanted:
         return
     with _running.lock:
-        trees = []
+        found: list[LazyValue] = []
         for each in wanted:
             owner = each
             while owner._tree is not None and owner._base is not None:
                 owner = owner._base
             if owner._tree is not None:
-                trees.append(owner._tree)
-        if not trees:
+                found.append(owner)
+        if not found:
             return
-        found, inside = _lazy_in(trees)
-        wanted_trees: list[Any] = [each._tree for each in found]
-        shared = _shared(wanted_trees, inside) if len(lazy_values) > len(found) else []
+        trees: list[Any] = [each._tree for each in found]
+        shared: list[Any] = []
+        is_read = False
+        if len(lazy_values) > 1:  # else it is alone: nothing is within it, and nothing reads it
+            found, inside = _lazy_in(trees)
+            trees = [each._tree for each in found]
+            if len(lazy_values) > len(found):
+                shared, is_read = _shared(trees, inside)
         try:
-            tensors = trees[0].backend.evaluate(wanted_trees + shared)
+            tensors = trees[0].backend.computed(trees + shared)
         except Exception as error:
             if now:
                 raise
             _set_aside(found, error)
         else:
-            _give(found, tensors[: len(found)], list(zip(shared, tensors[len(found) :], strict=True)))
+            computed = _give(found, tensors)
+            if is_read and lazy_values:
+                computed.update(zip(shared, tensors[len(found) :], strict=True))
+                _substitute(computed)
 
 
-def _shared(trees: Sequence[Any], inside: set[int]) -> list[Any]:
-    """The largest subtrees of trees, but for themselves and views, that are in trees of other lazy values.
+def _shared(trees: Sequence[Any], inside: set[int]) -> tuple[list[Any], bool]:
+    """The largest subtrees of trees, but for views, that are in trees of other lazy values.
 
-    `inside` are the ids of all nodes of the trees.
+    Without the trees themselves; whether one of these, or of the subtrees, is in the others comes second.
+
+    Parameters
+    ----------
+    inside : set of int
+        The ids of all nodes of the trees.
     """
     tops = {id(tree) for tree in trees}
     found: list[Any] = []
-
-    def is_outside(node: Any) -> bool:
-        op_dict, _, _ = node
-        if id(node) in tops:
-            return False
-        is_value = id(node) in inside and isinstance(node.type, TensorType) and not op_dict.op.view_map
-        if is_value:
-            found.append(node)
-        return not is_value
-
-    _reached([each._tree for each in _alive()], is_outside)
-    return found
-
-
-def _reached(trees: Iterable[Any], goes_on: Callable[[Any], bool]) -> set[int]:
-    """The ids of the nodes within trees, but for those below nodes where it does not go on."""
+    is_read = False
     seen: set[int] = set()
-    pending = list(trees)
+    pending: list[Any] = [each._tree for each in _alive() if id(each._tree) not in tops]
     while pending:
         entry = pending.pop()
-        if entry.__class__ is OpTreeNode and id(entry) not in seen:
-            seen.add(id(entry))
-            if goes_on(entry):
-                _, left, right = entry
-                pending += (left, right)
-    return seen
+        key = id(entry)
+        if entry.__class__ is not OpTreeNode or key in seen:
+            continue
+        seen.add(key)
+        op_dict, left, right = entry
+        if key in tops:
+            is_read = True
+        elif key in inside and isinstance(entry.type, TensorType) and not op_dict.op.view_map:
+            found.append(entry)
+        else:
+            pending += (left, right)
+    return found, is_read or bool(found)
 
 
 def _set_aside(found: Sequence[LazyValue], error: Exception) -> None:
@@ -452,10 +463,10 @@ def _set_aside(found: Sequence[LazyValue], error: Exception) -> None:
             force([each], now=False)
 
 
-def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor], shared: Sequence[tuple[Any, Tensor]] = ()) -> None:
-    """Give lazy values and their views their tensors, and these and the shared ones to the trees that stay lazy."""
-    computed: dict[Any, Tensor] = dict(shared)
-    pending = list(zip(found, tensors, strict=True))
+def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor]) -> dict[Any, Tensor]:
+    """Give lazy values and their views the tensors, of which the first are theirs; those by tree."""
+    computed: dict[Any, Tensor] = {}
+    pending = list(zip(found, tensors, strict=False))
     for each, tensor in pending:
         tree = each._tree
         if tree is None:
@@ -468,8 +479,7 @@ def _give(found: Sequence[LazyValue], tensors: Sequence[Tensor], shared: Sequenc
             if view is not None and view._tree is not None:
                 pending.append((view, tensor._view(view._tree)))
         each._views = ()
-    if lazy_values:
-        _substitute(computed)
+    return computed
 
 
 def _substitute(computed: dict[Any, Tensor]) -> None:
@@ -481,15 +491,22 @@ def _substitute(computed: dict[Any, Tensor]) -> None:
     for each, old, new in zip(others, before, replace(before, computed), strict=True):
         if new is not old:
             lazy_values.pop(id(old), None)
-            each._tree = new
-            each.sources, each.operations, each.since = _survey(new)
-            each._enter(new)
+            each._defer(new)
 
 
 def settle(targets: Iterable[Tensor]) -> None:
     """Run the lazy values that read these tensors, which are about to be written."""
-    roots = {target.root for target in targets}
-    force([each for each in _alive() if not roots.isdisjoint(each.sources)], now=False)
+    force(_readers({target.root for target in targets}), now=False)
+
+
+def _readers(roots: Set[Tensor]) -> list[LazyValue]:
+    """The lazy values that read the memory of one of these tensors, the oldest first."""
+    found = []
+    for entry in list(lazy_values.values()):
+        each = entry()
+        if each is not None and not roots.isdisjoint(each.sources):
+            found.append(each)
+    return found
 
 
 def _spare() -> None:

@@ -64,22 +64,42 @@ def signature_of_assigned(value: OpTreeNode, target: Tensor, origin: Origin) -> 
     return found
 
 
-def signature_of_evaluated(roots: Sequence[Any]) -> Signature:
-    """The signature of trees that run together; of a single one, for the first time.
+def signature_of_evaluated(tree: OpTreeNode) -> Signature:
+    """The signature of a tree that runs alone, for the first time.
 
     It raises StaleTreeError, as `signature_of_assigned` does.
     """
-    nodes = roots if len(roots) == 1 else [root for root in roots if root.__class__ is OpTreeNode]
-    new = [node for node in nodes if node.__class__ is OpTreeNode and node.ran is None and not node.ran_beside]
+    old: list[OpTreeNode] = []
+    found = signature_of([tree], None if tree.ran_beside else old)
+    code, offset, built = tree.origin
+    line, now = (id(code), offset), clock[0]
+    before = _runs.get(line)
+    if old:
+        # One that was built before the last write has not run, even if its line has.
+        since = before[1] if before is not None and built == now else -1
+        old = [node for node in old if node.origin[2] > since]
+        if old:
+            _look(old, found[1])
+    if before is None and len(_runs) >= LINES:
+        _runs.clear()
+    _runs[line] = code, now
+    return found
+
+
+def signature_of_together(roots: Sequence[Any]) -> Signature:
+    """The signature of operands that run together.
+
+    It raises StaleTreeError, as `signature_of_assigned` does.
+    """
+    nodes = [root for root in roots if root.__class__ is OpTreeNode]
+    new = [node for node in nodes if node.ran is None and not node.ran_beside]
     if not new:
         return signature_of(roots)
-    code, offset, built = new[0].origin
+    code, offset, _ = new[0].origin
     line, now = (id(code), offset), clock[0]
     old: list[OpTreeNode] = []
     before = _runs.get(line)
-    # A single tree that was built before the last write has not run, even if its line has.
-    since = before[1] if before is not None and (built == now or len(nodes) > 1) else -1
-    found = signature_of(roots, old, since)
+    found = signature_of(roots, old, before[1] if before is not None else -1)
     if old:
         _look(old if len(new) == len(nodes) else _beside(old, set(map(id, nodes)) - set(map(id, new))), found[1])
     if before is None and len(_runs) >= LINES:

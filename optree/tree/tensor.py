@@ -81,13 +81,19 @@ class Tensor(Variable):
     is_shared: bool
 
     def __init__(
-        self, backend: Any, array: Any, name: str | None = None, base: Tensor | None = None, view: Any = None
+        self,
+        backend: Any,
+        array: Any,
+        name: str | None = None,
+        base: Tensor | None = None,
+        view: Any = None,
+        origin: Origin | None = None,
     ) -> None:
         self.array = array
         self._backend = backend
         self.name, self.base, self.view_op = name if name is None else check_name(name), base, view
         self.spec = _spec_of(array, backend)
-        self.origin = caller_origin()
+        self.origin = caller_origin() if origin is None else origin
         self.written, self.writer, self.runs = 0, None, None
         self.holder, self.is_shared = None, False
 

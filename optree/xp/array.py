@@ -9,8 +9,8 @@ import numpy as np
 
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.registry import FUNCTIONS, OPS, f
-from optree.tree import numpy_protocol
-from optree.tree.lazy import LazyValue, own
+from optree.tree import applications, numpy_protocol
+from optree.tree.lazy import BASIC, LazyValue, own, settle
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
@@ -19,6 +19,9 @@ from optree.xp.devices import backend_of
 
 #: The classes of what operators take.
 OPERANDS = (LazyValue, *NUMBERS, np.ndarray, np.generic, Variable)
+
+#: Those of what is assigned to elements.
+ASSIGNED = (*OPERANDS, list, tuple)
 
 
 def operand(x: Any) -> Any:
@@ -35,7 +38,9 @@ def built(value: Any) -> Any:
 
 
 def viewed(x: Array, value: Any) -> Array:
-    """The array of a tree built of one array, which is a view of it where it can be."""
+    """The array of a tensor's view, or of a tree built of one array, which is a view of it where it can be."""
+    if value.__class__ is Tensor:
+        return type(x)(value)
     view = x.view(value)
     return built(value) if view is None else view  # type: ignore[return-value]
 
@@ -49,16 +54,20 @@ def of(given: Any, what: str) -> Array:
 
 def _binary(name: str) -> tuple[Any, Any, Any]:
     """The methods of a binary operator: itself, reflected and in place."""
+    tree_of = applications.binary(name, 2)(lambda x, y: own(FUNCTIONS[name](x, y)))
+    tree_of_reflected = applications.reflected(name, 2)(lambda x, y: own(FUNCTIONS[name](y, x)))
 
     def method(self: Array, other: Any) -> Any:
-        if not isinstance(other, OPERANDS):
+        if isinstance(other, LazyValue):
+            other = other.tree
+        elif not isinstance(other, OPERANDS):
             return NotImplemented
-        return Array(own(FUNCTIONS[name](self.tree, operand(other))))
+        return Array(tree_of(self.tree, other))
 
     def reflected(self: Array, other: Any) -> Any:
         if not isinstance(other, OPERANDS):
             return NotImplemented
-        return Array(own(FUNCTIONS[name](operand(other), self.tree)))
+        return Array(tree_of_reflected(self.tree, operand(other)))
 
     def in_place(self: Array, other: Any) -> Any:
         if not isinstance(other, OPERANDS):
@@ -70,8 +79,10 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
 
 
 def _unary(name: str) -> Any:
+    tree_of = applications.unary(name, 2)(lambda x: own(FUNCTIONS[name](x)))
+
     def method(self: Array) -> Array:
-        return Array(own(FUNCTIONS[name](self.tree)))
+        return Array(tree_of(self.tree))
 
     return method
 
@@ -141,7 +152,7 @@ class Array(LazyValue):
     @property
     def T(self) -> Array:
         """A view with the axes in reverse order; the standard has it of matrices, NumPy of all."""
-        return viewed(self, f.transpose(self.tree))
+        return viewed(self, self.tree.T)
 
     @property
     def mT(self) -> Array:
@@ -254,7 +265,7 @@ class Array(LazyValue):
         found = self.tree.at[_index(key)]
         if not found.shape and not _has_ellipsis(key):
             return built(found)  # an element, which NumPy reads at once: a later write does not change it
-        return type(self)(found) if found.__class__ is Tensor else viewed(self, found)
+        return viewed(self, found)
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
         # A mask alone stays where it is.
@@ -264,7 +275,7 @@ class Array(LazyValue):
             if not flag:
                 return
             index = Ellipsis
-        if not isinstance(value, (*OPERANDS, list, tuple)):
+        if not isinstance(value, ASSIGNED):
             raise OperandError(f"assignment to an array: a number or an array is wanted, not {brief(value)}")
         self.assign(index, value)
 
@@ -274,6 +285,7 @@ class Array(LazyValue):
         capsule = self.tensor.__dlpack__(**options)
         if not options.get("copy"):
             self.tensor.root.is_shared = True
+            settle([self.tensor])  # the other library may write at once
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -360,11 +372,13 @@ def _unpickled(values: np.ndarray) -> Array:
 
 def _index(key: Any) -> Any:
     """An index with arrays as NumPy masks, integers, or operands of integers."""
-    return tuple(_entry(x) for x in key) if key.__class__ is tuple else _entry(key)
+    return tuple([_entry(x) for x in key]) if key.__class__ is tuple else _entry(key)
 
 
 def _flag(key: Any) -> Any:
     """The mask without dimensions that an index is, of all of an array or of nothing; None for other indices."""
+    if key.__class__ in BASIC:
+        return None
     entries = [x for x in key if x is not Ellipsis] if key.__class__ is tuple else [key]
     if len(entries) != 1:
         return None

@@ -100,13 +100,10 @@ class Namespace:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend_of(backend)
-        for name in CREATION:
-            self.__dict__[name] = _on(self._backend, FUNCTIONS[name])
+        self.__dict__ |= {**FUNCTIONS, **{name: _on(self._backend, FUNCTIONS[name]) for name in CREATION}}
 
     def __getattr__(self, name: str) -> Any:
-        if name not in FUNCTIONS:
-            raise AttributeError(f"the array API standard has no {name!r} here; there are {names(FUNCTIONS)}")
-        return FUNCTIONS[name]
+        raise AttributeError(f"the array API standard has no {name!r} here; there are {names(FUNCTIONS)}")
 
     def __dir__(self) -> list[str]:
         return sorted([*FUNCTIONS, "__array_namespace_info__"])

@@ -52,15 +52,15 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "(m + m).at[:, 1]": (lambda be, a, o, m: lambda: (m + m).at[:, 1], 17),
     "m.T": (lambda be, a, o, m: lambda: m.T, 14),
     "m.reshape(16)": (lambda be, a, o, m: lambda: m.reshape(16), 17),
-    "(a + 1).astensor()": (lambda be, a, o, m: lambda: (a + 1).astensor(), 20),
+    "(a + 1).astensor()": (lambda be, a, o, m: lambda: (a + 1).astensor(), 19),
     "be.sum(m, 1)": (lambda be, a, o, m: lambda: be.sum(m, 1), 4),
     "f.where(m, m, 0.0)": (lambda be, a, o, m: lambda: f.where(m, m, 0.0), 5),
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
     "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 15),
-    "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 16),
-    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 42),
-    "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 62),
-    "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 66),
+    "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 7),
+    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 27),
+    "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 50),
+    "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 32),
 }
 
 

@@ -210,10 +210,11 @@ def test_shared_memory_is_not_read_lazily():
     theirs[0] = 5
     assert (y.tolist(), x.tolist()) == ([2.0, 3.0], [5.0, 2.0])
     mine = xp.asarray([1.0, 2.0])
+    before = mine * 3
     seen = np.from_dlpack(mine)
     z = mine * 2
     seen[1] = 9
-    assert (z.tolist(), mine.tolist()) == ([2.0, 4.0], [1.0, 9.0])
+    assert (before.tolist(), z.tolist(), mine.tolist()) == ([3.0, 6.0], [2.0, 4.0], [1.0, 9.0])
 
 
 def test_lazy_arrays_are_bounded_in_operations(xp):
@@ -324,6 +325,14 @@ def test_an_error_of_a_value_that_nobody_asks_for_stops_nothing(xp):
     assert many[3][0, 0].item() == 6.0
     with pytest.raises(np.linalg.LinAlgError):
         again.tolist()
+
+
+def test_an_error_names_the_line_that_wrote_a_value_and_not_the_one_that_ran_it(xp):
+    doubled = xp.asarray([1.0, 2.0]) * 2
+    written = test_an_error_names_the_line_that_wrote_a_value_and_not_the_one_that_ran_it.__code__.co_firstlineno + 1
+    assert doubled.tolist() == [2.0, 4.0]
+    with pytest.raises(ShapeError, match=rf"made at test_lazy\.py:{written}"):
+        doubled + xp.ones(3)
 
 
 def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
