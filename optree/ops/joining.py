@@ -340,12 +340,12 @@ class Repeat(CopyOperator, MorphOperator):
     def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
         (x,), after = arrays, self.axis + 1
         runs = out.reshape(*x.shape[:after], self.repeats, *x.shape[after:])
-        runs = np.moveaxis(runs, after, 0)
+        before = (slice(None),) * after
         if self.repeats > FEW or prod(x.shape[after:]) * x.itemsize >= LONG:
-            yield runs, x
+            yield runs, x[(*before, None)]
             return
-        for run in runs:  # each a loop over many elements, where the other would have many short ones
-            yield run[...], x
+        for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
+            yield runs[(*before, i, ...)], x
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.repeat(*inputs, self.repeats, self.axis + 1)

@@ -66,6 +66,10 @@ class ArgSort(OneAxisOperator, IntegerOperator):
             return np.argsort(x, axis=self.axis, kind="stable")
         return np.moveaxis(_argsorted(np.moveaxis(x, self.axis, -1)), -1, self.axis)
 
+    def fill(self, out: Any, *arrays: Any) -> None:
+        # An op that fills has smaller blocks: the indices of larger ones lie in new pages each time.
+        out[...] = self.value(*arrays)
+
 
 def _is_quick(x: np.ndarray) -> bool:
     """Whether the dtype has keys of `_argsorted`; NumPy's stable sort of narrower integers is a radix sort."""

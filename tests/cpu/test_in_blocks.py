@@ -12,6 +12,7 @@ from harness.counting import allocated
 from backends import gen_backend
 from backends.cpu.in_blocks import BYTES, BYTES_OF_CALLS
 from optree import grad
+from optree.ops.interpolation import Interpolate
 from optree.ops.ordering import ArgSort
 from optree.settings import override
 from optree.tree.node import OpTreeNode
@@ -67,22 +68,27 @@ def test_values_in_blocks_are_numpys(be: Any, name: str, dtype: str) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_large_value_is_made_of_blocks_by_several_threads(be: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "cls", "size"), [("argsort", ArgSort, BYTES), ("interp", Interpolate, BYTES_OF_CALLS)]
+)
+def test_a_large_value_is_made_of_blocks_by_several_threads(
+    name: str, cls: Any, size: int, be: Any, monkeypatch: Any
+) -> None:
     seen: list[tuple[int, int]] = []
-    whole, both = ArgSort.value, threading.Barrier(2, timeout=60)
+    whole, both = cls.value, threading.Barrier(2, timeout=60)
 
     def value(op: Any, *arrays: Any) -> Any:
         is_first = threading.get_ident() not in {thread for _, thread in seen}
-        seen.append((len(arrays[0]), threading.get_ident()))
+        seen.append((arrays[0].size, threading.get_ident()))
         if is_first:
             both.wait()  # until the other thread has a block, too
         return whole(op, *arrays)
 
-    monkeypatch.setattr(ArgSort, "value", value)
+    monkeypatch.setattr(cls, "value", value)
     x = be.array(_drawn("float64", (ROWS, 1 << 11)), "float64")
     with override(num_threads=2):
-        np.argsort(x, axis=1).asnumpyarray()
-    assert len(seen) == 2 * x.array.nbytes // BYTES_OF_CALLS and sum(rows for rows, _ in seen) == ROWS
+        LINES[name](x).asnumpyarray()
+    assert len(seen) == 2 * x.array.nbytes // size and sum(count for count, _ in seen) == x.array.size
     assert len({thread for _, thread in seen}) == 2
 
 
