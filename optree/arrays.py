@@ -151,7 +151,7 @@ def is_any(wrong: Any) -> bool:
 
 def overlap(x: Any, y: Any) -> bool:
     """Whether two values may be aliased: whether the bounds of their memory overlap."""
-    return is_array(x) and is_array(y) and type(x) is type(y) and bool(np.may_share_memory(x, y))
+    return type(x) is type(y) and is_array(x) and bool(np.may_share_memory(x, y))
 
 
 def address(array: np.ndarray) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class InBlocks:
             if found is None:
                 return self._call(*arrays)
             out = empty_array(self._op.output_shape(*map(np.shape, arrays)), self._dtype)
-        elif any(overlap(out, x) for x in arrays):
+        elif any(map(overlap, arrays, repeat(out))):
             out[...] = self(*arrays)
             return out
         if found is None:

@@ -251,7 +251,8 @@ def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> 
         for start, stop in pairwise([0, *breaks.tolist(), order.size]):
             first = int(order[start])
             part, first = (parts[0], first) if first < size else (parts[1], first - size)
-            runs.append(slice_along(part, axis, first, first + stop - start))
+            count = stop - start
+            runs.append(part if count == part.shape[axis] else slice_along(part, axis, first, first + count))
         return f.concatenate(runs, axis) if len(runs) > 1 else f.copy(runs[0])
     return f.take(f.concatenate(parts, axis) if len(parts) > 1 else parts[0], order, axis)
 
@@ -276,14 +277,15 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     given = variable_of(values if isinstance(values, Variable) else np.asarray(values), "insert")
     if given.ndim > x.ndim:
         raise ShapeError(f"insert: the values {describe(given)} have more axes than {describe(x)}")
-    values = in_dtype(given, x.dtype)
+    # Numbers and NumPy's arrays are arranged here, by the same functions, and not in each run.
+    values = in_dtype(given, x.dtype) if isinstance(values, Variable) else np.asarray(values).astype(x.dtype)
     indices = np.arange(size)[obj] if isinstance(obj, slice) else np.asarray(obj)
     count = np.count_nonzero(indices) if indices.dtype == bool else indices.size
     if indices.dtype.kind in "iu" and ((indices < -size) | (indices > size)).any():
         raise AxisError(f"insert: {brief(obj)} is out of range for axis {axis} of {describe(x)}")
-    values = f.expand_dims(values, tuple(range(x.ndim - values.ndim))) if values.ndim < x.ndim else values
+    values = np.expand_dims(values, tuple(range(x.ndim - values.ndim)))
     if count == 1:  # as in NumPy, all of the values go there, and to a lone index those of the first axis
-        values = values if indices.ndim else f.moveaxis(values, 0, axis)
+        values = values if indices.ndim else np.moveaxis(values, 0, axis)
         count = values.shape[axis]
     if None in (*x.shape, count):
         raise ShapeError(f"insert: the sizes of {describe(x)} and of the values {describe(values)} must be known")
@@ -292,7 +294,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
         raise ShapeError(
             f"insert: the values {describe(given)} do not broadcast to {wanted}, their places in {describe(x)}"
         )
-    values = f.broadcast_to(values, wanted)
+    values = np.broadcast_to(values, wanted)
     places = np.arange(size, size + count)
     order = _order(np.insert, np.arange(size), obj, places, x=x, axis=axis, what="insert")
     return _rearranged([x, values], order, axis, size)

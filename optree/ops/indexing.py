@@ -346,10 +346,10 @@ class Take(Indexing):
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
     def fill(self, out: Any, *arrays: Any) -> None:
-        x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
-        index = self.index_of(x.shape, [positions])
-        check_bounds(str(self.name), x.shape, index)
-        x.take(index[self.axis], self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
+        x, positions = arrays
+        index = self.index_of(x.shape, [as_positions(positions)])[self.axis]
+        indices.check_range(index, x.shape[self.axis], self.axis, str(self.name))
+        x.take(index, self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
 
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         if not any(batched):

@@ -40,6 +40,10 @@ def assigned(target: Any, index: Any, value: Callable[[], Any]) -> Callable[[], 
     return run
 
 
+def kept(be: Backend, tree: Any) -> Callable[[], None]:
+    return assigned(be.empty(tree.shape), slice(None), lambda: tree)
+
+
 #: From lines, of a backend, two vectors of ten and a matrix, to the most functions that they enter with Python 3.11,
 #: whose comprehensions are functions.
 LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
@@ -57,6 +61,11 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "f.where(m, m, 0.0)": (lambda be, a, o, m: lambda: f.where(m, m, 0.0), 5),
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
     "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 15),
+    "a kept np.trace(m)": (lambda be, a, o, m: kept(be, np.trace(m)), 10),
+    "a kept np.take(m, rows, 0)": (lambda be, a, o, m: kept(be, np.take(m, [1, 0], axis=0)), 25),
+    "a kept np.delete(m, 1, 1)": (lambda be, a, o, m: kept(be, np.delete(m, 1, axis=1)), 26),
+    "a kept np.insert(m, 1, 0, 0)": (lambda be, a, o, m: kept(be, np.insert(m, 1, 0, axis=0)), 30),
+    "a kept np.append(m, a)": (lambda be, a, o, m: kept(be, np.append(m, a)), 26),
     "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 7),
     "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 27),
     "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 50),
