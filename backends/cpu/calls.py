@@ -116,7 +116,7 @@ def _of_a_value(program: Program, index: int) -> Implementation:
     """An op's ufunc, or its `value`."""
     instruction = program.instructions[index]
     op = instruction.op
-    if _is_a_ufuncs(program, index):
+    if _is_a_ufuncs(program, index) and op.blocks is None:
         return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
     call = checked(instruction)
     fill = None if is_widened(instruction.node) else op.fill

@@ -196,6 +196,10 @@ class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperato
     blocks = blocks_of_equal_shapes
     sample = (0.0, 12.0)
 
+    @portable
+    def fill(self, out: Any, *arrays: Any) -> None:
+        self.numpy(*arrays, out=out)
+
 
 class Gcd(CommonFactor):
     """The greatest common divisor of the sizes of two integers; of 0 and x the size of x."""

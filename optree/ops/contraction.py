@@ -210,6 +210,7 @@ class TensorDot(BinaryOperator):
 
     name = "tensordot"
     numpy = np.tensordot
+    widened = NARROW
     __props__ = ("axes",)
     axes: Any = 2
     examples = (

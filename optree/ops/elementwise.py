@@ -278,6 +278,14 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
         x, y = (rounded(as_array(a, *arrays), dtype, copy=False) for a in arrays)
         return np.nextafter(x, y) if isinstance(x, np.ndarray | np.generic) else _narrow_after(x, y)
 
+    @portable
+    def fill(self, out: Any, *arrays: Any) -> None:
+        if isinstance(out, np.ndarray):
+            x, y = (rounded(as_array(a, *arrays), out.dtype, copy=False) for a in arrays)
+            np.nextafter(x, y, out=out)
+        else:
+            out[...] = self.value(*arrays)
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, y), (delta,) = inputs, output_gradients
         return [delta, zero_gradient(y, delta.dtype)]

@@ -12,6 +12,7 @@ from harness.counting import allocated
 from backends import gen_backend
 from backends.cpu.in_blocks import BYTES, BYTES_OF_CALLS
 from optree import grad
+from optree.ops.bits import Gcd
 from optree.ops.interpolation import Interpolate
 from optree.ops.ordering import ArgSort
 from optree.settings import override
@@ -90,6 +91,14 @@ def test_a_large_value_is_made_of_blocks_by_several_threads(
         LINES[name](x).asnumpyarray()
     assert len(seen) == 2 * x.array.nbytes // size and sum(count for count, _ in seen) == x.array.size
     assert len({thread for _, thread in seen}) == 2
+
+
+def test_a_ufunc_without_a_kernel_runs_in_blocks(be: Any, monkeypatch: Any) -> None:
+    seen: list[int] = []
+    whole, array = Gcd.fill, _drawn("int64")
+    monkeypatch.setattr(Gcd, "fill", lambda op, out, *arrays: seen.append(out.size) or whole(op, out, *arrays))
+    np.testing.assert_array_equal(np.gcd(be.array(array, "int64"), 6).asnumpyarray(), np.gcd(array, 6))
+    assert len(seen) == 2 * array.nbytes // BYTES and sum(seen) == array.size
 
 
 def test_a_small_value_is_made_at_once(be: Any, monkeypatch: Any) -> None:

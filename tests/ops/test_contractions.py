@@ -293,13 +293,15 @@ def test_narrow_products_accumulate_in_float32(dtype: str) -> None:
     be = gen_backend("cpu")
     x = be.array(np.random.RandomState(0).rand(300, 300), dtype)
     exact = x.get().astype(np.float64) @ x.get().astype(np.float64)
-    found = be.dot(x, x).asnumpyarray()
-    assert found.dtype == x.dtype
-    np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.51 * float(finfo(x.dtype).eps))
+    for product in (be.dot(x, x), be.tensordot(x, x, 1)):
+        found = product.asnumpyarray()
+        assert found.dtype == x.dtype
+        np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.51 * float(finfo(x.dtype).eps))
 
 
-def test_products_of_float16_are_quicker_than_numpys_own() -> None:
+@pytest.mark.parametrize("product", [lambda x: f.dot(x, x), lambda x: f.tensordot(x, x, 1)], ids=["dot", "tensordot"])
+def test_products_of_float16_are_quicker_than_numpys_own(product: Any) -> None:
     x = gen_backend("cpu").ones((300, 300), "float16")
     array = x.get()
-    ours = min(timeit(lambda: f.dot(x, x).asnumpyarray(), number=1) for _ in range(3))
+    ours = min(timeit(lambda: product(x).asnumpyarray(), number=1) for _ in range(3))
     assert ours < timeit(lambda: array @ array, number=1) / 3
