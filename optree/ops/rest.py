@@ -27,6 +27,7 @@ from optree.ops import (  # noqa: F401, imported to be registered
     standardization,
     vision,
     windows,
+    writing,
 )
 
 registry.is_complete = True

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DTypeError, OperandError, ShapeError, brief
-from optree.registry import FUNCTIONS, OPS, f
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own, settle
 from optree.tree.node import OpTreeNode
@@ -314,7 +314,10 @@ class Array(LazyValue):
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
         if not all(issubclass(kind, OPERANDS) for kind in types):
             return NotImplemented
-        found = numpy_protocol.call_function(func, _operands(args), _operands(options))
+        operands = _operands(args)
+        if getattr(NUMPY_FUNCTIONS.get(func), "writes", False):
+            operands = (args[0], *operands[1:])
+        found = numpy_protocol.call_function(func, operands, _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)

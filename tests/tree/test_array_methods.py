@@ -19,7 +19,7 @@ from optree.registry import NUMPY_FUNCTIONS
 from optree.testing.comparison import compare
 
 #: Methods of NumPy's arrays that work in place, as the functions of their names do not.
-IN_PLACE = {"partition", "resize", "sort"}
+IN_PLACE = {"partition", "put", "resize", "sort"}
 
 #: Those that variables have, of the functions of NumPy's that the registry knows.
 METHODS = sorted(

@@ -104,20 +104,22 @@ def test_flatten_is_a_copy(xp):
 
 @pytest.mark.parametrize("scale", [None, 2.0], ids=["stored", "lazy"])
 def test_numpy_writes_into_an_array_or_is_refused(xp, scale):
-    x = xp.ones((3, 3)) if scale is None else xp.ones((3, 3)) * scale
-    start = float(x[0, 0])
+    x, values = xp.ones((3, 3)), np.ones((3, 3))
+    x, values = (x, values) if scale is None else (x * scale, values * scale)
     for write in (
-        lambda: np.put(x, [1, 2], 7.0),
-        lambda: np.copyto(x, 0.0),
-        lambda: np.fill_diagonal(x, 5.0),
-        lambda: np.putmask(x, np.eye(3) > 0, 5.0),
-        lambda: np.place(x, np.eye(3) > 0, [5.0]),
-        lambda: np.put_along_axis(x, np.zeros((1, 3), int), 5.0, 0),
+        lambda x: np.put(x, [1, 2], 7.0),
+        lambda x: np.fill_diagonal(x, 5.0),
+        lambda x: np.putmask(x, np.eye(3) > 0, x * 2),
+        lambda x: np.put_along_axis(x, np.zeros((1, 3), int), 4.0, 0),
+        lambda x: np.add.at(x, [0, 0], 1.0),
+        lambda x: np.copyto(x[1], x[0]),
     ):
+        assert write(x) is None is write(values)
+        assert x.tolist() == values.tolist()
+    for write in (np.multiply, np.maximum):
         with pytest.raises(OperandError, match="writes into an array"):
-            write()
-    assert np.add.at(x, [0, 0], 1.0) is None
-    assert x[:, 0].tolist() == [start + 2, start, start]
+            write.at(x, [0, 0], 2.0)
+    assert x.tolist() == values.tolist()
 
 
 def test_ufuncs_of_numpys_alone_write_into_arrays(xp):
