@@ -484,6 +484,27 @@ ORDERING = {
 }
 
 INTERPOLATION = {
+    "polyfit": [
+        Case(
+            ((5,), (5,)),
+            lambda x, y: f.polyfit(x + np.arange(-2, 3) * 4.0, y + np.arange(1, 6) * 2.0, 1),
+            lambda x, y: np.polyfit(wide(x) + np.arange(-2, 3) * 4.0, wide(y) + np.arange(1, 6) * 2.0, 1),
+        ),
+        Case(
+            ((4,), (4, 2), (4,)),
+            lambda x, y, w: f.polyfit(x + np.arange(4) * 5.0, y, 1, weights=w + 3.0),
+            lambda x, y, w: np.polyfit(wide(x) + np.arange(4) * 5.0, wide(y), 1, w=wide(w + 3.0)),
+        ),
+    ],
+    "polyval": [
+        Case(((3,), (2, 2)), lambda p, x: f.polyval(p, x), lambda p, x: np.polyval(p, x)),
+        Case(((4,),), lambda x: f.polyval([2, -1, 0.5], x), lambda x: np.polyval([2, -1, 0.5], x)),
+    ],
+    "polyder": [_same("polyder", (4,)), _same("polyder", (4,), m=2), _same("polyder", (2,), m=3)],
+    "polyint": [_same("polyint", (3,)), _same("polyint", (2,), m=2, k=[1.0, 2.0])],
+    "polyadd": [_same("polyadd", (3,), (2,)), _same("polyadd", (2,), (2,))],
+    "polysub": [_same("polysub", (2,), (3,))],
+    "vander": [_same("vander", (3,)), _same("vander", (2,), N=4, increasing=True), _same("vander", (3,), N=1)],
     "gradient": [
         _in_float64("gradient", (5,)),
         _in_float64("gradient", (3, 4), pick=1),

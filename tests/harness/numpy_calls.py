@@ -1,4 +1,4 @@
-"""Calls of NumPy's functions, on arrays or on tensors: of each that the registry knows, but for ufuncs and reductions."""
+"""Calls of the NumPy functions that the registry knows, on arrays or on tensors, but for ufuncs and reductions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 
 def some_nans(x: Any) -> Any:
@@ -124,6 +125,67 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.trapezoid(x, np.array([0.0, 3.0]), axis=0),
         lambda x: np.trapezoid(x, x * x, axis=0),
     ],
+    np.polyder: [lambda x: np.polyder(x[1]), lambda x: np.polyder(x[1], 2), lambda x: np.polyder(x[0], 5)],
+    np.polyint: [
+        lambda x: np.polyint(x[1]),
+        lambda x: np.polyint(x[1].astype("int32"), 2, [3, 4]),
+        lambda x: np.polyint(x[1], k=3),
+    ],
+    np.polyadd: [lambda x: np.polyadd(x[1], x[0, :2]), lambda x: np.polyadd(x[1].astype("float32"), [1.5])],
+    np.polysub: [lambda x: np.polysub([1, 2, 3, 4], x[0])],
+    np.polyfit: [
+        lambda x: np.polyfit(x[1], x[0] ** 2, 1),
+        lambda x: np.polyfit(x[1], np.transpose(x) ** 2, 1),
+        lambda x: np.polyfit(x[1], x[0] ** 2, 1, w=[1, 2, 3]),
+        lambda x: np.polyfit(x[1].astype("float32"), x[0] ** 2, 1, rcond=1e-3),
+    ],
+    np.vander: [
+        lambda x: np.vander(x[1]),
+        lambda x: np.vander(x[1].astype("float32"), 2, increasing=True),
+        lambda x: np.vander(x[1].astype("int8"), 4),
+        lambda x: np.vander(x[1], 0),
+    ],
+    np.linspace: [
+        lambda x: np.linspace(x, x + 1, 5),
+        lambda x: np.linspace(x[0], 7, 4, endpoint=False, axis=-1),
+        lambda x: np.linspace(2, x[1, 1], 1),
+        lambda x: np.linspace(x, 3.0, 0),
+        lambda x: np.linspace(x.astype("float32"), 3, 3),
+        lambda x: np.linspace(-x - 0.5, 3, 4, dtype="int32"),
+        lambda x: np.linspace(x, x * 3, 5, retstep=True)[1],
+    ],
+    np.logspace: [lambda x: np.logspace(x[0], 2, 3, base=2.0), lambda x: np.logspace(x[0], 2, 3, dtype=int)],
+    np.isreal: [lambda x: np.isreal(x)],
+    np.iscomplex: [lambda x: np.iscomplex(x > 1)],
+    np.real_if_close: [lambda x: np.real_if_close(x)],
+    np.astype: [lambda x: np.astype(x, np.int8), lambda x: np.astype(x, "float32", copy=False)],
+    np.empty_like: [lambda x: np.isfinite(np.empty_like(x > 1)), lambda x: np.empty_like(x[:, :0], dtype="int8")],
+    np.ravel_multi_index: [
+        lambda x: np.ravel_multi_index((x.astype(int) // 3, x.astype(int) % 3), (2, 3)),
+        lambda x: np.ravel_multi_index((x.astype("int8"), 1), (2, 3), mode="clip"),
+        lambda x: np.ravel_multi_index((x.astype(int), x.astype(int)), (2, 3), mode=("wrap", "clip"), order="F"),
+        lambda x: np.ravel_multi_index(x.astype(int), (6, 7)),
+    ],
+    np.lexsort: [
+        lambda x: np.lexsort((x[0], x[1] % 2)),
+        lambda x: np.lexsort(x % 4),
+        lambda x: np.lexsort((-x, x > 4), axis=0),
+    ],
+    np.fft.fftshift: [lambda x: np.fft.fftshift(x), lambda x: np.fft.fftshift(x, axes=1)],
+    np.fft.ifftshift: [lambda x: np.fft.ifftshift(x), lambda x: np.fft.ifftshift(x, axes=(1,))],
+    sliding_window_view: [
+        lambda x: sliding_window_view(x, (2, 2)),
+        lambda x: sliding_window_view(x, 2, axis=1),
+        lambda x: sliding_window_view(x, (1, 2), axis=(1, 1)),
+    ],
+    np.apply_along_axis: [
+        lambda x: np.apply_along_axis(np.sum, 0, x),
+        lambda x: np.apply_along_axis(lambda row: row - row.mean(), 1, x),
+        lambda x: np.apply_along_axis(np.outer, 0, x, np.arange(2.0)),
+        lambda x: np.apply_along_axis(np.max, 0, x[0]),
+        lambda x: np.apply_along_axis(lambda row: np.ones(2), 1, x),
+        lambda x: np.apply_along_axis(np.convolve, 1, x, np.array([1.0, 2.0]), "same"),
+    ],
     np.polyval: [lambda x: np.polyval([2.0, -1.0, 0.5], x), lambda x: np.polyval(np.ravel(x), x[0])],
     np.full_like: [lambda x: np.full_like(x, 2), lambda x: np.full_like(x + 1, 2, dtype=np.float32)],
     np.stack: [lambda x: np.stack([x, x], axis=-1), lambda x: np.stack((x, x)), lambda x: np.stack(x, axis=1)],
@@ -187,9 +249,17 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.quantile(x, 0.3),
         lambda x: np.quantile(x, [0.1, 0.9], axis=1, method="hazen"),
         lambda x: np.quantile(x.astype("int64"), 0.3, 0, method="nearest", keepdims=True),
+        lambda x: np.quantile(x, 0.5, weights=x, method="inverted_cdf"),
+        lambda x: np.quantile(x, [0.0, 0.1, 0.5, 1.0], axis=1, weights=[1, 2, 0], method="inverted_cdf"),
+        lambda x: np.quantile(x, [0.0, 0.7], axis=0, weights=x + 1, method="inverted_cdf", keepdims=True),
+        lambda x: np.quantile(some_nans(x), 0.1, axis=1, weights=x + 1, method="inverted_cdf"),
     ],
     np.nanquantile: [lambda x: np.nanquantile(some_nans(x), [0.1, 0.9], 1), lambda x: np.nanquantile(x, 0.3)],
-    np.percentile: [lambda x: np.percentile(x, 30), lambda x: np.percentile(x, [20, 50.5], axis=0)],
+    np.percentile: [
+        lambda x: np.percentile(x.astype("int8"), [30], weights=x, method="inverted_cdf", axis=1),
+        lambda x: np.percentile(x, 30),
+        lambda x: np.percentile(x, [20, 50.5], axis=0),
+    ],
     np.nanpercentile: [lambda x: np.nanpercentile(some_nans(x), 30, axis=(0, 1))],
     np.nansum: [lambda x: np.nansum(some_nans(x)), lambda x: np.nansum(some_nans(x), axis=1, keepdims=True)],
     np.nanprod: [lambda x: np.nanprod(some_nans(x)), lambda x: np.nanprod(some_nans(x), 0)],
@@ -371,6 +441,15 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
 #: Calls of the NumPy functions that give several arrays.
 SEVERAL: dict[Any, list[Callable[..., Any]]] = {
     np.split: [lambda x: np.split(x, 3, axis=1), lambda x: np.split(x, [1], axis=1)],
+    np.unravel_index: [
+        lambda x: np.unravel_index(np.argmax(x), x.shape),
+        lambda x: np.unravel_index(x.astype("uint8"), (1, 2, 3), order="F"),
+        lambda x: np.unravel_index(x.astype(int), 7),
+    ],
+    np.ix_: [
+        lambda x: np.ix_(x[0].astype(int), x[1].astype(int), x[1].astype(int)),
+        lambda x: np.ix_(x[0].astype(int)),
+    ],
     np.unstack: [lambda x: np.unstack(x), lambda x: np.unstack(x, axis=-1)],
     np.array_split: [lambda x: np.array_split(x, 2, axis=1), lambda x: np.array_split(x, 5)],
     np.hsplit: [lambda x: np.hsplit(x, 3), lambda x: np.hsplit(x, [2])],
@@ -412,6 +491,9 @@ FACTS = {
     np.result_type: [lambda x: np.result_type(x, np.float32), lambda x: np.result_type(x.astype("int8"), 1.0)],
     np.iscomplexobj: [lambda x: np.iscomplexobj(x)],
     np.isrealobj: [lambda x: np.isrealobj(x)],
+    np.tril_indices_from: [lambda x: str(np.tril_indices_from(x))],
+    np.triu_indices_from: [lambda x: str(np.triu_indices_from(x, 1))],
+    np.diag_indices_from: [lambda x: str(np.diag_indices_from(np.dot(x, np.transpose(x))))],
     np.shape: [lambda x: np.shape(x)],
     np.ndim: [lambda x: np.ndim(x)],
     np.size: [lambda x: np.size(x), lambda x: np.size(x, 1), lambda x: np.size(x, axis=-2)],
@@ -424,6 +506,11 @@ ANSWERS = {
         lambda x: np.allclose(x, 0.0),
         lambda x: np.allclose(x, 1e-9),
         lambda x: np.allclose(x, np.ones((2, 3)), atol=1),
+    ],
+    np.array_equiv: [
+        lambda x: np.array_equiv(x, np.zeros(3)),
+        lambda x: np.array_equiv(x, 0.0),
+        lambda x: np.array_equiv(x, np.zeros((2, 2))),
     ],
     np.array_equal: [
         lambda x: np.array_equal(x, np.zeros((2, 3))),
