@@ -483,17 +483,20 @@ ORDERING = {
     ],
 }
 
+#: Points about 0, whose fits are well-conditioned.
+EVEN = np.arange(-2, 3) * 4.0
+
 INTERPOLATION = {
     "polyfit": [
         Case(
             ((5,), (5,)),
-            lambda x, y: f.polyfit(x + np.arange(-2, 3) * 4.0, y + np.arange(1, 6) * 2.0, 1),
-            lambda x, y: np.polyfit(wide(x) + np.arange(-2, 3) * 4.0, wide(y) + np.arange(1, 6) * 2.0, 1),
+            lambda x, y: f.polyfit(x + EVEN, y + EVEN * 2.0 + 30.0, 1),
+            lambda x, y: np.polyfit(wide(x) + EVEN, wide(y) + EVEN * 2.0 + 30.0, 1),
         ),
         Case(
-            ((4,), (4, 2), (4,)),
-            lambda x, y, w: f.polyfit(x + np.arange(4) * 5.0, y, 1, weights=w + 3.0),
-            lambda x, y, w: np.polyfit(wide(x) + np.arange(4) * 5.0, wide(y), 1, w=wide(w + 3.0)),
+            ((5,), (5, 2), (5,)),
+            lambda x, y, w: f.polyfit(x + EVEN, y + EVEN[:, None] * 2.0 + 30.0, 1, weights=w + 3.0),
+            lambda x, y, w: np.polyfit(wide(x) + EVEN, wide(y) + EVEN[:, None] * 2.0 + 30.0, 1, w=wide(w + 3.0)),
         ),
     ],
     "polyval": [
