@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from optree.errors import AxisError, OperandError, ShapeError, brief, describe
+from optree.errors import AxisError, OperandError, ShapeError, brief, clock, describe
+from optree.ops.batching import batched_trees, spread
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.registry import f, function, numpy_function
-from optree.tree.types import broadcast, integer_of, normalise_axis
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.types import Spec, TensorType, broadcast, integer_of, normalise_axis
+from optree.tree.variable import Input, Variable, in_dtype, variable_of
 
 
 def zero_of(x: Variable) -> Any:
@@ -136,6 +138,46 @@ def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
         return f.flip(x, tuple(plane))
     turned = f.swapaxes(x, first, second)
     return f.flip(turned, first if turns == 1 else second)
+
+
+def _shifted(x: Any, axes: Any, what: str, forward: bool) -> Any:
+    x = variable_of(x, what)
+    axes = range(x.ndim) if axes is None else axes if isinstance(axes, tuple | list) else (axes,)
+    for axis in axes:
+        size = x.shape[normalise_axis(axis, x.ndim, what)]
+        x = f.roll(x, (size or 0) // 2 if forward else -((size or 0) // 2), axis)
+    return x
+
+
+@numpy_function(np.fft.fftshift)
+def _fftshift(x: Any, axes: Any = None) -> Any:
+    """The operand rolled along axes by half their size, which puts frequency 0 in the middle."""
+    return _shifted(x, axes, "fftshift", forward=True)
+
+
+@numpy_function(np.fft.ifftshift)
+def _ifftshift(x: Any, axes: Any = None) -> Any:
+    """The inverse of `fftshift`."""
+    return _shifted(x, axes, "ifftshift", forward=False)
+
+
+@numpy_function(np.lib.stride_tricks.sliding_window_view)
+def _sliding_window_view(x: Any, window_shape: Any, axis: Any = None) -> Any:
+    """All windows of a shape along axes, as further axes; a copy, and no view."""
+    x = variable_of(x, "sliding_window_view")
+    widths = sizes_of(window_shape, "sliding_window_view")
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+    if len(widths) != len(axes):
+        raise ShapeError(f"sliding_window_view: {len(widths)} widths are given for {len(axes)} axes of {describe(x)}")
+    ndim = x.ndim
+    for each, width in zip(axes, widths, strict=True):
+        along = normalise_axis(each, ndim, "sliding_window_view")
+        size = x.shape[along]
+        if size is None or not 0 <= width <= size:
+            raise ShapeError(f"sliding_window_view: axis {each} of {describe(x)} has no windows of {width} elements")
+        places = np.arange(size - width + 1)[:, None] + np.arange(width)
+        x = f.moveaxis(f.take(x, places, axis=along), along + 1, -1)
+    return x
 
 
 # Splits
@@ -346,3 +388,25 @@ def meshgrid(*xi: Any, indexing: str = "xy", sparse: bool = False) -> list[Any]:
 def _numpy_meshgrid(xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
     """`meshgrid` with NumPy's parameters; trees are never writable views, so `copy` does not matter."""
     return meshgrid(*xi, indexing=indexing, sparse=sparse)
+
+
+# Functions of vectors
+
+
+@numpy_function(np.apply_along_axis)
+def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, args: tuple[Any, ...] = ()) -> Any:
+    """A function of vectors, called once on one that stands for all, and applied to those along an axis together."""
+    x = variable_of(arr, "apply_along_axis")
+    axis = normalise_axis(axis, x.ndim, "apply_along_axis")
+    if x.ndim == 1:
+        return variable_of(func1d(x, *args), "apply_along_axis")
+    moved = f.moveaxis(x, axis, -1)
+    rows = f.reshape(moved, sizes_for_reshape((math.prod(moved.shape[:-1]), moved.shape[-1]), x, "apply_along_axis"))
+    row = Input(TensorType(x.dtype, rows.shape[1:]), "row")
+    row.spec = Spec(row.type, x.backend)
+    clock[0] += 1  # what is built from here on, random draws too, is each row's own
+    value = variable_of(func1d(row, *args), "apply_along_axis")
+    ((found, is_batched),) = batched_trees([value], {row: rows}, clock[0])
+    found = f.reshape(found if is_batched else spread(found, rows), (*moved.shape[:-1], *value.shape))
+    last = range(x.ndim - 1, x.ndim - 1 + value.ndim)
+    return f.moveaxis(found, tuple(last), tuple(range(axis, axis + value.ndim))) if value.ndim else found

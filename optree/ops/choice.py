@@ -332,7 +332,7 @@ def _rank(dtype: np.dtype) -> int:
     return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
 
 
-@numpy_function(np.zeros_like)
+@numpy_function(np.zeros_like, np.empty_like)
 def _zeros_like(a: Any) -> Any:
     return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
 
@@ -340,6 +340,26 @@ def _zeros_like(a: Any) -> Any:
 @numpy_function(np.ones_like)
 def _ones_like(a: Any) -> Any:
     return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
+
+
+@numpy_function(np.isreal)
+def _isreal(x: Any) -> Any:
+    return f.fill_like(f.cast(x, "bool"), True)
+
+
+@numpy_function(np.iscomplex)
+def _iscomplex(x: Any) -> Any:
+    return f.fill_like(f.cast(x, "bool"), False)
+
+
+@numpy_function(np.real_if_close)
+def _real_if_close(a: Any, tol: Any = 100) -> Any:
+    return f.copy(a)
+
+
+@numpy_function(np.astype)
+def _astype(x: Any, dtype: Any, copy: bool = True) -> Any:
+    return f.cast(x, np.dtype(dtype))
 
 
 @numpy_function(np.full_like)

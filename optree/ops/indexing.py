@@ -15,9 +15,9 @@ from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
-from optree.ops.shape import Slice, part
+from optree.ops.shape import Slice, part, sizes_of
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
-from optree.registry import f, numpy_function
+from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
@@ -592,3 +592,77 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
 def _rows_of(x: Any, rows: int) -> Any:
     """An array as a matrix, with its first axes as one."""
     return x.reshape(math.prod(x.shape[:rows]), math.prod(x.shape[rows:]))
+
+
+# NumPy's functions of indices
+
+
+@numpy_function(np.unravel_index)
+def _unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Any, ...]:
+    """The indices along each axis of flat ones, from 0 to below the size."""
+    flat, sizes = variable_of(indices, "unravel_index"), sizes_of(shape, "unravel_index")
+    check_indices([flat.type], "unravel_index")
+    flat, found = in_dtype(flat, np.dtype("int64")), []
+    for size in sizes[:0:-1] if order == "C" else sizes[:-1]:
+        found.append(f.mod(flat, size))
+        flat = f.floor_divide(flat, size)
+    found.append(flat)
+    return tuple(found[::-1] if order == "C" else found)
+
+
+@numpy_function(np.ravel_multi_index)
+def _ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: str = "C") -> Any:
+    """The flat indices of those along each axis, from 0 to below its size; or those wrapped or clipped to it."""
+    sizes = sizes_of(dims, "ravel_multi_index")
+    given = f.unstack(multi_index) if isinstance(multi_index, Variable) else multi_index
+    modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
+    if not len(given) == len(sizes) == len(modes) or not set(modes) <= {"raise", "wrap", "clip"}:
+        raise OperandError(f"ravel_multi_index: {len(given)} indices for the sizes {sizes}, with mode={mode!r}")
+    found: Any = 0
+    parts = list(zip(given, sizes, modes, strict=True))
+    for index, size, how in parts if order == "C" else parts[::-1]:
+        x = as_variable(index if isinstance(index, Variable) else np.asarray(index))
+        check_indices([x.type], "ravel_multi_index")
+        x = in_dtype(x, np.dtype("int64"))
+        found = found * size + (f.mod(x, size) if how == "wrap" else f.clip(x, 0, size - 1) if how == "clip" else x)
+    return found
+
+
+@numpy_function(np.ix_)
+def _ix(args: Any) -> Any:
+    """Vectors of indices as an open mesh, one for each axis."""
+    found = list(np.ix_(*(np.arange(1) if isinstance(x, Variable) else x for x in args)))
+    for i, x in enumerate(args):
+        if isinstance(x, Variable):
+            if x.dtype.kind == "b":
+                return NotImplemented  # how many elements a mask selects is known only when it has run
+            if x.ndim != 1:
+                raise ShapeError(f"ix_: a vector is wanted, not {describe(x)}")
+            found[i] = f.expand_dims(x, tuple(j for j in range(len(args)) if j != i)) if len(args) > 1 else f.copy(x)
+    return tuple(found)
+
+
+def _indices_from(numpy: Any) -> Any:
+    """Known indices of a matrix by its shape, as NumPy's arrays."""
+
+    def ours(arr: Any, k: int = 0) -> Any:
+        shape = as_variable(arr).shape
+        if None in shape or len(shape) != 2:
+            raise ShapeError(
+                f"{numpy.__name__}_from: a matrix of known size is wanted, not {describe(as_variable(arr))}"
+            )
+        return numpy(shape[0], k, shape[1])
+
+    return ours
+
+
+NUMPY_FUNCTIONS[np.tril_indices_from] = _indices_from(np.tril_indices)
+NUMPY_FUNCTIONS[np.triu_indices_from] = _indices_from(np.triu_indices)
+
+
+@numpy_function(np.diag_indices_from)
+def _diag_indices_from(arr: Any) -> Any:
+    shape = as_variable(arr).shape
+    if None in shape or len(shape) < 2 or len(set(shape)) > 1:
+        raise ShapeError(f"diag_indices_from: equal axes, two at least, are wanted, not {describe(as_variable(arr))}")
+    return np.diag_indices(shape[0], len(shape))

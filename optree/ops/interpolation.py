@@ -17,7 +17,7 @@ from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import longest_axis
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, normalise_axes, normalise_axis
+from optree.tree.types import NUMBERS, Shape, integer_of, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, number_of, variable_of
 
 
@@ -177,17 +177,38 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return f.sum(width * both / 2.0, axis=axis, keepdims=False)
 
 
-@numpy_function(np.polyval)
-def _polyval(p: Any, x: Any) -> Any:
-    """A polynomial at x, from its coefficients, the highest power's first, by Horner's rule."""
-    p = np.asarray(p) if isinstance(p, list) else p
-    p, x = variable_of(p, "polyval: the coefficients"), variable_of(x, "polyval")
-    if p.ndim != 1 or p.shape[0] is None:
-        raise ShapeError(f"polyval: the coefficients {describe(p)} are no vector of known size")
-    value = f.fill_like(x, False if x.dtype.kind == "b" else 0)
-    for i in range(p.shape[0]):
-        value = value * x + p.at[i]
-    return value
+@numpy_function(np.linspace)
+def _linspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Any:
+    """Evenly spaced numbers from `start` to `stop`, along a new axis; with `retstep`, and the step."""
+    ends = [x if type(x) in NUMBERS or isinstance(x, Variable) else np.asarray(x) for x in (start, stop)]
+    wide = promote(float, *(type(x) if type(x) in (int, float) else x.dtype for x in ends))
+    first, last = (in_dtype(variable_of(x, "linspace"), wide) for x in ends)
+    num = integer_of(num, "linspace: num", 0)
+    step = (last - first) / (num - 1 if endpoint and num > 1 else max(num, 1))
+    places = np.arange(num).astype(wide).reshape(num, *(1,) * step.ndim)
+    found = f.expand_dims(step, 0) * places + first
+    if endpoint and num > 1:  # exactly
+        found = f.where(places == num - 1, last, found)
+    found = found if dtype is None else f.cast(f.floor(found) if np.dtype(dtype).kind in "iu" else found, dtype)
+    found = f.moveaxis(found, 0, axis) if axis else found
+    return (found, step) if retstep else found
+
+
+@numpy_function(np.logspace)
+def _logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Any:
+    """Numbers evenly spaced on a logarithmic scale, ``base ** start`` to ``base ** stop``, along a new axis."""
+    found = f.pow(base, _linspace(start, stop, num, endpoint, axis=axis))
+    return found if dtype is None else f.cast(found, dtype)
 
 
 @function(numpy=np.interp)

@@ -306,3 +306,11 @@ def _numpy_allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, eq
 def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
     """`array_equal`, run at once for a Python bool, as NumPy's."""
     return bool(array_equal(x, y, equal_nan).item())
+
+
+@numpy_function(np.array_equiv)
+def _numpy_array_equiv(x: Any, y: Any) -> bool:
+    """Whether two operands broadcast together and all elements are equal, run at once."""
+    x, y = (variable_of(operand, "array_equiv") for operand in (x, y))
+    pairs = zip(x.shape[::-1], y.shape[::-1], strict=False)
+    return all(m == n or 1 in (m, n) for m, n in pairs) and bool(f.all(x == y, keepdims=False).item())

@@ -174,6 +174,18 @@ NUMPY_FUNCTIONS[np.sort] = _numpys("sort")
 NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")
 
 
+@numpy_function(np.lexsort)
+def _lexsort(keys: Any, axis: int = -1) -> Any:
+    """The indices that sort by several keys, the last of which counts most."""
+    listed = f.unstack(keys) if isinstance(keys, Variable) else [variable_of(key, "lexsort") for key in keys]
+    if not listed:
+        raise OperandError("lexsort: there is no key")
+    order = f.argsort(listed[0], axis)
+    for key in listed[1:]:
+        order = f.take_along_axis(order, f.argsort(f.take_along_axis(key, order, axis), axis), axis)
+    return order
+
+
 # Bins
 
 

@@ -17,6 +17,7 @@ from optree.ops import (  # noqa: F401, imported to be registered
     network,
     ordering,
     padding,
+    polynomials,
     pooling,
     random,
     recurrent,

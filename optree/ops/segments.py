@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import DTypeError, OperandError, ShapeError, describe
+from optree.errors import AxisError, DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.indexing import as_positions, check_indices
 from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype, wide_dtype
@@ -60,6 +60,8 @@ class SegmentReduce(Op):
         x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
         dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
         x = x.astype(wide_dtype(dtype), copy=False)
+        if starts.size and ((starts[1:] <= starts[:-1]).any() or not 0 <= starts[0] <= starts[-1] < x.shape[self.axis]):
+            raise AxisError(f"segment_reduce: starts ascend within axis {self.axis} of {x.shape}: {brief(starts)}")
         if isinstance(x, np.ndarray):
             return UFUNCS[self.reduce].reduceat(x, starts, self.axis).astype(dtype, copy=False)
         found = _in_rows(np.moveaxis(x, self.axis, 0), starts, self.reduce)
@@ -98,14 +100,17 @@ def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
 
 
 def _reduceat(name: str) -> Callable[..., Any]:
-    """A reduction of segments at known indices, with the parameters of a ufunc's ``reduceat``."""
+    """A reduction of segments, with the parameters of a ufunc's ``reduceat``; indices that a tree gives ascend."""
 
     def ours(array: Any, indices: Any, axis: int = 0) -> Any:
         what = f"{name} by reduceat"
         x = variable_of(array, what)
+        axis = normalise_axis(axis, x.ndim, what)
         if isinstance(indices, Variable):
-            raise OperandError(f"{what}: {indices.label} tells the segments only when it runs; give indices as numbers")
-        axis, starts = normalise_axis(axis, x.ndim, what), np.asarray(indices)
+            if name == "prod":
+                return NotImplemented
+            return f.segment_reduce(x, indices, name, axis)
+        starts = np.asarray(indices)
         size = x.shape[axis]
         if starts.size and starts.dtype.kind not in "iu":
             raise DTypeError(f"{what}: indices are integers, not of {starts.dtype}")

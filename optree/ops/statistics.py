@@ -80,9 +80,11 @@ def _mean_of(x: Variable, counts: Variable, axis: Any, keepdims: bool) -> tuple[
     return total / number, number
 
 
-def _deviation(x: Variable, counts: Variable, axis: Any, ddof: float, keepdims: bool, root: bool) -> Variable:
-    """The variance of the elements selected by a mask, or its square root."""
-    mean, _ = _mean_of(x, counts, axis, True)
+def _deviation(
+    x: Variable, counts: Variable, axis: Any, ddof: float, keepdims: bool, root: bool, mean: Any = None
+) -> Variable:
+    """The variance of the elements selected by a mask, or its square root, about their mean or another number."""
+    mean = _mean_of(x, counts, axis, True)[0] if mean is None else in_dtype(mean, wide_dtype(mean_dtype(x.dtype)))
     _, number = _mean_of(x, counts, axis, keepdims)
     centred = f.where(counts, in_dtype(x, mean.dtype) - mean, 0)
     freedom = f.maximum(number - ddof, 0) if ddof else number
@@ -106,13 +108,21 @@ def _with_freedom(name: str) -> Callable[..., Any]:
     """``var`` or ``std`` with NumPy's parameters."""
 
     def ours(
-        a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False, where: Any = None, correction: Any = None
+        a: Any,
+        axis: Any = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        where: Any = None,
+        mean: Any = None,
+        correction: Any = None,
     ) -> Any:
         ddof = ddof if correction is None else correction
-        if where is None or where is True:
+        where = None if where is True else where
+        if where is None and mean is None:
             return FUNCTIONS[name](a, axis=axis, ddof=ddof, keepdims=keepdims)
-        x = variable_of(a, name)
-        return in_dtype(_deviation(x, as_variable(where), axis, ddof, keepdims, name == "std"), mean_dtype(x.dtype))
+        x, mean = variable_of(a, name), None if mean is None else as_variable(mean)
+        found = _deviation(x, as_variable(True if where is None else where), axis, ddof, keepdims, name == "std", mean)
+        return in_dtype(found, mean_dtype(x.dtype))
 
     ours.__name__ = name
     return ours
@@ -268,12 +278,17 @@ def nanmedian(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
 
 
 @function(numpy=np.quantile)
-def quantile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
+def quantile(
+    x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True, weights: Any = None
+) -> Any:
     """The quantiles `q`, from 0 to 1, over axes; nan where there is a nan.
 
     If `q` is 1-D, its axis is the first of the result. The methods are NumPy's, and so are dtypes: those that
     interpolate promote x with an array or list `q`, and not with a Python number. A list makes float64 of float32.
+    Elements may have `weights`, of x's shape or a vector along one axis, by the method ``'inverted_cdf'``.
     """
+    if weights is not None:
+        return _weighted(x, q, axis, method, keepdims, weights, "quantile")
     return _ranked(x, q, axis, method, keepdims, "quantile", False)
 
 
@@ -284,8 +299,12 @@ def nanquantile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdi
 
 
 @function(numpy=np.percentile)
-def percentile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
-    """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan."""
+def percentile(
+    x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True, weights: Any = None
+) -> Any:
+    """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan. `weights` are `quantile`'s."""
+    if weights is not None:
+        return _weighted(x, _fractions(q), axis, method, keepdims, weights, "percentile")
     return _ranked(x, _fractions(q), axis, method, keepdims, "percentile", False)
 
 
@@ -333,6 +352,33 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
     if found.ndim == rows.ndim:  # the parts' axis
         found = f.moveaxis(found, -1, 0)
         return f.expand_dims(found, tuple(i + 1 for i in axes)) if keepdims else found
+    return f.expand_dims(found, axes) if keepdims and axes else found
+
+
+def _weighted(x: Any, q: Any, axis: Any, method: str, keepdims: bool, weights: Any, what: str) -> Any:
+    """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
+    if method != "inverted_cdf":
+        raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
+    x, w = variable_of(x, what), as_variable(weights if isinstance(weights, Variable) else np.asarray(weights))
+    axes = normalise_axes(axis, x.ndim, what)
+    if w.shape != x.shape and w.ndim == len(axes) == 1:
+        w = f.expand_dims(w, tuple(i for i in range(x.ndim) if i not in axes))
+    rows, heavy = (_in_rows(each, axes, what) for each in (x, f.broadcast_like(w, x)))
+    order = f.argsort(rows, -1)
+    rows, share = f.take_along_axis(rows, order, -1), f.cumsum(f.take_along_axis(heavy, order, -1), -1)
+    share = in_dtype(share, promote(share.dtype, np.dtype("float64")))
+    share = share / f.slice(share, (Ellipsis, slice(-1, None)))
+    share = f.where(f.eq(share, 0), -1, share)  # an element without weight is no quantile
+    parts = as_variable(q if isinstance(q, Variable) else np.asarray(q, np.float64))
+    is_before = f.expand_dims(share, -2) < f.reshape(parts, (*(1,) * (rows.ndim - 1), -1, 1))
+    index = f.minimum(f.sum(is_before, axis=-1, keepdims=False), f.count(f.flat_indices(rows), -1) - 1)
+    found = f.take_along_axis(rows, f.cast(index, "int64"), -1)
+    if is_floating(rows.dtype):
+        found = f.where(f.isnan(f.slice(rows, (Ellipsis, slice(-1, None)))), math.nan, found)
+    if parts.ndim:
+        found = f.moveaxis(found, -1, 0)
+        return f.expand_dims(found, tuple(i + 1 for i in axes)) if keepdims else found
+    found = f.squeeze(found, -1)
     return f.expand_dims(found, axes) if keepdims and axes else found
 
 

@@ -226,7 +226,7 @@ def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping
     required, optional = _parameters_of(ours)
     _, defaults, _ = _signature_of(func)
     operands, rest = list(given.values())[: len(required)], dict(list(given.items())[len(required) :])
-    out, dtype = rest.pop("out", None), rest.pop("dtype", None)
+    out, dtype = rest.pop("out", None), None if "dtype" in optional else rest.pop("dtype", None)
     options = [(name, at) for name, at in rest.items() if name in optional]
     others = [(name, at, defaults.get(name)) for name, at in rest.items() if name not in optional]
     known = {name: defaults[name] for name in optional if defaults.get(name, np._NoValue) is not np._NoValue}

@@ -452,5 +452,5 @@ def _written_by_host(func: Any, args: Any, options: Any, out: tuple[Any, ...] | 
 
 def _is_plain(found: Any) -> bool:
     """Whether a function of NumPy's has told something of an array, and computed nothing."""
-    is_tuple = isinstance(found, tuple) and not isinstance(found, Variable)
-    return found is None or isinstance(found, bool | int | str) or (is_tuple and all(isinstance(x, int) for x in found))
+    is_tuple = isinstance(found, list | tuple) and not isinstance(found, Variable)
+    return not any(isinstance(x, Variable) for x in (found if is_tuple else [found]))

@@ -483,7 +483,31 @@ ORDERING = {
     ],
 }
 
+#: Points about 0, whose fits are well-conditioned.
+EVEN = np.arange(-2, 3) * 4.0
+
 INTERPOLATION = {
+    "polyfit": [
+        Case(
+            ((5,), (5,)),
+            lambda x, y: f.polyfit(x + EVEN, y + EVEN * 2.0 + 30.0, 1),
+            lambda x, y: np.polyfit(wide(x) + EVEN, wide(y) + EVEN * 2.0 + 30.0, 1),
+        ),
+        Case(
+            ((5,), (5, 2), (5,)),
+            lambda x, y, w: f.polyfit(x + EVEN, y + EVEN[:, None] * 2.0 + 30.0, 1, weights=w + 3.0),
+            lambda x, y, w: np.polyfit(wide(x) + EVEN, wide(y) + EVEN[:, None] * 2.0 + 30.0, 1, w=wide(w + 3.0)),
+        ),
+    ],
+    "polyval": [
+        Case(((3,), (2, 2)), lambda p, x: f.polyval(p, x), lambda p, x: np.polyval(p, x)),
+        Case(((4,),), lambda x: f.polyval([2, -1, 0.5], x), lambda x: np.polyval([2, -1, 0.5], x)),
+    ],
+    "polyder": [_same("polyder", (4,)), _same("polyder", (4,), m=2), _same("polyder", (2,), m=3)],
+    "polyint": [_same("polyint", (3,)), _same("polyint", (2,), m=2, k=[1.0, 2.0])],
+    "polyadd": [_same("polyadd", (3,), (2,)), _same("polyadd", (2,), (2,))],
+    "polysub": [_same("polysub", (2,), (3,))],
+    "vander": [_same("vander", (3,)), _same("vander", (2,), N=4, increasing=True), _same("vander", (3,), N=1)],
     "gradient": [
         _in_float64("gradient", (5,)),
         _in_float64("gradient", (3, 4), pick=1),

@@ -47,6 +47,7 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "cumsum": [lambda x: x.cumsum(), lambda x: x.cumsum(axis=0, dtype=np.float32)],
     "round": [lambda x: x.round(), lambda x: (x / 3).round(2)],
     "clip": [lambda x: x.clip(1, 3), lambda x: x.clip(max=2), lambda x: x.clip(None, 2.5)],
+    "astype": [lambda x: x.astype("float32"), lambda x: x.astype(np.int8)],
     "copy": [lambda x: x.copy()],
     "conj": [lambda x: x.conj()],
     "conjugate": [lambda x: x.conjugate()],
