@@ -314,7 +314,8 @@ class Array(LazyValue):
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
         if not all(issubclass(kind, OPERANDS) for kind in types):
             return NotImplemented
-        found = numpy_protocol.call_function(func, _operands(args), _operands(options))
+        is_alone = func is np.where and len(args) == 1 and not options  # as np.nonzero, of a size known when it has run
+        found = NotImplemented if is_alone else numpy_protocol.call_function(func, _operands(args), _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)
