@@ -6,8 +6,9 @@ of type `Any`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from optree.locks import import_later
 
 #: name here -> module. `tests/test_startup.py` lists the modules that starting must not import.
 MODULES = {
@@ -27,5 +28,5 @@ MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = globals()[name] = import_module(MODULES[name])
+    module = globals()[name] = import_later(MODULES[name])
     return module

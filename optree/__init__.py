@@ -1,11 +1,11 @@
 """Op-tree: lazy NumPy-like expressions as trees of operations."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from optree import errors, installation, ops, settings
 from optree.compat import metadiff  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
+from optree.locks import import_later
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.run.function import Function, Mode, debugprint, function
@@ -91,11 +91,11 @@ installation.warn_of_others()
 def __getattr__(name: str) -> Any:
     if name in LATER:
         try:
-            return import_module(f"optree.{name}")
+            return import_later(f"optree.{name}")
         except ModuleNotFoundError as error:  # hasattr and star imports know an AttributeError only
             raise AttributeError(f"optree.{name} needs packages that are not installed: {error}") from error
     for module in LATER if name in __all__ else ():
-        found = vars(import_module(f"optree.{module}")).get(name)
+        found = vars(import_later(f"optree.{module}")).get(name)
         if found is not None:
             globals()[name] = found
             return found

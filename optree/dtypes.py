@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from optree.errors import DTypeError
+from optree.locks import import_later
 
 FLOAT16, FLOAT32 = np.dtype("float16"), np.dtype("float32")
 
@@ -27,7 +27,7 @@ NARROW = ("float16", "bfloat16")
 def bfloat16() -> np.dtype:
     """The dtype of ml_dtypes, which is imported at the first call; DTypeError if ml_dtypes is not installed."""
     try:
-        return np.dtype(import_module("ml_dtypes").bfloat16)
+        return np.dtype(import_later("ml_dtypes").bfloat16)
     except ImportError:
         raise DTypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
 
@@ -49,7 +49,7 @@ def is_narrow(dtype: np.dtype) -> bool:
 
 def finfo(dtype: np.dtype) -> Any:
     """The limits of a floating dtype, as `numpy.finfo` has them."""
-    return import_module("ml_dtypes").finfo(dtype) if is_bfloat16(dtype) else np.finfo(dtype)
+    return import_later("ml_dtypes").finfo(dtype) if is_bfloat16(dtype) else np.finfo(dtype)
 
 
 def by_float16(rule: Callable[[Sequence[Any]], Sequence[Any]], dtypes: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,10 +1,12 @@
-"""Locks that are free in a forked child, where the threads that held them do not exist."""
+"""Locks that are free in a forked child, whose only thread is the one that forked, and imports that a fork awaits."""
 
 from __future__ import annotations
 
 import functools
 import os
-from threading import RLock
+from collections import Counter
+from importlib import import_module
+from threading import Condition, RLock, get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -41,13 +43,48 @@ class cached_property(functools.cached_property[_Value]):
         return instance.__dict__.setdefault(self.attrname, self.func(instance)) if value is self else value
 
 
+#: Seconds that a fork waits for the lazy imports of other threads, one of which may wait for the thread that forks.
+PATIENCE = 10.0
+
 _living: WeakSet[Locked] = WeakSet()
 
+#: Threads with lazy imports in progress, and how many each has. It is held throughout a fork.
+_importing: Counter[int] = Counter()
+_imported = Condition()
 
-def _renew() -> None:
+
+def import_later(name: str) -> Any:
+    """A module, imported at its first use.
+
+    A fork waits until it is: a child would have a module lock that no thread of it releases,
+    and hang at the next import.
+    """
+    thread = get_ident()
+    with _imported:
+        _importing[thread] += 1
+    try:
+        return import_module(name)
+    finally:
+        with _imported:
+            _importing[thread] -= 1
+            if not _importing[thread]:
+                del _importing[thread]
+            _imported.notify_all()
+
+
+def _before_fork() -> None:
+    _imported.acquire()
+    _imported.wait_for(lambda: not _importing.keys() - {get_ident()}, PATIENCE)
+
+
+def _in_child() -> None:
+    global _imported
+    _imported = Condition()
+    for thread in _importing.keys() - {get_ident()}:
+        del _importing[thread]
     for each in _living:
         each.lock = RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(before=_before_fork, after_in_parent=lambda: _imported.release(), after_in_child=_in_child)

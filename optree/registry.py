@@ -7,8 +7,9 @@ reach an op by name without importing the file that defines it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
+
+from optree.locks import import_later
 
 #: The module that defines the ops which few programs need, and sets `is_complete` when it has.
 REST = "optree.ops.rest"
@@ -18,7 +19,7 @@ is_complete = False
 def complete() -> None:
     """Define all ops; if another thread is about to, wait for it."""
     if not is_complete:
-        import_module(REST)
+        import_later(REST)
 
 
 class Registry(dict[Any, Any]):

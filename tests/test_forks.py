@@ -193,3 +193,51 @@ assert status == 0, status
 @pytest.mark.parametrize("held", ["state", "spec", "shape"])
 def test_a_child_draws_whatever_another_thread_had_locked(held: str) -> None:
     done(python(FORKED_WHILE.replace("HELD", repr(held))))
+
+
+#: A child that is forked while another thread is within the first use of a module, which the child uses too.
+IMPORTED_LATER = """
+import os, signal, threading, time
+import importlib.abc, sys
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r} and threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(1)
+
+begun = threading.Event()
+sys.meta_path.insert(0, Slow())
+import optree
+from backends import gen_backend
+be = gen_backend("cpu", jit=False)
+
+def use():
+    return {use}
+
+assert {module!r} not in sys.modules
+thread = threading.Thread(target=use)
+thread.start()
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    use()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+thread.join()
+assert status == 0, status
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("optree.ops.rest", "be.rand((3,)).get()"),
+        ("optree.xp.namespace", "float(be.xp.sum(be.xp.asarray([1.0])))"),
+        ("optree.autodiff.api", "optree.grad"),
+        ("optree.train.checkpoints", "optree.train.saved"),
+    ],
+)
+def test_a_child_can_use_what_a_thread_was_importing(module: str, use: str) -> None:
+    done(python(IMPORTED_LATER.format(module=module, use=use)))

@@ -3,9 +3,9 @@
 `optree.ops.rest` has the others, which are imported when one of them is first asked for (`optree.registry`).
 """
 
-from importlib import import_module
 from typing import Any
 
+from optree.locks import import_later
 from optree.ops import (
     assignment,
     choice,
@@ -61,5 +61,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return import_module(f"optree.ops.{name}")
+        return import_later(f"optree.ops.{name}")
     raise AttributeError(f"module 'optree.ops' has no attribute {name!r}")

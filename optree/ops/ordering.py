@@ -12,7 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.indexing import Take, TakeAlongAxis
+from optree.ops.indexing import Embedding, TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import INFINITY
 from optree.ops.scan import OneAxisOperator
@@ -394,7 +394,7 @@ def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
     # In neon's mode a vector is a column, and so are the bins.
     like = f.broadcast_to(constant(np.zeros((), np.int64)), (integer_of(size, "bincount: size"), *flat.shape[1:]))
     added = constant(np.ones((), np.int64)) if weights is None else f.reshape(weights, (-1,))
-    return IndexAdd.make(indexing=Take.make(axis=0))(added, like, flat)
+    return IndexAdd.make(indexing=Embedding.make())(added, like, flat)  # which refuses negative ones
 
 
 @function(numpy=np.histogram_bin_edges)

@@ -408,7 +408,7 @@ class Function(Locked):
             value = wanted.filter(value) if self._downcast is None else wanted.filter(value, False, self._downcast)
         except (TypeError, ValueError) as error:
             kind = type(error) if isinstance(error, OptreeError) else OperandError
-            is_loss = kind is DTypeError and not self._downcast
+            is_loss = kind is DTypeError and not self._downcast and _converts(wanted, value)
             remedy = ", and a function made with allow_input_downcast=True does" if is_loss else ""
             raise kind(f"{self}: argument {number} ({x.label}) is refused by {wanted!r}: {error}{remedy}") from error
         if isinstance(value, Tensor):
@@ -511,3 +511,12 @@ def _checked_inputs(inputs: Any) -> list[Variable]:
         if any(x is other for other in inputs[:i]):
             raise OperandError(f"function: {describe(x)} is given as an input twice")
     return list(inputs)
+
+
+def _converts(wanted: Any, value: Any) -> bool:
+    """Whether a type takes a value with a loss."""
+    try:
+        wanted.filter(value, False, True)
+    except (TypeError, ValueError):
+        return False
+    return True

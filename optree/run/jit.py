@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.arrays import is_array
 from optree.cache import Cache
-from optree.errors import OperandError, describe
+from optree.errors import DTypeError, OperandError, describe
 from optree.run.function import Function
 from optree.tree.lazy import LazyValue
 from optree.tree.substitution import inputs_of
@@ -179,7 +179,10 @@ class Jitted:
 
     def _input_for(self, name: str, x: Any) -> Input:
         """The input that stands for an array while the function is called."""
-        kind = TensorType(x.dtype, x.shape)
+        try:
+            kind = TensorType(x.dtype, x.shape)
+        except DTypeError as error:
+            raise DTypeError(f"{self._name}: the argument {name}: {error}") from None
         found = Input(kind if self._static_shapes else kind.any_size, name)
         if isinstance(x, Variable):
             found.spec = Spec(found.type, x.backend)

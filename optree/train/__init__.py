@@ -4,9 +4,9 @@ They are functions from trees to trees, and to the updates of an `optree.functio
 imported at its first use; the extra ``train`` brings all of them.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from optree.locks import import_later
 from optree.train import initializers, losses, schedules
 from optree.train.data import Batches, arrays
 from optree.train.optimizer import LossScale, NonFiniteError, Optimizer
@@ -76,7 +76,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, known in LATER.items():
         if name in known:
-            globals()[name] = found = getattr(import_module(f"optree.train.{module}"), name)
+            globals()[name] = found = getattr(import_later(f"optree.train.{module}"), name)
             return found
     raise AttributeError(f"module 'optree.train' has no attribute {name!r}")
 

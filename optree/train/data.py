@@ -105,6 +105,8 @@ class Batches:
             raise ParameterError(
                 f"Batches: {ranks} ranks do not share a batch of {size}; size is of all ranks together"
             )
+        if to is not None and not hasattr(to, "uploads"):
+            raise OperandError(f"Batches: to is a backend, from gen_backend, not {describe(to)}")
         self._sources = [_source(x) for x in sources]
         counts = [len(x) for x in self._sources]
         if not counts or min(counts) != max(counts) or not counts[0]:

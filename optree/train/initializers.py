@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.errors import ParameterError
+from optree.errors import OperandError, ParameterError, describe
 from optree.ops.windows import layout_of
 from optree.registry import f
 from optree.tree.tensor import Tensor
@@ -181,6 +181,8 @@ def orthogonal(
 
 
 def _new(be: Any, shape: Any, dtype: Any, name: str | None) -> Tensor:
+    if not hasattr(be, "empty"):
+        raise OperandError(f"initial weights are of a backend, from gen_backend, not of {describe(be)}")
     return be.empty(shape, be.datatype if dtype is None else dtype, name)
 
 

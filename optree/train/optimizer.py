@@ -5,7 +5,10 @@ A formula is written once, on trees: for one weight, or for the vector that `opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -98,6 +101,8 @@ class Optimizer:
     OperandError, DTypeError
         If a weight is no floating tensor, or is given twice, or a group has a number that the optimizer has not, or
         its formula needs whole weights, of which `shard` has parts.
+    ParameterError
+        If no class of the optimizer names an option in its ``__init__``, or a number cannot be what it is for.
     """
 
     #: The names of the tensors of a weight's shape that the formula keeps.
@@ -112,6 +117,15 @@ class Optimizer:
     decays: ClassVar[bool] = False
     #: Whether all that a formula which is not elementwise needs of whole weights are their norms, by `Numbers.norm`.
     needs_norms: ClassVar[bool] = False
+
+    def __new__(cls, *args: Any, **options: Any) -> Optimizer:
+        made = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]
+        known = {name for each in made for name in inspect.signature(each).parameters} - {"self"}
+        for name in options.keys() - known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ParameterError(f"{cls.__name__}: there is no option {name!r}{meant}; help({cls.__name__}) lists them")
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -136,6 +150,16 @@ class Optimizer:
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             raise ParameterError(f"{self}: loss_scale is a number, a LossScale or 'dynamic', not {loss_scale!r}")
         self._scale = LossScale() if isinstance(loss_scale, str) else loss_scale
+        for name, value in (
+            ("clip_value", clip_value),
+            ("clip_norm", clip_norm),
+            ("clip_global_norm", clip_global_norm),
+        ):
+            _check(self, name, value, "above 0", lambda x: x > 0)
+        if not isinstance(self._scale, LossScale):
+            _check(self, "loss_scale", self._scale, "above 0", lambda x: x > 0)
+        _check(self, "average", average, "from 0 to 1", lambda x: 0 <= x <= 1)
+        _check(self, "accumulate", accumulate, "an integer of 1 or more", lambda x: x >= 1 and x % 1 == 0)
         groups = self._groups_of(weights, {"rate": rate, "weight_decay": weight_decay, **numbers})
         self.weights: list[Tensor] = [weight for members, _ in groups for weight in members]
         self.backend = self._checked_backend()
@@ -468,8 +492,10 @@ class Numbers:
     def __init__(self, optimizer: Optimizer, given: dict[str, Any], suffix: str) -> None:
         self._optimizer, self._given, self._dtype, self._size = optimizer, given, np.dtype(np.float32), 0
         for name, value in given.items():
-            if not (value is None or callable(value) or isinstance(value, Variable | Real | np.generic)):
-                raise ParameterError(f"{optimizer}: {name} is a number, a tree or a schedule, not {describe(value)}")
+            if name in optimizer.powers:
+                _check(optimizer, name, value, "from 0 to below 1", lambda x: 0 <= x < 1)
+            else:
+                _check(optimizer, name, value, "0 or more", lambda x: x >= 0)
         self._powers = {name: optimizer._scalar(f"power.{name}{suffix}", 1.0, "float64") for name in optimizer.powers}
 
     def of(self, dtype: np.dtype, size: int) -> Numbers:
@@ -644,6 +670,16 @@ class Unit:
         if self.is_narrow:
             found[self.slots["master"]] = new
         return f.cast(new, self.target.dtype) if self.is_narrow else new, found
+
+
+def _check(optimizer: Optimizer, name: str, value: Any, kind: str, holds: Callable[[Any], bool]) -> None:
+    """Raise ParameterError unless an optimizer's number may be what it is; those known on the device may be any."""
+    if (value is None and name != "rate") or callable(value) or isinstance(value, Variable):
+        return
+    if not isinstance(value, Real | np.generic):
+        raise ParameterError(f"{optimizer}: {name} is a number, a tree or a schedule, not {describe(value)}")
+    if not (math.isfinite(value) and holds(value)):
+        raise ParameterError(f"{optimizer}: {name} is {kind}, not {value}")
 
 
 def in_dtype(value: Any, dtype: np.dtype) -> Any:

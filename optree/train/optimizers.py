@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from optree.errors import ParameterError
 from optree.registry import f
 from optree.train.optimizer import Numbers, Optimizer, in_dtype
 from optree.tree.variable import Variable, as_variable
@@ -39,6 +40,8 @@ class SGD(Optimizer):
     ) -> None:
         self.nesterov = nesterov
         self.slots = ("momentum",) if isinstance(momentum, Variable) or callable(momentum) or momentum else ()  # type: ignore[misc]
+        if nesterov and not self.slots:
+            raise ParameterError("SGD: nesterov estimates the gradient after the momentum's step, and momentum is 0")
         super().__init__(weights, rate, momentum=momentum, **options)
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
-from optree.errors import ParameterError
+from optree.errors import ParameterError, describe
 from optree.registry import f
 from optree.tree.variable import Variable
 
@@ -25,12 +26,14 @@ Schedule = Callable[[Any], Any]
 
 def constant(rate: Any) -> Schedule:
     """The same number at each step."""
+    _check_numbers("constant", rate)
     return lambda step: rate
 
 
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
     """A number that is multiplied by a factor after each `every` steps."""
     _check_steps("step", every)
+    _check_numbers("step", rate)
     _check_factor("step", factor)
     return lambda now: rate * _power(factor, now // every)
 
@@ -38,6 +41,7 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
     """A number that falls by a factor in each `every` steps, a little at each step."""
     _check_steps("exponential", every)
+    _check_numbers("exponential", rate)
     _check_factor("exponential", factor)
     return lambda now: rate * _power(factor, now / every)
 
@@ -45,12 +49,14 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """A straight line from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("linear", steps)
+    _check_numbers("linear", rate, end)
     return lambda now: rate + (end - rate) * _share(now, steps)
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """Half a cosine from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("cosine", steps)
+    _check_numbers("cosine", rate, end)
     return lambda now: end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
 
 
@@ -60,6 +66,7 @@ def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
     The schedule's own step 0 is the first one after that.
     """
     _check_steps("warmup", steps)
+    _check_numbers("warmup", start, *([] if callable(schedule) else [schedule]))
     then = schedule if callable(schedule) else constant(schedule)
 
     def at(now: Any) -> Any:
@@ -87,6 +94,7 @@ def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, l
     if not 0 < rise < 1:
         raise ParameterError(f"one_cycle: rise is a share between 0 and 1, not {rise}")
     _check_steps("one_cycle", steps, least=2)
+    _check_numbers("one_cycle", peak, first, last)
     top = rise * steps
     up, down = cosine(peak * first, 1, peak), cosine(peak, 1, peak * last)
     return lambda now: _where(now < top, up(now / top), down(_maximum(now - top, 0) / (steps - top)))
@@ -102,6 +110,7 @@ def table(rates: Mapping[int, float]) -> Schedule:
     """
     if 0 not in rates:
         raise ParameterError(f"table: a number holds from step 0 on, and the steps are {', '.join(map(str, rates))}")
+    _check_numbers("table", *rates.values())
     ordered = sorted(rates.items())
 
     def at(now: Any) -> Any:
@@ -118,7 +127,14 @@ def _check_steps(what: str, steps: Any, least: int = 1) -> None:
         raise ParameterError(f"{what}: a number of steps is an integer of {least} or more, not {steps!r}")
 
 
+def _check_numbers(what: str, *values: Any) -> None:
+    for value in values:
+        if not isinstance(value, Real | Variable):
+            raise ParameterError(f"{what}: a number is wanted, not {describe(value)}")
+
+
 def _check_factor(what: str, factor: Any) -> None:
+    _check_numbers(what, factor)
     if not factor > 0:
         raise ParameterError(f"{what}: a factor is above 0, not {factor!r}")
 

@@ -15,7 +15,16 @@ import numpy as np
 from optree.arrays import check_unmasked
 from optree.cache import cached
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
-from optree.errors import AxisError, DefinitionError, DTypeError, NumberOverflowError, OperandError, ShapeError, brief
+from optree.errors import (
+    AxisError,
+    DefinitionError,
+    DTypeError,
+    NumberOverflowError,
+    OperandError,
+    ShapeError,
+    brief,
+    describe,
+)
 from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
@@ -262,11 +271,13 @@ class TensorType(Type):
         if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
             value = value.item()  # a learning rate computed by NumPy counts as a number
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
-        check_unmasked(value, "filter")
+        check_unmasked(value, "an argument")
         if strict and array is None:
             raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
         if array is None:
-            array = np.asarray(value)
+            array = array_of(value, "an argument")
+        if array.dtype.kind not in "biuf" and not is_floating(array.dtype):
+            raise DTypeError(f"real numbers are wanted, not {array.dtype}: {describe(value)}")
         if array.dtype != self.dtype:
             if strict or not self._converts(value, array, allow_downcast):
                 remedy = f"x.astype('{self.dtype}') converts it"

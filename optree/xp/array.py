@@ -317,7 +317,8 @@ class Array(LazyValue):
         operands = _operands(args)
         if getattr(NUMPY_FUNCTIONS.get(func), "writes", False):
             operands = (args[0], *operands[1:])
-        found = numpy_protocol.call_function(func, operands, _operands(options))
+        is_alone = func is np.where and len(args) == 1 and not options  # as np.nonzero, of a size known when it has run
+        found = NotImplemented if is_alone else numpy_protocol.call_function(func, operands, _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)

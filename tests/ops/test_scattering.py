@@ -156,3 +156,10 @@ def test_sums_of_integers_at_indices_wrap_and_lose_no_digit(dtype: str, largest:
     assert found.dtype == dtype and (found == wanted).all()
     many = f.scatter_add(CPU.zeros(3, dtype), places, values[0]).get()  # one number at all of them
     assert (many == np.bincount(places).astype(dtype) * values[0]).all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_what_is_in_no_bin_is_refused(wrong: int) -> None:
+    for weights in (None, np.ones(2)):
+        with pytest.raises(AxisError, match=f"{wrong} is out"):
+            f.bincount(CPU.array(np.array([1, wrong])), weights, size=3).get()

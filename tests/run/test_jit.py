@@ -10,7 +10,7 @@ from harness.homes import home
 
 import optree
 from optree import TensorType, function, grad, jit, value_and_grad
-from optree.errors import BackendError, GradientError, OperandError, ShapeError
+from optree.errors import BackendError, DTypeError, GradientError, OperandError, ShapeError
 from optree.tree.tensor import Tensor
 
 
@@ -200,6 +200,8 @@ def test_what_cannot_be_an_argument_or_a_value_is_said_early(be: Any) -> None:
     f = jit(lambda x, config=None: x)
     with pytest.raises(OperandError, match=r"the argument config is .*object.*static_argnames=\('config',\)"):
         f(be.ones(2), config=object())
+    with pytest.raises(DTypeError, match="the argument x: dtype object is not supported"):
+        f(np.array([1.0, None]))
     with pytest.raises(OperandError, match="the argument config holds .*set"):
         f(be.ones(2), config=[{1}])
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):

@@ -173,6 +173,7 @@ def test_batches_arrive_on_a_device_before_they_are_read(ahead: int) -> None:
         (lambda: Batches(X, size=2, rank=2, ranks=2), ParameterError, "rank is from 0 to 1"),
         (lambda: Batches(X, size=2, ranks=3), ParameterError, "3 ranks do not share a batch of 2"),
         (lambda: Batches(X, size=50, drop_last=True), ParameterError, "make no batch of 50"),
+        (lambda: Batches(X, size=2, to="gpu"), OperandError, "to is a backend, from gen_backend, not 'gpu'"),
         (lambda: Batches(X, X[:3], size=2), ShapeError, r"not \[23, 3\]"),
         (lambda: Batches(size=2), ShapeError, r"not \[\]"),
         (lambda: Batches(np.float64(1), size=2), OperandError, "an array, a tensor or a sequence"),

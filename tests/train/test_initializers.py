@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree.errors import ParameterError
+from optree.errors import OperandError, ParameterError
 from optree.train import initializers as init
 
 SHAPE = (300, 200)
@@ -86,3 +86,8 @@ def test_rows_or_columns_are_orthonormal(shape: tuple[int, ...], layout: str | N
 def test_impossible_ones_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         make(gen_backend("cpu"))
+
+
+def test_weights_without_a_backend_are_refused() -> None:
+    with pytest.raises(OperandError, match="of a backend, from gen_backend, not of None"):
+        init.zeros(None, SHAPE)

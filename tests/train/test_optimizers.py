@@ -411,11 +411,44 @@ def test_packed_weights_are_the_same_weights() -> None:
         (lambda be: train.Adam([be.ones(2)], loss_scale="static"), ParameterError, "'dynamic', not 'static'"),
         (lambda be: train.packed([1.0]), OperandError, "packed: a weight is a tensor"),
         (lambda be: train.Adam([be.ones(2)], "fast"), ParameterError, "Adam: rate is a number, a tree or a schedule"),
+        (lambda be: train.Adam([be.ones(2)], None), ParameterError, "Adam: rate is a number, a tree or a schedule"),
+        (lambda be: train.Adam([be.ones(2)], np.nan), ParameterError, "Adam: rate is 0 or more, not nan"),
+        (lambda be: train.SGD([be.ones(2)], 0.1, momentun=0.9), ParameterError, "'momentun'; did you mean momentum"),
+        (lambda be: train.AdamW([be.ones(2)], 0.1, beta_2=0.9), ParameterError, "AdamW: there is no option 'beta_2'"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, beta2=1), ParameterError, "beta2 is from 0 to below 1, not 1"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, epsilon=-1.0), ParameterError, "epsilon is 0 or more, not -1.0"),
+        (
+            lambda be: train.Adam([be.ones(2)], 0.1, accumulate=0),
+            ParameterError,
+            "accumulate is an integer of 1 or more",
+        ),
+        (lambda be: train.Adam([be.ones(2)], 0.1, accumulate=1.5), ParameterError, "an integer of 1 or more, not 1.5"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, average=2), ParameterError, "average is from 0 to 1, not 2"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, clip_norm=-1), ParameterError, "clip_norm is above 0, not -1"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, clip_value="1"), ParameterError, "clip_value is a number, a tree or"),
+        (lambda be: train.Adam([be.ones(2)], 0.1, loss_scale=0.0), ParameterError, "loss_scale is above 0, not 0.0"),
+        (lambda be: train.SGD([be.ones(2)], 0.1, nesterov=True), ParameterError, "nesterov .* momentum is 0"),
     ],
 )
 def test_what_is_no_optimizer_is_refused(make: Any, error: type[OptreeError], message: str) -> None:
     with pytest.raises(error, match=message):
         make(gen_backend("cpu"))
+
+
+def test_an_optimizer_of_ones_own_names_its_options_in_its_parameters() -> None:
+    class Signed(train.Optimizer):
+        def __init__(self, weights: Any, rate: Any, share: float = 1.0, **options: Any) -> None:
+            super().__init__(weights, rate, share=share, least=1e-3, **options)
+
+        def formula(self, w: Any, g: Any, s: dict[str, Any], n: Any) -> tuple[Any, dict[str, Any]]:
+            return w - n.rate * (n.share * g + n.least), {}
+
+    be = gen_backend("cpu", jit=False)
+    w = be.ones(1, name="w")
+    optree.function([], [], updates=Signed([w], 0.5, share=0.5, weight_decay=0.0).updates(be.sum(w * w)))()
+    assert w.item() == pytest.approx(0.4995)
+    with pytest.raises(ParameterError, match="Signed: there is no option 'shares'; did you mean share"):
+        Signed([w], 0.5, shares=0.5)
 
 
 def test_a_number_of_many_elements_and_a_wrong_count_of_gradients_are_refused() -> None:

@@ -66,6 +66,13 @@ def test_the_values_are_those_of_the_definitions() -> None:
         lambda: schedules.table({5: 0.1}),
         lambda: schedules.step(0.1, 5, factor=0.0),  # of which the logarithm is taken on the device
         lambda: schedules.exponential(0.1, -0.5),
+        lambda: schedules.exponential(0.1, "half"),  # type: ignore[arg-type]
+        lambda: schedules.cosine("0.1", 10),  # type: ignore[arg-type]
+        lambda: schedules.linear(0.1, 10, None),  # type: ignore[arg-type]
+        lambda: schedules.warmup("0.1", 10),
+        lambda: schedules.one_cycle("0.1", 10),  # type: ignore[arg-type]
+        lambda: schedules.table({0: "0.1"}),  # type: ignore[dict-item]
+        lambda: schedules.constant([0.1]),
     ],
 )
 def test_impossible_ones_are_refused(make: Any) -> None:

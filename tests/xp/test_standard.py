@@ -593,6 +593,8 @@ def test_numpy_takes_arrays(xp):
     )
     assert np.add(x, 1, out=x) is x and x.tolist() == [2.0, 5.0]
     assert np.shape(x) == (2,) and np.unique(x).tolist() == [2.0, 5.0] and np.allclose(x, np.array([2, 5]))
+    (rows,) = np.where(x > 3)  # as np.nonzero
+    assert rows.tolist() == [1] and x[rows].tolist() == [5.0]
     array = np.asarray(x)
     assert type(array) is np.ndarray and np.asarray(x, dtype="float32").dtype == "float32"
     with pytest.raises(ValueError):
