@@ -47,14 +47,15 @@ class CompiledAttention:
         self._backend, self._op = backend, op
         self._is_gradient = isinstance(op, AttentionGradient)
         self._tiles = BackendTiles(backend, backend.product, share_products)
-        self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         matrices, masks = self._op.broadcast([np.asarray(x) for x in inputs])
         query, key, value = matrices[:3]
         work = 2 * prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
         arrays = [*matrices, *masks]
-        functions = self._of(query.dtype) if self._is_ours(arrays, work) else None
+        functions = None
+        if self._is_ours(arrays, work):
+            functions = self._backend.c_functions(source(TYPES[query.dtype], self._is_gradient), NAMES)
         if functions is None:
             return self._op.run(self._tiles, *inputs)
         outputs = self._op.outputs(*matrices)
@@ -71,12 +72,6 @@ class CompiledAttention:
             and query.shape[-2] >= FEW
             and (self._backend.compiles_at_once or work >= SMALL)
         )
-
-    def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
-        """The C functions; None without a compiler."""
-        if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype], self._is_gradient), NAMES)
-        return self._functions[dtype]
 
     def _run(
         self,

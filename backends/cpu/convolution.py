@@ -17,6 +17,7 @@ import numpy as np
 
 from backends.cpu.codegen.convolution import source
 from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
+from backends.cpu.products import TYPES
 from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
@@ -48,8 +49,6 @@ TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
 WIDTH, BEYOND = 32, 128
 
 AXES = 4
-
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
 
 class Axis(NamedTuple):
@@ -576,7 +575,6 @@ class Convolution:
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:
         self.backend, self.op = backend, op
         self.plans, self.types = Cache("convolutions by layout", 64), Cache("types of convolutions", 64)
-        self.functions: dict[tuple[np.dtype, int], dict[str, Any]] = {}
         self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -609,14 +607,14 @@ class Convolution:
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None where NumPy computes it."""
-        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+        if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
             return None
-        functions = self._library(dtype, 2)
+        functions = self.backend.c_functions(source(TYPES[dtype], 2), NAMES)
         if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
-            return self._library(dtype, 1)
-        return functions
+            functions = self.backend.c_functions(source(TYPES[dtype], 1), NAMES)
+        return functions  # type: ignore[no-any-return]
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""
@@ -624,14 +622,6 @@ class Convolution:
         outputs, inputs, *_ = self.op.filters(operands[2] if is_by_weights else operands[1])
         is_by_input = isinstance(self.op, ConvInput | ConvTranspose)
         return int(inputs if is_by_input else outputs // self.op.groups)  # type: ignore[arg-type, operator]
-
-    def _library(self, dtype: np.dtype, panel: int) -> dict[str, Any] | None:
-        if (dtype, panel) not in self.functions:
-            found: dict[str, Any] | None = self.backend.c_functions(source(_TYPES[dtype], panel), NAMES)
-            if found is None:
-                return None
-            self.functions[dtype, panel] = found
-        return self.functions[dtype, panel]
 
     def plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
         """The plan for arrays of these layouts."""

@@ -370,10 +370,9 @@ class Emitter:
         self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
         #: The matrices that are packed: the value, and its offset in the scratch memory.
         self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
-        #: The functions, nests and constants, as the words have their addresses.
-        self.held: list[Any] = [*functions.values(), *(x.array for x in trace.memories if x.is_fixed)]
+        #: The nests and constants, as the words have their addresses.
+        self.held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         self._copying = functions["copy"]
-        self._by_dtype: dict[np.dtype, dict[str, Any]] = {}
 
     def add(self, begin: int, count: int) -> None:
         """The calls of a part."""
@@ -467,14 +466,11 @@ class Emitter:
         return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
-        """The C functions of products, which are held, as the words have their addresses."""
-        if dtype not in self._by_dtype:
-            found = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
-            if found is None:
-                raise Elsewhere
-            self._by_dtype[dtype] = found
-            self.held += found.values()
-        return self._by_dtype[dtype]
+        """The C functions of products."""
+        found: dict[str, Any] | None = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
+        if found is None:
+            raise Elsewhere
+        return found
 
     def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
         """The matrices that are packed before the first step, as `_Known` has them."""
@@ -512,7 +508,7 @@ class _Known(NamedTuple):
     function : callable
         The function of the loop.
     held : object
-        The functions whose addresses the words have.
+        The nests and constants whose addresses the words have.
     """
 
     words: np.ndarray

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.pooling import source
+from backends.cpu.products import TYPES
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, empty_array
@@ -25,7 +26,7 @@ SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 #: Windows of a row that meet an element at once; memory beyond rows is read and written up to there.
 AXES, BLOCK = 4, 16
 
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
+NAMES = ("pooled",)
 
 
 class Pool:
@@ -39,25 +40,24 @@ class Pool:
 
     def __init__(self, backend: Any, op: PoolOperator) -> None:
         self.backend, self.op = backend, op
-        self.functions: dict[np.dtype, Any] = {}
         self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         op = self.op
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        function = self._function(arrays[0].dtype, [x.shape for x in arrays], shape)
-        if function is None:
+        functions = self._functions(arrays[0].dtype, [x.shape for x in arrays], shape)
+        if functions is None:
             return stored(op.value(*arrays), out)  # type: ignore[no-any-return]
         fits = out is not None and not any(overlap(out, x) for x in arrays) and out.flags.c_contiguous
         target = out if out is not None and fits else empty_array(shape, dtype)
-        self._run(function, arrays, target)
+        self._run(functions["pooled"], arrays, target)
         return stored(target, out)  # type: ignore[no-any-return]
 
-    def _function(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
-        """The C function; None where NumPy computes it."""
+    def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
+        """The C functions; None where NumPy computes it."""
         images = operands[self.op.images]
-        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+        if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
         axes, last = self.op.axes, len(images) - 1
         is_inner = last not in axes and axes[-1] != last - 1
@@ -65,12 +65,7 @@ class Pool:
             return None
         if not self.work.pays(prod(images) * prod(self.op.window)):
             return None
-        if dtype not in self.functions:
-            found = self.backend.c_functions(source(ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))
-            if found is None:
-                return None
-            self.functions[dtype] = found["pooled"]
-        return self.functions[dtype]
+        return self.backend.c_functions(source(ROLES[type(self.op)][0], TYPES[dtype]), NAMES)
 
     def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
         op, (_, roles) = self.op, ROLES[type(self.op)]

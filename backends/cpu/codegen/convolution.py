@@ -14,6 +14,8 @@ as one or two vectors hold, in registers.
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.direct_convolution import DIRECT
 from backends.cpu.codegen.vectors import transpose, vectors
 
@@ -573,6 +575,7 @@ void add_parts(const totals *p)
 """
 
 
+@cache
 def source(number: str, panel: int) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
     head = _HEAD.replace("@VARIANTS", str(VARIANTS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.products import COLUMN, PANELS
 from backends.cpu.codegen.vectors import vectors
 
@@ -184,6 +186,7 @@ int64_t pack_columns(const void *state)
 """
 
 
+@cache
 def products(number: str) -> str:
     """The C source of products by packed matrices of a type, ``"float"`` or ``"double"``."""
     return f"{vectors(number)}{PANELS}{COLUMN}{_PRODUCTS}"

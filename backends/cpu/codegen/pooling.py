@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.execution.pooling import Kind
 
 _HEAD = """#include <math.h>
@@ -241,6 +243,7 @@ int64_t pooled(const pool *p)
 """
 
 
+@cache
 def source(kind: Kind, number: str) -> str:
     """The C source for an op, and numbers of a type, ``"float"`` or ``"double"``."""
     if kind.is_by_index:

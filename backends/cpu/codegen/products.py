@@ -6,6 +6,8 @@ so neither the number of threads nor the layouts of operands change a bit of a p
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.vectors import transpose, vectors
 
 #: Tiles of products, after `vectors`: `column` multiplies any rows with a panel of WIDTH contiguous columns.
@@ -209,6 +211,7 @@ int64_t multiply(const void *state)
 """
 
 
+@cache
 def source(number: str) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
     return f"{vectors(number)}{transpose(number)}{PANELS}{_MULTIPLY}"
