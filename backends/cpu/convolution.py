@@ -26,7 +26,7 @@ from backends.execution.memory import LINE, empty_array
 from backends.execution.specialize import FusedKernel
 from optree.arrays import overlap, stored
 from optree.cache import Cache
-from optree.dtypes import FLOAT32, is_narrow, rounded
+from optree.dtypes import rounded, wide_dtype
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import order_of, spatial_of
 from optree.records import NamedTuple
@@ -582,7 +582,7 @@ class Convolution:
         types: Any = self.types.get(known)
         if types is None:
             *_, dtype = op.resolve_dtypes(*(x.dtype for x in arrays))
-            types = op.output_shape(*(x.shape for x in arrays)), dtype, FLOAT32 if is_narrow(dtype) else dtype
+            types = op.output_shape(*(x.shape for x in arrays)), dtype, wide_dtype(dtype)
             self.types[known] = types
         shape, dtype, wide = types
         first, second = (np.asarray(x, wide) for x in arrays[:2])

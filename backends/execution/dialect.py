@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from optree.compile.loopnest import LoopNest, Reduction, Statement
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_floating, is_narrow, wide_dtype
 from optree.records import NamedTuple
 
 Lines = list[str]
@@ -42,7 +42,7 @@ class Dialect(NamedTuple):
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
-        return self.types[str(compute_dtype(dtype))]
+        return self.types[str(wide_dtype(dtype))]
 
     def read_type(self, dtype: np.dtype) -> str:
         """The type in which an array's elements are read."""
@@ -50,18 +50,13 @@ class Dialect(NamedTuple):
 
     def part_type(self, reduction: Reduction) -> str:
         """The type of a partial accumulator."""
-        return self.read_type(compute_dtype(reduction.dtype))
+        return self.read_type(wide_dtype(reduction.dtype))
 
     def converted(self, expression: str, dtype: np.dtype) -> str:
         """An expression, converted to a dtype; for a narrow one, a float rounded to its precision at once."""
         if is_narrow(dtype):
             return f"rounded_{NARROW_NAMES[str(dtype)]}({expression})"
         return f"({self.type_of(dtype)}){expression}"
-
-
-def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which values are computed: float32 for narrow ones."""
-    return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 def unpacked(expression: str, dtype: np.dtype) -> str:
@@ -84,7 +79,7 @@ def narrow_dtypes(nest: LoopNest) -> list[str]:
 def accumulator_dtype(reduction: Reduction) -> np.dtype:
     """The dtype of a reduction's accumulator: float64 for sums of floats."""
     sums = reduction.accumulator.sums and is_floating(reduction.dtype)
-    return np.dtype("float64") if sums else compute_dtype(reduction.dtype)
+    return np.dtype("float64") if sums else wide_dtype(reduction.dtype)
 
 
 def initial_value(reduction: Reduction) -> str:

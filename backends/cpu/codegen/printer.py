@@ -16,7 +16,6 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
-    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -24,7 +23,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
-from optree.dtypes import is_narrow
+from optree.dtypes import is_narrow, wide_dtype
 from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
@@ -142,9 +141,7 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     the result.
     """
     found = [
-        ("w", value, compute_dtype(nest.dtype_of(value)).itemsize)
-        for stage in stages_of(nest)
-        for value in stage.stores
+        ("w", value, wide_dtype(nest.dtype_of(value)).itemsize) for stage in stages_of(nest) for value in stage.stores
     ]
     if nest.split:
         found += [("q", r.value, accumulator_dtype(r).itemsize) for r in nest.reductions]
@@ -396,7 +393,7 @@ class CPrinter(Printer):
         """The dtype of a partial accumulator: int32 for a sum of narrow integers, which a block's does not overflow."""
         given = self.nest.dtype_of(r.argument)
         is_small = r.accumulator.sums and given.kind in "biu" and given.itemsize <= 2
-        return np.dtype("int32") if is_small else compute_dtype(r.dtype)
+        return np.dtype("int32") if is_small else wide_dtype(r.dtype)
 
     def part_type(self, r: Reduction) -> str:
         return self.dialect.read_type(self.part_dtype(r))

@@ -20,7 +20,6 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
-    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -50,6 +49,7 @@ from backends.gpu.codegen.variant import (
     traversals,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, online_of, strided_reads
+from optree.dtypes import wide_dtype
 
 CUDA = Dialect(
     {
@@ -720,7 +720,7 @@ class CudaPrinter(Printer):
     @staticmethod
     def is_extreme(r: Reduction) -> bool:
         """Whether a reduction is a maximum or minimum in float32 that nan is part of."""
-        return bool(r.accumulator.of_numbers) and compute_dtype(r.dtype) == np.float32
+        return bool(r.accumulator.of_numbers) and wide_dtype(r.dtype) == np.float32
 
     def combine(self, r: Reduction) -> str:
         return EXTREME_OF[r.accumulator.start] if self.is_extreme(r) else super().combine(r)
