@@ -17,7 +17,7 @@ from backends.cpu.codegen.attention import source
 from backends.cpu.openblas import share_products
 from backends.cpu.products import TYPES, is_in_elements
 from backends.cpu.workers import share_address
-from backends.execution.memory import HOST, LINE, empty_array
+from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
 from optree.ops.attention import AttentionGradient, AttentionOperator
 from optree.settings import thread_count
@@ -89,8 +89,8 @@ class CompiledAttention:
             panels, threads = min(PANELS, panels), max(1, min(threads, heads))
         else:
             panels = max(1, min(PANELS, heads * panels // (TASKS * threads)))
-        strides = [[stride // x.itemsize for stride in x.strides] for x in (*matrices, *masks)]
-        strides += [[0] * query.ndim] * (not masks)
+        strides = [element_strides(x) for x in (*matrices, *masks)]
+        strides += [(0,) * query.ndim] * (not masks)
         addresses = [*map(HOST.address, (*matrices, *masks)), *([] if masks else [0])]
         results = [*map(HOST.address, outputs), *([0] * (3 - len(outputs)))]
         sizes = [queries, key.shape[-2], features, value.shape[-1], panels, self._op.causal]

@@ -80,7 +80,7 @@ class BlockKernel(ExecutableKernel):
         self.shape_inputs = [i for i in _shape_inputs(program, kernel) if i not in made]
         self.uses = {*used, *self.shape_inputs}
         self.dtypes = {part.value: part.dtype for part in self.parts}
-        self.full = {i for i in (*self.reads, *made) if _is_full(kernel, i)}
+        self.full = {i for i in (*self.reads, *made) if kernel.is_whole(i)}
         streams = [program.type_of(i).dtype for i in (*self.reads, *self.writes) if i in self.full]
         #: The bytes for each element of a block.
         self.width = max(1, sum(self.slots) + sum(dtype.itemsize for dtype in streams))
@@ -282,11 +282,6 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float)
 
 
-def _is_full(kernel: Kernel, value: int) -> bool:
-    """Whether a value has every axis of the domain."""
-    return {axis for axis in kernel.axes[value] if axis is not None} == set(range(len(kernel.domain)))
-
-
 def _shape_inputs(program: Program, kernel: Kernel) -> list[int]:
     """The values that are used for their shape alone."""
     found = [program.instructions[index] for index in kernel.instructions]
@@ -308,7 +303,7 @@ def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf
     slots: list[int] = []
     live: dict[int, int] = {}  # the slot of each live value
     for n, part in enumerate(parts):
-        if not isinstance(part.call, np.ufunc) or part.value in kernel.writes or not _is_full(kernel, part.value):
+        if not isinstance(part.call, np.ufunc) or part.value in kernel.writes or not kernel.is_whole(part.value):
             continue
         ends = {i for i in live if last[i] < n or (last[i] == n and _is_overwritable(parts, i, part))}
         live = {i: slot for i, slot in live.items() if i not in ends}

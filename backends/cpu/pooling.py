@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.pooling import source
+from backends.cpu.compiler import call_packed
 from backends.cpu.products import TYPES
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
-from backends.execution.memory import LINE, empty_array
+from backends.execution.memory import LINE, element_strides, empty_array
 from backends.execution.pooling import ROLES
 from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
@@ -92,8 +92,8 @@ class Pool:
         scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
         divides = prod(op.window) if isinstance(op, MeanOperator) and op.count_padding else 0
         addresses = [target.ctypes.data if y is None else y.ctypes.data for y in given]
-        words = array("q", [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer])
-        strides = [_strides(y) for y in given]
+        words = [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer]
+        strides = [() if y is None else element_strides(y) for y in given]
         for steps in strides:
             words.extend(_placed(steps, whole))
         for values in zip(*slidings, strict=True):
@@ -101,17 +101,13 @@ class Pool:
         for steps in strides:
             words.extend(_placed(steps, axes))
         words.append(1 if inner is None else x.shape[inner])
-        function(words.buffer_info()[0])
+        call_packed(function, words)
 
 
 def _scratch(along: Sequence[int], inner: int) -> int:
     """The elements of a thread's scratch memory: a row of windows three times and a line of elements, or a row."""
     size, _, stride, _, positions = along
     return 3 * (positions + BLOCK) + (-(-size // stride) + BLOCK) * stride if inner == 1 else positions * inner
-
-
-def _strides(x: np.ndarray | None) -> list[int]:
-    return [] if x is None else [stride // x.itemsize for stride in x.strides]
 
 
 def _placed(strides: Sequence[int], axes: Sequence[int | None]) -> list[int]:

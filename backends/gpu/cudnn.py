@@ -18,6 +18,7 @@ from weakref import finalize
 
 import numpy as np
 
+from backends.execution.memory import element_strides
 from optree.cache import Cache
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError
@@ -269,7 +270,7 @@ def _as_channels(x: Any, ndim: int) -> Layout:
 
 
 def _layout(x: Any) -> Layout:
-    return Layout(tuple(x.shape), tuple(stride // x.itemsize for stride in x.strides))
+    return Layout(tuple(x.shape), element_strides(x))
 
 
 def _as_row(layout: Layout) -> Layout:
