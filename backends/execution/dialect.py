@@ -32,6 +32,8 @@ class Dialect(NamedTuple):
         The cast to the type of indices, where sizes and strides have another.
     upper_product : str
         The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
+    to_half : str
+        The function that rounds a float to float16.
     """
 
     types: Mapping[str, str]
@@ -39,6 +41,7 @@ class Dialect(NamedTuple):
     inline: str
     cast: str = ""
     upper_product: str = ""
+    to_half: str = "to_half"
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""

@@ -101,6 +101,7 @@ C = Dialect(
     },
     byte="uint8_t",
     inline="static inline",
+    to_half="narrowed_half",
 )
 
 
@@ -321,13 +322,9 @@ class CPrinter(Printer):
 
     def assigned(self, statement: Statement) -> Lines:
         *lines, last = super().assigned(statement)
-        if not self.is_stored_half(statement.value):
-            return [*lines, last]
-        start, expression = last.split(" = rounded_half", 1)  # once, where it is stored
-        if self.halves:
-            return [*lines, last if self.is_argument(statement.value) else f"{start} = unrounded_half{expression}"]
-        half = f"h{statement.value}"
-        return [*lines, f"const half {half} = narrowed_half{expression}", f"{start} = from_half({half});"]
+        if self.halves and self.is_stored_half(statement.value) and not self.is_argument(statement.value):
+            last = last.replace(" = rounded_half", " = unrounded_half", 1)  # it is rounded where it is stored
+        return [*lines, last]
 
     def is_stored_half(self, value: int) -> bool:
         """Whether a value is computed and stored in float16 at each element."""
@@ -338,9 +335,8 @@ class CPrinter(Printer):
     def is_argument(self, value: int) -> bool:
         return any(value in made.arguments for made in self.nest.statements if isinstance(made, Statement))
 
-    def stored(self, value: int) -> str:
-        is_named = self.is_stored_half(value) and not self.halves
-        return f"h{value}" if is_named else super().stored(value)
+    def has_half_name(self, value: int) -> bool:
+        return self.is_stored_half(value) and not self.halves
 
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))

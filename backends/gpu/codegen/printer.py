@@ -691,31 +691,19 @@ class CudaPrinter(Printer):
 
     def element(self, stage: Stage, access: Access) -> Lines:
         lines, loaded = super().element(stage, access), len(self.element_reads(stage)) + len(stage.loads)
-        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_narrow_name(v)]
+        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_half_name(v)]
         return [*lines[:loaded], *names, *lines[loaded:]]
 
     def assigned(self, statement: Statement) -> Lines:
         value = statement.value
         if value in self.draws:
             return [f"{self.declared(value)} = d{value}.at[e];"]
-        *lines, last = super().assigned(statement)
-        if not self.has_narrow_name(value):
-            return [*lines, last]
-        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
-        return [
-            *lines,
-            f"const __half h{value} = to_half{expression}",
-            f"{self.declared(value)} = from_half(h{value});",
-        ]
+        return super().assigned(statement)
 
-    def has_narrow_name(self, value: int) -> bool:
-        """Whether a value has a name of its own in float16, beside that of the float it is computed in."""
+    def has_half_name(self, value: int) -> bool:
         nest = self.nest
         is_statement = value >= len(nest.reads) + len(nest.numbers) and nest.level_of(value) == "inner"
         return is_statement and nest.dtype_of(value) == np.float16
-
-    def stored(self, value: int) -> str:
-        return f"h{value}" if self.has_narrow_name(value) else super().stored(value)
 
     @staticmethod
     def is_extreme(r: Reduction) -> bool:
