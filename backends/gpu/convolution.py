@@ -125,7 +125,7 @@ class Convolution:
         addend : array, optional
             An array of the value's shape to add.
         """
-        library, products = self.device.cudnn, self.device.products
+        library, products = self.device.cudnn, self.device.product
         if library is None:
             return False
         arrays = self._arrays(operands, target)
