@@ -99,6 +99,11 @@ def initial_value(reduction: Reduction) -> str:
     return reduction.accumulator.start.format(lowest=lowest, highest=highest)
 
 
+def grouped(expression: str) -> str:
+    """An expression as a factor."""
+    return f"({expression})" if " " in expression else expression
+
+
 def braced(lines: Lines) -> Lines:
     """Lines, indented in braces."""
     return ["{", *(f"    {line}" if line else line for line in lines), "}"]

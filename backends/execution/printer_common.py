@@ -18,7 +18,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from backends.execution.dialect import Dialect, Lines, accumulator_dtype, braced, initial_value, packed, unpacked
+from backends.execution.dialect import (
+    Dialect,
+    Lines,
+    accumulator_dtype,
+    braced,
+    grouped,
+    initial_value,
+    packed,
+    unpacked,
+)
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
 from optree.records import NamedTuple
 
@@ -135,10 +144,8 @@ class Printer:
 
     def vector_offset(self, array: int, index: str) -> str:
         """The offset of an index along the vector loop."""
-        grouped = f"({index})" if " " in index else index
-        return {0: "0", 1: index}.get(
-            self.nest.vector_strides[array], f"{grouped} * {self.stride(array, self.nest.vector)}"
-        )
+        strided = f"{grouped(index)} * {self.stride(array, self.nest.vector)}"
+        return {0: "0", 1: index}.get(self.nest.vector_strides[array], strided)
 
     def column_offset(self, array: int) -> str:
         """The offset of a column from the first."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from backends.execution.dialect import grouped
 from backends.execution.pooling import Kind
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
 from optree.records import NamedTuple
 
 #: The maximum elements of windows whose loops are unrolled.
@@ -65,16 +66,8 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
 
 def _offset(axes: Axes, size: str, index: str) -> str:
     """The offset of an index in an array of some sizes; ``index`` is the prefix of pooled axes' indices."""
-    found = ""
-    for axis, pooled in enumerate(axes):
-        name = f"{'i' if pooled is None else index}{axis}"
-        found = f"{_grouped(found)} * (int){size}{axis} + {name}" if found else name
-    return found
-
-
-def _grouped(expression: str) -> str:
-    """An expression as a factor."""
-    return f"({expression})" if " " in expression else expression
+    names = [f"{'i' if pooled is None else index}{axis}" for axis, pooled in enumerate(axes)]
+    return offset_of(names, [f"{size}{axis}" for axis in range(len(axes))])
 
 
 def _inside(axis: int, pooled: Pooled, window: str) -> list[str]:
@@ -137,7 +130,7 @@ def _loops(pooled: Sequence[tuple[int, Pooled]], value: str, meet: str) -> list[
     number = "0"
     for depth, (axis, along) in enumerate(pooled):
         room = "    " * depth
-        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        number = f"{grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
         if unrolled:
             lines += [f"{room}#pragma unroll", f"{room}for (int e{axis} = 0; e{axis} < {along.window}; e{axis}++) {{"]
             lines += [f"{room}    if (e{axis} < first{axis} || e{axis} >= until{axis})", f"{room}        continue;"]
@@ -164,7 +157,7 @@ def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bo
     number = "0"
     for depth, ((axis, along), count) in enumerate(zip(pooled, counts, strict=True)):
         room = "    " * depth
-        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        number = f"{grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
         lines += [
             f"{room}#pragma unroll{'' if unrolled else ' 1'}",
             f"{room}for (int k{axis} = 0; k{axis} < {count}; k{axis}++) {{",

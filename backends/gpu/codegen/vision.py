@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
 
 _HEAD = """{headers}typedef {type} T;
 typedef {wide} A;
@@ -29,14 +29,6 @@ def _text(type: str, *kernels: tuple[str, Sequence[str], Sequence[str]]) -> str:
 
 def _words(names: Sequence[str]) -> list[str]:
     return [f"const long long {name}" for name in names]
-
-
-def _offset(indices: Sequence[str], sizes: Sequence[str]) -> str:
-    """The offset of indices in a C-contiguous array."""
-    found = indices[0]
-    for index, size in zip(indices[1:], sizes[1:], strict=True):
-        found = f"({found}) * (int){size} + {index}"
-    return found
 
 
 # Resizing
@@ -162,7 +154,7 @@ def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
     names = {}
     for taken in product(taps, repeat=len(spatial)):
         at = {axis: f"p{axis}_{tap}" for axis, tap in zip(spatial, taken, strict=True)}
-        offset = _offset([at.get(axis, f"i{axis}") for axis in range(len(axes))], sizes)
+        offset = offset_of([at.get(axis, f"i{axis}") for axis in range(len(axes))], sizes)
         names[taken] = "x" + "".join(map(str, taken))
         lines.append(f"const A {names[taken]} = (A)x[{offset}];")
     for axis in spatial if len(taps) > 1 else ():
@@ -203,7 +195,7 @@ def _sums_of_taps(axes: Sequence[bool], method: str) -> list[str]:
             weight.append(f"u{axis}")
         room += "    "
     indices = [f"j{axis}" if is_resized else f"i{axis}" for axis, is_resized in enumerate(axes)]
-    value = f"(A)x[{_offset(indices, [f'SIZE{axis}' for axis in range(len(axes))])}]"
+    value = f"(A)x[{offset_of(indices, [f'SIZE{axis}' for axis in range(len(axes))])}]"
     lines.append(f"{room}total0 += {' * '.join([*weight, value])};")
     return lines + ["    " * depth + "}" for depth in reversed(range(len(spatial)))]
 
@@ -254,7 +246,7 @@ def argmax_roi_source(type: str, layout: str) -> str:
     layout : str
         The letters N, C, H and W in the order of the images' axes.
     """
-    place = _offset([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
+    place = offset_of([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
     return _text(
         type,
         ("bins", ["const double *__restrict__ boxes", "int *__restrict__ tables", *_region_words()], _split(_BINS)),
@@ -377,10 +369,10 @@ def align_source(type: str, layout: str, samples: int, aligned: bool, is_gradien
     if is_gradient:
         at = {"N": "b", "C": "iC", "H": "i", "W": "j"}
         sizes = dict(zip("NCHW", "BCRS", strict=True))
-        text = text.replace("PLACE", _offset([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
+        text = text.replace("PLACE", offset_of([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
     for row, column in product("01", repeat=2) if not is_gradient else ():
         at = {"N": "image", "C": "iC", "H": f"r{row}", "W": f"q{column}"}
-        text = text.replace(f"PLACE{row}{column}", _offset([at[axis] for axis in layout], layout))
+        text = text.replace(f"PLACE{row}{column}", offset_of([at[axis] for axis in layout], layout))
     lines = [*_region_indices(layout, "NCHW" if is_gradient else "BCRS"), *_split(text)]
     tables = ["int *__restrict__ tables", "A *__restrict__ weights"]
     read = [f"const {table}" for table in tables]
