@@ -19,7 +19,7 @@ from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
 
-#: Fewer elements times windows' elements than this are NumPy's until it has done so many in all calls, each of which
+#: Fewer elements times windows' elements than this are NumPy's until it has done `IN_ALL` in all calls, each of which
 #: counts as some at least; or run on one thread.
 SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 

@@ -198,15 +198,15 @@ class Convolution:
     def _prepared(self, images: Any, filters: Any, windows: Any) -> Launches:
         op = self.op
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
-        places = len(images) * prod(windows.shape[2:])
+        positions = len(images) * prod(windows.shape[2:])
         rows = inputs if self.role is BY_INPUT else outputs
         columns = {
-            FORWARD: places,
+            FORWARD: positions,
             BY_INPUT: len(images) * prod(images.shape[2:]),
             BY_WEIGHTS: inputs * prod(filters.shape[2:]),
         }[self.role]
         blocks = -(-columns // TILE), -(-rows // TILE) * op.groups
-        splits = self._splits(prod(blocks), places) if self.role is BY_WEIGHTS else 1
+        splits = self._splits(prod(blocks), positions) if self.role is BY_WEIGHTS else 1
         words = [
             *(op.groups, inputs, outputs, len(images), splits),
             *(number for numbers in self._geometry(images, filters, windows) for number in numbers),

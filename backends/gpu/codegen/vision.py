@@ -52,11 +52,11 @@ def _tables(axes: Sequence[bool], names: Sequence[str]) -> list[str]:
     weights = " + ".join(f"after{axis}" for axis in spatial)
     ints = [f"after{axis} + before{axis} + 1" for axis in spatial]
     lines = []
-    for place, axis in enumerate(spatial):
-        before = " + ".join(["0", *ints[:place]])
+    for n, axis in enumerate(spatial):
+        before = " + ".join(["0", *ints[:n]])
         found = {
             "weight": f"A *const weight{axis} = (A *)tables + ("
-            f"{' + '.join(['0', *(f'after{other}' for other in spatial[:place])])});",
+            f"{' + '.join(['0', *(f'after{other}' for other in spatial[:n])])});",
             "low": f"int *const low{axis} = (int *)((A *)tables + ({weights})) + ({before});",
             "first": f"int *const first{axis} = (int *)((A *)tables + ({weights})) + ({before} + after{axis});",
         }
@@ -64,17 +64,17 @@ def _tables(axes: Sequence[bool], names: Sequence[str]) -> list[str]:
     return lines
 
 
-_PLACE = {
-    False: "double place = (i + 0.5) * ((double)before / (double)after) - 0.5;",
-    True: "double place = i * (after > 1 ? (double)(before - 1) / (double)(after - 1) : 0.0);",
+_POSITION = {
+    False: "double position = (i + 0.5) * ((double)before / (double)after) - 0.5;",
+    True: "double position = i * (after > 1 ? (double)(before - 1) / (double)(after - 1) : 0.0);",
 }
 
 _LOW = {
-    "nearest": """const double nearest = floor(place + 0.5);
+    "nearest": """const double nearest = floor(position + 0.5);
     return nearest < 0 ? 0 : nearest > before - 1 ? (int)before - 1 : (int)nearest;""",
-    "bilinear": """place = place < 0 ? 0 : place > before - 1 ? before - 1 : place;
-    const int low = (int)floor(place);
-    *weight = (A)(place - low);
+    "bilinear": """position = position < 0 ? 0 : position > before - 1 ? before - 1 : position;
+    const int low = (int)floor(position);
+    *weight = (A)(position - low);
     return low;""",
 }
 
@@ -82,7 +82,7 @@ _TAP = """
 /* The element that index i of a resized axis is of, and the weight of the next one. */
 __device__ __forceinline__ int tap(long long i, long long before, long long after, A *weight)
 {
-    PLACE
+    POSITION
     *weight = 0;
     LOW
 }
@@ -114,8 +114,8 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
         ("resized", ["const T *__restrict__ x", "T *__restrict__ y", "unsigned char *tables", *words], lines),
     )
     head, rest = found.split('\nextern "C"', 1)
-    place = _TAP.replace("PLACE", _PLACE[align_corners]).replace("LOW", _LOW[method])
-    return f'{head}{place}\nextern "C"{rest}'
+    position = _TAP.replace("POSITION", _POSITION[align_corners]).replace("LOW", _LOW[method])
+    return f'{head}{position}\nextern "C"{rest}'
 
 
 def _filled(axes: Sequence[bool]) -> list[str]:
@@ -229,10 +229,10 @@ A best = 0;
 long long found = -1;
 for (int r = rows[0]; r < rows[1] && image >= 0; r++)
     for (int q = columns[0]; q < columns[1]; q++) {
-        const int place = PLACE;
-        const A value = (A)x[place];
+        const int position = POSITION;
+        const A value = (A)x[position];
         const bool is_better = found < 0 || value > best || (value != value && best == best);
-        found = is_better ? place : found;
+        found = is_better ? position : found;
         best = is_better ? value : best;
     }
 y[at] = found;"""
@@ -246,7 +246,7 @@ def argmax_roi_source(type: str, layout: str) -> str:
     layout : str
         The letters N, C, H and W in the order of the images' axes.
     """
-    place = offset_of([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
+    position = offset_of([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
     return _text(
         type,
         ("bins", ["const double *__restrict__ boxes", "int *__restrict__ tables", *_region_words()], _split(_BINS)),
@@ -258,7 +258,7 @@ def argmax_roi_source(type: str, layout: str) -> str:
                 "const int *__restrict__ tables",
                 *_region_words(),
             ],
-            [*_region_indices(layout, "BCRS"), *_split(_ARGMAX.replace("PLACE", place))],
+            [*_region_indices(layout, "BCRS"), *_split(_ARGMAX.replace("POSITION", position))],
         ),
     )
 
@@ -275,7 +275,7 @@ def _region_indices(layout: str, sizes: str) -> list[str]:
     """The indices of what is written along the axes N, C, H and W, which have some sizes, in the order of a layout."""
     size_of = dict(zip("NCHW", sizes, strict=True))
     lines = indices_of([size_of[axis] for axis in layout])
-    return [*lines, *(f"const int i{axis} = i{place};" for place, axis in enumerate(layout))]
+    return [*lines, *(f"const int i{axis} = i{n};" for n, axis in enumerate(layout))]
 
 
 #: The points of box ``at``: its image, the least and the largest element along rows and columns, then of each point the
@@ -318,8 +318,8 @@ for (int u = 0; u < SAMPLES && image >= 0; u++) {
         const A h1 = next_columns[v], h0 = 1 - h1;
         if (r0 < 0 || q0 < 0)
             continue;
-        const A upper = (A)x[PLACE00] * h0 + (A)x[PLACE01] * h1;
-        const A lower = (A)x[PLACE10] * h0 + (A)x[PLACE11] * h1;
+        const A upper = (A)x[POSITION00] * h0 + (A)x[POSITION01] * h1;
+        const A lower = (A)x[POSITION10] * h0 + (A)x[POSITION11] * h1;
         total += upper * v0 + lower * v1;
     }
 }
@@ -344,7 +344,7 @@ for (int b = 0; b < (int)B; b++) {
                 continue;
             const A column = (q0 == iW ? 1 - next_columns[v] : 0) + (q1 == iW ? next_columns[v] : 0);
             const int i = u / SAMPLES, j = v / SAMPLES;
-            total += row * column * (A)x[PLACE];
+            total += row * column * (A)x[POSITION];
         }
     }
 }
@@ -369,10 +369,10 @@ def align_source(type: str, layout: str, samples: int, aligned: bool, is_gradien
     if is_gradient:
         at = {"N": "b", "C": "iC", "H": "i", "W": "j"}
         sizes = dict(zip("NCHW", "BCRS", strict=True))
-        text = text.replace("PLACE", offset_of([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
+        text = text.replace("POSITION", offset_of([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
     for row, column in product("01", repeat=2) if not is_gradient else ():
         at = {"N": "image", "C": "iC", "H": f"r{row}", "W": f"q{column}"}
-        text = text.replace(f"PLACE{row}{column}", offset_of([at[axis] for axis in layout], layout))
+        text = text.replace(f"POSITION{row}{column}", offset_of([at[axis] for axis in layout], layout))
     lines = [*_region_indices(layout, "NCHW" if is_gradient else "BCRS"), *_split(text)]
     tables = ["int *__restrict__ tables", "A *__restrict__ weights"]
     read = [f"const {table}" for table in tables]
