@@ -61,6 +61,9 @@ COLUMN_TILES = (1024, 64)
 
 NAME = "kernel"
 
+#: The longest row whose extreme's index is found element by element: a search takes longer than so few comparisons.
+SHORT_ROW = 32
+
 #: The elements of a single loop that are one index of work sharing.
 CHUNK = 1024
 
@@ -345,6 +348,9 @@ class CPrinter(Printer):
         if self.column and r.accumulator.replaces:
             new = self.reduced_element(r), f"({self.index_type(r)})(i - b)"
             return self.replaced(r, (part, f"at{r.value}[j]"), new)
+        if r.accumulator.replaces and part == f"r{r.value}":  # of a short row
+            new = self.reduced_element(r), f"{self.elements_before()} + i"
+            return self.replaced(r, (part, f"index{r.value}"), new)
         if self.column and r.accumulator.of_numbers:  # loaded first, or GCC makes a branch of the store
             old = f"o{r.value}"
             combined = self.combine(r).format(old, self.reduced_element(r))
@@ -599,7 +605,14 @@ class CPrinter(Printer):
         lines = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
         if self.is_light(stage) or self.counts_bytes(stage):
             lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
-        return self.blocks(stage, start, end, lines)
+        lines = self.blocks(stage, start, end, lines)
+        if not all(r.accumulator.replaces for r in stage.reductions):
+            return lines
+        each = [
+            f"for (int64_t i = {start}; i < {end}; i++)",
+            *braced(self.element(stage, self.access("y", "i", "r{}"))),
+        ]
+        return [f"if ({end} - {start} <= {SHORT_ROW})", *braced(each), "else", *braced(lines)]
 
     def finds_bool(self, stage: Stage) -> bool:
         """Whether all that a stage does is to find the first of an array's bools that is true, or false."""
