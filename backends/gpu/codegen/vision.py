@@ -46,9 +46,8 @@ def resize_parameters(axes: Sequence[bool]) -> list[str]:
     return ["total", *sizes, *(f"m{axis}" for axis in range(1, len(axes)))]
 
 
-def _tables(axes: Sequence[bool], names: Sequence[str]) -> list[str]:
+def _tables(spatial: Sequence[int], names: Sequence[str]) -> list[str]:
     """The tables of some names of each resized axis: all weights, then for each axis ``low`` and ``first``."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     weights = " + ".join(f"after{axis}" for axis in spatial)
     ints = [f"after{axis} + before{axis} + 1" for axis in spatial]
     lines = []
@@ -99,10 +98,11 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     """
     words = _words(resize_parameters(axes))
     from_, to = ("after", "before") if is_gradient else ("before", "after")
-    gathered = _sums_of_taps(axes, method) if is_gradient else _interpolated(axes, method)
+    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
+    gathered = (_sums_of_taps if is_gradient else _interpolated)(axes, spatial, method)
     names = ["first" if is_gradient else "low", *(["weight"] if method == "bilinear" else [])]
     lines = [
-        *_tables(axes, names),
+        *_tables(spatial, names),
         *indices_of([f"{to}{axis}" for axis in range(len(axes))]),
         *gathered,
         "y[at] = (T)total0;",
@@ -110,7 +110,7 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     lines = [line.replace("SIZE", from_) for line in lines]
     found = _text(
         type,
-        ("tables", ["unsigned char *__restrict__ tables", *words], _filled(axes)),
+        ("tables", ["unsigned char *__restrict__ tables", *words], _filled(spatial)),
         ("resized", ["const T *__restrict__ x", "T *__restrict__ y", "unsigned char *tables", *words], lines),
     )
     head, rest = found.split('\nextern "C"', 1)
@@ -118,10 +118,10 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     return f'{head}{position}\nextern "C"{rest}'
 
 
-def _filled(axes: Sequence[bool]) -> list[str]:
+def _filled(spatial: Sequence[int]) -> list[str]:
     """Index ``at`` of each table; of an element, the first index of the resized axis that is not of an earlier one."""
-    lines = _tables(axes, ("weight", "low", "first"))
-    for axis in (axis for axis, is_resized in enumerate(axes) if is_resized):
+    lines = _tables(spatial, ("weight", "low", "first"))
+    for axis in spatial:
         lines += [
             f"if (at < after{axis}) {{",
             "    A weight, unused;",
@@ -138,9 +138,8 @@ def _filled(axes: Sequence[bool]) -> list[str]:
     return lines
 
 
-def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
+def _interpolated(axes: Sequence[bool], spatial: Sequence[int], method: str) -> list[str]:
     """An element of the resized images: along one axis after the other, as the op's value is defined."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     taps = (0,) if method == "nearest" else (0, 1)
     lines = []
     for axis in spatial:
@@ -168,9 +167,8 @@ def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
     return [*lines, f"const A total0 = {last};"]
 
 
-def _sums_of_taps(axes: Sequence[bool], method: str) -> list[str]:
+def _sums_of_taps(axes: Sequence[bool], spatial: Sequence[int], method: str) -> list[str]:
     """An element of the images: the sum of those of the delta that it is a tap of, with their weights."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     lines = ["A total0 = 0;"]
     for axis in spatial:
         first, p = f"first{axis}", f"i{axis}"
