@@ -75,7 +75,7 @@ class BlockKernel(ExecutableKernel):
         self.parts, self.slots = _parts(program, kernel, implementation_of)
         made = {part.value for part in self.parts}
         used = dict.fromkeys(i for part in self.parts for i in part.inputs if i not in made)
-        self.reads = [i for i in used if i >= len(program.leaves) or not _is_number(program.leaves[i])]
+        self.reads = [i for i in used if not program.is_number(i)]
         self.numbers = [i for i in used if i not in self.reads]
         self.shape_inputs = [i for i in _shape_inputs(program, kernel) if i not in made]
         self.uses = {*used, *self.shape_inputs}
@@ -276,10 +276,6 @@ def aligned(array: np.ndarray, axes: Axes, order: Sequence[int]) -> np.ndarray:
     mine = [axis for axis in axes if axis is not None]
     found = found.transpose([mine.index(axis) for axis in order if axis in mine])
     return found[(*[slice(None) if axis in mine else None for axis in order], ...)]
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float)
 
 
 def _shape_inputs(program: Program, kernel: Kernel) -> list[int]:

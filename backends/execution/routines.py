@@ -12,7 +12,6 @@ from optree.compile.program import Program
 from optree.compile.reference import is_widened
 from optree.dtypes import is_floating
 from optree.records import NamedTuple
-from optree.tree.types import NUMBERS
 
 
 class Implementation(NamedTuple):
@@ -127,8 +126,7 @@ def takes_floats_first(program: Program, index: int) -> bool:
 
 
 def _has_numbers(program: Program, index: int) -> bool:
-    leaves = program.leaves
-    return any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in program.instructions[index].inputs)
+    return any(map(program.is_number, program.instructions[index].inputs))
 
 
 def is_a_ufuncs(program: Program, index: int) -> bool:
