@@ -137,9 +137,7 @@ class RandomMethods(Creation):
         if isinstance(low, float) and isinstance(high, float) and low > high:
             raise ParameterError(f"uniform: low {low} is above high {high}")
         numbers = self._draw("rand", size, dtype, out, low, high)
-        if not (isinstance(low, float) and isinstance(high, float) and (low, high) == (0.0, 1.0)):
-            numbers = _scaled("uniform", numbers, low, high - low)
-        return self._finish(numbers, out)
+        return self._finish(_scaled("uniform", numbers, low, high - low), out)
 
     def standard_normal(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the standard normal distribution; the parameters are those of `rand`."""
@@ -152,33 +150,25 @@ class RandomMethods(Creation):
 
         Both may be operands, with derivatives by them; `size` may then be left out.
         """
-        loc, scale = _as_number(loc, "normal: loc"), _as_number(scale, "normal: scale")
-        if isinstance(scale, float) and scale < 0:
-            raise ParameterError(f"normal: a standard deviation is 0 or more, not {scale}")
+        loc, scale = _as_number(loc, "normal: loc"), _as_magnitude(scale, "normal: scale", "a standard deviation")
         numbers = self._draw("standard_normal", size, dtype, out, loc, scale)
-        if not (isinstance(loc, float) and isinstance(scale, float) and (loc, scale) == (0.0, 1.0)):
-            numbers = _scaled("normal", numbers, loc, scale)
-        return self._finish(numbers, out)
+        return self._finish(_scaled("normal", numbers, loc, scale), out)
 
     def exponential(self, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the exponential distribution of mean `scale`; that may be an operand, which derivatives reach."""
-        scale = _as_number(scale, "exponential: scale")
-        if isinstance(scale, float) and scale < 0:
-            raise ParameterError(f"exponential: a mean is 0 or more, not {scale}")
+        scale = _as_magnitude(scale, "exponential: scale", "a mean")
         numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
         return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
 
     def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them."""
-        shape = _as_number(shape, "gamma: shape")
+        shape = _as_magnitude(shape, "gamma: shape", "a shape parameter")
         if isinstance(shape, Variable):
             wanted = self._draw_dtype(dtype, shape)
             alpha = in_dtype(shape, wanted)
             if size is not None or out is not None:
                 alpha = f.broadcast_like(alpha, self._like(size, out))
         else:
-            if shape < 0:
-                raise ParameterError(f"gamma: a shape parameter is 0 or more, not {shape}")
             like = self._like(size, out)
             wanted = self._draw_dtype(dtype, like)
             alpha = f.broadcast_like(constant(np.asarray(shape, wanted)), like)
@@ -188,9 +178,7 @@ class RandomMethods(Creation):
         self, shape: Any, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
         """Numbers of the gamma distribution, by its shape parameter and its scale, which derivatives reach."""
-        scale = _as_number(scale, "gamma: scale")
-        if isinstance(scale, float) and scale < 0:
-            raise ParameterError(f"gamma: a scale is 0 or more, not {scale}")
+        scale = _as_magnitude(scale, "gamma: scale", "a scale")
         if size is None and out is None and isinstance(scale, Variable):
             size = f.add(_as_number(shape, "gamma: shape"), scale)  # there for its shape alone
         numbers = self.standard_gamma(shape, out if size is None else size, dtype)
@@ -387,6 +375,14 @@ def _as_number(value: Any, what: str) -> Any:
     return number
 
 
+def _as_magnitude(value: Any, what: str, kind: str) -> Any:
+    """An operand unchanged, or a number that is not negative."""
+    number = _as_number(value, what)
+    if isinstance(number, float) and number < 0:
+        raise ParameterError(f"{what.partition(':')[0]}: {kind} is 0 or more, not {number}")
+    return number
+
+
 def _as_integer(value: Any, what: str) -> Any:
     """An operand as it is, or an integer as Python's."""
     if isinstance(value, Variable):
@@ -405,6 +401,8 @@ def _as_chance(value: Any, what: str) -> Any:
 
 
 def _scaled(what: str, numbers: Variable, offset: Any, factor: Any) -> Any:
+    if isinstance(offset, float) and isinstance(factor, float) and (offset, factor) == (0.0, 1.0):
+        return numbers
     tree = numbers * factor + offset
     if tree.shape != numbers.shape:
         raise ShapeError(

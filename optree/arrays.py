@@ -164,12 +164,16 @@ def byte_bounds(array: Any) -> tuple[int, int]:
     low = address(array) if isinstance(array, np.ndarray) else array.data.ptr
     if array.flags.c_contiguous:  # as arguments mostly are, whose bounds are compared at each call
         return low, low + array.nbytes
-    high = low + array.itemsize
+    first, end = byte_span(array)
+    return low + first, low + end
+
+
+def byte_span(array: Any) -> tuple[int, int]:
+    """The offsets of an array's first byte and of the one after its last from its first element."""
     if not array.size:
-        return low, low
-    for size, step in zip(array.shape, array.strides, strict=True):
-        low, high = low + min(step, 0) * (size - 1), high + max(step, 0) * (size - 1)
-    return low, high
+        return 0, 0
+    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + array.itemsize
 
 
 def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[int, int]]:

@@ -47,6 +47,11 @@ def is_narrow(dtype: np.dtype) -> bool:
     return dtype.itemsize == 2 and is_floating(dtype)
 
 
+def wide_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which values of a dtype are computed and accumulated: float32 for narrow ones."""
+    return FLOAT32 if is_narrow(dtype) else dtype
+
+
 def finfo(dtype: np.dtype) -> Any:
     """The limits of a floating dtype, as `numpy.finfo` has them."""
     return import_later("ml_dtypes").finfo(dtype) if is_bfloat16(dtype) else np.finfo(dtype)

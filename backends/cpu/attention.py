@@ -17,7 +17,7 @@ from backends.cpu.codegen.attention import source
 from backends.cpu.openblas import share_products
 from backends.cpu.products import TYPES, is_in_elements
 from backends.cpu.workers import share_address
-from backends.execution.memory import HOST, LINE, empty_array
+from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
 from optree.ops.attention import AttentionGradient, AttentionOperator
 from optree.settings import thread_count
@@ -47,14 +47,15 @@ class CompiledAttention:
         self._backend, self._op = backend, op
         self._is_gradient = isinstance(op, AttentionGradient)
         self._tiles = BackendTiles(backend, backend.product, share_products)
-        self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         matrices, masks = self._op.broadcast([np.asarray(x) for x in inputs])
         query, key, value = matrices[:3]
         work = 2 * prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
         arrays = [*matrices, *masks]
-        functions = self._of(query.dtype) if self._is_ours(arrays, work) else None
+        functions = None
+        if self._is_ours(arrays, work):
+            functions = self._backend.c_functions(source(TYPES[query.dtype], self._is_gradient), NAMES)
         if functions is None:
             return self._op.run(self._tiles, *inputs)
         outputs = self._op.outputs(*matrices)
@@ -72,12 +73,6 @@ class CompiledAttention:
             and (self._backend.compiles_at_once or work >= SMALL)
         )
 
-    def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
-        """The C functions; None without a compiler."""
-        if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype], self._is_gradient), NAMES)
-        return self._functions[dtype]
-
     def _run(
         self,
         functions: dict[str, Any],
@@ -94,8 +89,8 @@ class CompiledAttention:
             panels, threads = min(PANELS, panels), max(1, min(threads, heads))
         else:
             panels = max(1, min(PANELS, heads * panels // (TASKS * threads)))
-        strides = [[stride // x.itemsize for stride in x.strides] for x in (*matrices, *masks)]
-        strides += [[0] * query.ndim] * (not masks)
+        strides = [element_strides(x) for x in (*matrices, *masks)]
+        strides += [(0,) * query.ndim] * (not masks)
         addresses = [*map(HOST.address, (*matrices, *masks)), *([] if masks else [0])]
         results = [*map(HOST.address, outputs), *([0] * (3 - len(outputs)))]
         sizes = [queries, key.shape[-2], features, value.shape[-1], panels, self._op.causal]

@@ -56,6 +56,7 @@ class CPUBackend(Backend):
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
+        self._functions: dict[tuple[str, Sequence[str]], dict[str, Any]] = {}
         optional = When(Executor(self._optional, finds_indices=True), 0, 0 if jit == "always" else WORK)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
         if "logging" in sys.modules:  # else there is no handler
@@ -91,17 +92,20 @@ class CPUBackend(Backend):
         return type(self)(None, self.datatype, self.batch_size, self.stochastic_round, 0, self.modes[0], jit=True)
 
     def c_functions(self, source: str, names: Sequence[str]) -> dict[str, Any] | None:
-        """Functions of C source that take one address; None without a compiler, or once it has failed."""
-        if not self.has_compiler:
-            return None
+        """Functions of C source that take one address, made once; None without a compiler, or once it has failed."""
+        found = self._functions.get((source, names))
+        if found is not None or not self.has_compiler:
+            return found
         try:
             share_address()  # an argument of theirs: where it does not compile, neither do they run
-            return {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
+            found = {name: compile_source(source, name, restype=c_int64, compiler=self.compiler) for name in names}
         except CompilerError as error:
             if self.jit is True:
                 raise
             self._optional.give_up(error, False)
             return None
+        self._functions[source, names] = found
+        return found
 
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""

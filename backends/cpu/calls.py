@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from backends import lazy
 from backends.cpu.in_blocks import InBlocks
 from backends.cpu.products import merging
 from backends.execution.memory import Reused
-from backends.execution.routines import Implementation, ImplementationOf, Routine, routine_of, takes_floats
+from backends.execution.routines import (
+    Implementation,
+    ImplementationOf,
+    Routine,
+    contraction,
+    is_a_ufuncs,
+    product,
+    routine_of,
+    takes_floats,
+)
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
@@ -22,36 +28,8 @@ from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import TensorType
 
 
-def _is_a_ufuncs(program: Program, index: int) -> bool:
-    """Whether an instruction's value is that of a ufunc, called as it is."""
-    node = program.instructions[index].node
-    op = node.op
-    is_plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
-    return is_plain and not is_widened(node)
-
-
-def _product(backend: Any, op: Any) -> Callable[..., Any]:
-    return backend.product  # type: ignore[no-any-return]
-
-
 def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
     return merging(backend.product)
-
-
-def _contraction(backend: Any, op: Any) -> Callable[..., Any]:
-    """A contraction as a product of matrices, as np.tensordot has it."""
-    product, (left, right) = backend.product, op.axes
-
-    def contract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        x_free = [i for i in range(x.ndim) if i not in left]
-        y_free = [j for j in range(y.ndim) if j not in right]
-        shape = (*(x.shape[i] for i in x_free), *(y.shape[j] for j in y_free))
-        inner = prod(x.shape[i] for i in left)
-        x_matrix = x.transpose(*x_free, *left).reshape(prod(x.shape[i] for i in x_free), inner)
-        y_matrix = y.transpose(*right, *y_free).reshape(inner, prod(y.shape[j] for j in y_free))
-        return np.asarray(product(x_matrix, y_matrix)).reshape(shape)
-
-    return contract
 
 
 def _multiplies_floats(program: Program, index: int) -> bool:
@@ -59,13 +37,11 @@ def _multiplies_floats(program: Program, index: int) -> bool:
     return takes_floats(program, index) and not is_widened(program.instructions[index].node)
 
 
-_PRODUCT = Routine(_product, _is_a_ufuncs, writes_out=True)
-
 #: The routines by which libraries compute ops; `backends.cpu.libraries` has those for the ops of `FAMILIES`.
 ROUTINES: dict[type, Routine] = {
-    Dot: _PRODUCT,
-    MatMul: Routine(_stacked_product, _is_a_ufuncs, writes_out=True),
-    TensorDot: Routine(_contraction, _multiplies_floats),
+    Dot: Routine(product, is_a_ufuncs, writes_out=True),
+    MatMul: Routine(_stacked_product, is_a_ufuncs, writes_out=True),
+    TensorDot: Routine(contraction, _multiplies_floats),
 }
 _LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
 FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
@@ -116,7 +92,7 @@ def _of_a_value(program: Program, index: int) -> Implementation:
     """An op's ufunc, or its `value`."""
     instruction = program.instructions[index]
     op = instruction.op
-    if _is_a_ufuncs(program, index) and op.blocks is None:
+    if is_a_ufuncs(program, index) and op.blocks is None:
         return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
     call = checked(instruction)
     fill = None if is_widened(instruction.node) else op.fill

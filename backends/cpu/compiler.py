@@ -12,7 +12,8 @@ import gc
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import count
@@ -259,6 +260,12 @@ def compile_source(
     except CompilerError as error:
         error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
         raise
+
+
+def call_packed(function: Any, words: Iterable[int]) -> None:
+    """Call a C function of an array of 64-bit integers."""
+    packed = array("q", words)
+    function(packed.buffer_info()[0])
 
 
 def _library(source: str, compiler: Compiler) -> ctypes.CDLL:

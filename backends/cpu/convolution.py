@@ -8,7 +8,7 @@ outputs, direct loops where it has few (`codegen.convolution` says how).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,16 +16,19 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.convolution import source
+from backends.cpu.compiler import call_packed
 from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
+from backends.cpu.products import TYPES
 from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
+from backends.execution.convolution_kernel import ROLES, three
 from backends.execution.executor import ExecutableKernel
-from backends.execution.memory import LINE, empty_array
+from backends.execution.memory import LINE, element_strides, empty_array
 from backends.execution.specialize import FusedKernel
 from optree.arrays import overlap, stored
 from optree.cache import Cache
-from optree.dtypes import FLOAT32, is_narrow, rounded
+from optree.dtypes import rounded, wide_dtype
 from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import order_of, spatial_of
 from optree.records import NamedTuple
@@ -48,8 +51,6 @@ TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
 WIDTH, BEYOND = 32, 128
 
 AXES = 4
-
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
 
 class Axis(NamedTuple):
@@ -107,23 +108,17 @@ def _is_batch_last(op: ConvolutionOperator) -> bool:
 def _axes_of(op: ConvolutionOperator, batch: int, spatial: Sequence[Axis]) -> list[Axis]:
     """The four axes: the batch and three spatial ones, the last contiguous."""
     images, none = Axis(batch, batch, 1, ((0, 0),)), Axis(1, 1, 1, ((0, 0),))
-    three = [none] * (AXES - 1 - len(spatial)) + list(spatial)
-    return [*three, images] if _is_batch_last(op) else [images, *three]
+    return [*three(spatial, none), images] if _is_batch_last(op) else [images, *three(spatial, none)]
 
 
 def _strides_of(op: ConvolutionOperator, strides: Sequence[int]) -> tuple[int, ...]:
     """The strides along the four axes, of an array with axes (N, C, spatial)."""
     batch, _, *spatial = strides
-    three = [0] * (AXES - 1 - len(spatial)) + spatial
-    return (*three, batch) if _is_batch_last(op) else (batch, *three)
-
-
-def _element_strides(array: np.ndarray) -> list[int]:
-    return [stride // array.itemsize for stride in array.strides]
+    return (*three(spatial, 0), batch) if _is_batch_last(op) else (batch, *three(spatial, 0))
 
 
 def _image(op: ConvolutionOperator, array: np.ndarray) -> Image:
-    strides = _element_strides(op.as_image(array))
+    strides = element_strides(op.as_image(array))
     return Image(strides[1] * (op.as_image(array).shape[1] // op.groups), strides[1], _strides_of(op, strides))
 
 
@@ -281,7 +276,7 @@ class _Plan:
         self.x, self.delta = _image(op, x), _image(op, delta)
         self.width, self.itemsize = functions["panel_width"](0), x.itemsize
         shape, filters = op.as_image(x).shape, op.as_filters(weights)
-        o, i, *window = _element_strides(filters)
+        o, i, *window = element_strides(filters)
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
         self.channels = Channels(op.groups, inputs, outputs)
         self.filters = Filters(o * outputs, i, o, tuple(window))
@@ -380,9 +375,8 @@ class _Images(_Plan):
     def image_axes(self) -> list[int | None]:
         """Which of the value's axes the four axes of positions and that of channels are; None for those of size 1."""
         batch, channel, *spatial = order_of(self.op.layout, "NC" + spatial_of(self.op.layout))
-        three: list[int | None] = [None] * (AXES - 1 - len(spatial))
-        along = [*three, *spatial, batch] if _is_batch_last(self.op) else [batch, *three, *spatial]
-        return [*along, channel]
+        along = three(spatial, None)
+        return [*along, batch, channel] if _is_batch_last(self.op) else [batch, *along, channel]
 
     def finished_sizes(self) -> list[int]:
         """The value's sizes along these axes, of channels those that blocks divide."""
@@ -414,7 +408,7 @@ class _Images(_Plan):
             with self.scratch.of(self.panel_bytes(problem, self.made_channels)) as packed:
                 head = [share_address(), self.threads, weights.ctypes.data, packed]
                 words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
-                _call(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
+                call_packed(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
                 self._run(problem, "convolve", x, packed, out, epilogue)
 
     def _run(
@@ -465,10 +459,9 @@ class _ByInput(_Images):
             if any(not axis.taps for axis in spatial):
                 self.is_whole = False
                 continue
-            steps = _three([s.stride for s in self.slidings], 1)
-            begins = _three(residues, 0)
+            steps, begins = three([s.stride for s in self.slidings], 1), three(residues, 0)
             batch_last = _is_batch_last(self.op)
-            steps, begins = ((*steps, 1), (*begins, 0)) if batch_last else ((1, *steps), (0, *begins))
+            steps, begins = ([*steps, 1], [*begins, 0]) if batch_last else ([1, *steps], [0, *begins])
             out = self.x._replace(
                 axes=tuple(a * n for a, n in zip(self.x.axes, steps, strict=True)),
                 begin=sum(a * n for a, n in zip(self.x.axes, begins, strict=True)),
@@ -527,7 +520,7 @@ class _ByWeights(_Plan):
             self._run("correlate", operands, sums_address)
             head = [share_address(), self.threads, out.ctypes.data, sums_address]
             words = [*head, *self.panel_words(self.problem, self.channels, self.filters), self.parts]
-            _call(self.functions["add_parts"], [*words, *self.offsets(self.problem, self.filters)])
+            call_packed(self.functions["add_parts"], [*words, *self.offsets(self.problem, self.filters)])
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
         self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)
@@ -537,24 +530,15 @@ def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
     return (..., *element)
 
 
-def _three(values: Sequence[int], none: int) -> tuple[int, ...]:
-    return (*[none] * (AXES - 1 - len(values)), *values)
-
-
-def _call(function: Any, words: Sequence[int]) -> None:
-    packed = array("q", words)
-    function(packed.buffer_info()[0])
-
-
 # The routine
 
 
-#: From an op class to its plan, and from the operands and the value to x, weights and delta, or what has their layout.
-_KINDS: dict[type, tuple[type[_Images] | type[_ByWeights], Callable[..., Any]]] = {
-    Conv: (_Images, lambda x, weights, out: (x, weights, out)),
-    ConvInput: (_ByInput, lambda delta, weights, out: (out, weights, delta)),
-    ConvTranspose: (_ByInput, lambda x, weights, out: (out, weights, x)),
-    ConvWeights: (_ByWeights, lambda x, delta, out: (x, out, delta)),
+#: By op class, the plan.
+_PLANS: dict[type, type[_Images] | type[_ByWeights]] = {
+    Conv: _Images,
+    ConvInput: _ByInput,
+    ConvTranspose: _ByInput,
+    ConvWeights: _ByWeights,
 }
 
 NAMES = (
@@ -576,7 +560,6 @@ class Convolution:
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:
         self.backend, self.op = backend, op
         self.plans, self.types = Cache("convolutions by layout", 64), Cache("types of convolutions", 64)
-        self.functions: dict[tuple[np.dtype, int], dict[str, Any]] = {}
         self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -584,7 +567,7 @@ class Convolution:
         types: Any = self.types.get(known)
         if types is None:
             *_, dtype = op.resolve_dtypes(*(x.dtype for x in arrays))
-            types = op.output_shape(*(x.shape for x in arrays)), dtype, FLOAT32 if is_narrow(dtype) else dtype
+            types = op.output_shape(*(x.shape for x in arrays)), dtype, wide_dtype(dtype)
             self.types[known] = types
         shape, dtype, wide = types
         first, second = (np.asarray(x, wide) for x in arrays[:2])
@@ -609,14 +592,14 @@ class Convolution:
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None where NumPy computes it."""
-        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+        if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
             return None
-        functions = self._library(dtype, 2)
+        functions = self.backend.c_functions(source(TYPES[dtype], 2), NAMES)
         if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
-            return self._library(dtype, 1)
-        return functions
+            functions = self.backend.c_functions(source(TYPES[dtype], 1), NAMES)
+        return functions  # type: ignore[no-any-return]
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""
@@ -625,19 +608,11 @@ class Convolution:
         is_by_input = isinstance(self.op, ConvInput | ConvTranspose)
         return int(inputs if is_by_input else outputs // self.op.groups)  # type: ignore[arg-type, operator]
 
-    def _library(self, dtype: np.dtype, panel: int) -> dict[str, Any] | None:
-        if (dtype, panel) not in self.functions:
-            found: dict[str, Any] | None = self.backend.c_functions(source(_TYPES[dtype], panel), NAMES)
-            if found is None:
-                return None
-            self.functions[dtype, panel] = found
-        return self.functions[dtype, panel]
-
     def plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
         """The plan for arrays of these layouts."""
         key = (*((x.dtype, x.shape, x.strides) for x in (first, second, out)), thread_count())
         plan = self.plans.get(key)
         if plan is None:
-            kind, arranged = _KINDS[type(self.op)]
-            plan = self.plans[key] = kind(functions, self.op, arranged(first, second, out))
+            arrays = [(first, second, out)[role] for role in ROLES[type(self.op)]]
+            plan = self.plans[key] = _PLANS[type(self.op)](functions, self.op, arrays)
         return plan

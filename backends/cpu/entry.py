@@ -19,7 +19,7 @@ import numpy as np
 
 from backends.cpu.compiler import compile_source
 from backends.execution.memory import LINE
-from optree.arrays import address
+from optree.arrays import address, byte_span
 from optree.settings import thread_count
 
 #: The offset of the bytes in a `bytes` object.
@@ -261,11 +261,9 @@ class KernelEntry:
         ]
         record += [len(words), len(numbers), len(offsets), thread_stride, shared]
         for i, x in (*reads.items(), *writes.items()):
-            ends = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]
-            low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
             index, base = bases.get(i, (i, x))
             offset = address(x) - address(base)
-            record += [index, base.ndim, x.dtype.alignment, offset, low, high + x.itemsize, *base.shape, *base.strides]
+            record += [index, base.ndim, x.dtype.alignment, offset, *byte_span(x), *base.shape, *base.strides]
         passed = [word for i, dtype in numbers for word in (i, KINDS.index(dtype.kind))]
         packed = np.array([*record, *in_place, *words, *passed, *offsets], np.int64).tobytes()
         known = enter()

@@ -14,7 +14,6 @@ is not C, run one by one.
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from backends.cpu.codegen.loops import PRODUCTS, SOURCE, products
 from backends.cpu.codegen.printer import LONG_WORK
+from backends.cpu.compiler import call_packed
 from backends.cpu.plan import KernelPlan
 from backends.cpu.products import BYTES, TYPES, is_in_elements
 from backends.cpu.row_axes import Mixed, RowAxes
@@ -29,7 +29,7 @@ from backends.cpu.runtime import CompiledNest
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
 from backends.execution.executor import CallStep, KernelStep
-from backends.execution.memory import HOST, LINE
+from backends.execution.memory import HOST, LINE, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
@@ -370,10 +370,9 @@ class Emitter:
         self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
         #: The matrices that are packed: the value, and its offset in the scratch memory.
         self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
-        #: The functions, nests and constants, as the words have their addresses.
-        self.held: list[Any] = [*functions.values(), *(x.array for x in trace.memories if x.is_fixed)]
+        #: The nests and constants, as the words have their addresses.
+        self.held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         self._copying = functions["copy"]
-        self._by_dtype: dict[np.dtype, dict[str, Any]] = {}
 
     def add(self, begin: int, count: int) -> None:
         """The calls of a part."""
@@ -467,21 +466,18 @@ class Emitter:
         return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
-        """The C functions of products, which are held, as the words have their addresses."""
-        if dtype not in self._by_dtype:
-            found = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
-            if found is None:
-                raise Elsewhere
-            self._by_dtype[dtype] = found
-            self.held += found.values()
-        return self._by_dtype[dtype]
+        """The C functions of products."""
+        found: dict[str, Any] | None = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
+        if found is None:
+            raise Elsewhere
+        return found
 
     def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
         """The matrices that are packed before the first step, as `_Known` has them."""
         found = []
         for value, packed in self.packed.values():
             y, memory = self.trace.registers[value], self.trace.memories[self.trace.memory[value]]
-            words = [*y.shape, *(step // y.itemsize for step in y.strides)]
+            words = [*y.shape, *element_strides(y)]
             assert memory.argument is not None
             pack = self._products(y.dtype)["pack_columns"]
             found.append((pack, memory.argument, self.trace.offset(value), words, packed))
@@ -512,7 +508,7 @@ class _Known(NamedTuple):
     function : callable
         The function of the loop.
     held : object
-        The functions whose addresses the words have.
+        The nests and constants whose addresses the words have.
     """
 
     words: np.ndarray
@@ -609,17 +605,11 @@ class LoopInC:
         with known.memory.of(known.scratch) as start:
             for function, argument, offset, rest, packed in known.packings:
                 y = HOST.address(arguments[argument].array) + offset
-                _call(function, [share_address(), threads, y, start + packed, *rest])
+                call_packed(function, [share_address(), threads, y, start + packed, *rest])
             table[:, -1] = start
             for first in range(0, length, block):
                 rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
-                _call(known.function, [sharing, threads, *rows, known.parts, *tables])
-
-
-def _call(function: Any, words: Sequence[int]) -> None:
-    """Call a C function of words."""
-    given = array("q", words)
-    function(given.buffer_info()[0])
+                call_packed(known.function, [sharing, threads, *rows, known.parts, *tables])
 
 
 def _argument(x: Any) -> Any:

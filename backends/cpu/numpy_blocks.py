@@ -28,8 +28,8 @@ from optree.compile.aliasing import extend
 from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
-from optree.dtypes import in_float32, is_floating, rounded
-from optree.ops.reduction import Mean, Sum, UfuncReduction, wide_dtype
+from optree.dtypes import in_float32, is_floating, rounded, wide_dtype
+from optree.ops.reduction import Mean, Sum, UfuncReduction
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
@@ -75,12 +75,12 @@ class BlockKernel(ExecutableKernel):
         self.parts, self.slots = _parts(program, kernel, implementation_of)
         made = {part.value for part in self.parts}
         used = dict.fromkeys(i for part in self.parts for i in part.inputs if i not in made)
-        self.reads = [i for i in used if i >= len(program.leaves) or not _is_number(program.leaves[i])]
+        self.reads = [i for i in used if not program.is_number(i)]
         self.numbers = [i for i in used if i not in self.reads]
         self.shape_inputs = [i for i in _shape_inputs(program, kernel) if i not in made]
         self.uses = {*used, *self.shape_inputs}
         self.dtypes = {part.value: part.dtype for part in self.parts}
-        self.full = {i for i in (*self.reads, *made) if _is_full(kernel, i)}
+        self.full = {i for i in (*self.reads, *made) if kernel.is_whole(i)}
         streams = [program.type_of(i).dtype for i in (*self.reads, *self.writes) if i in self.full]
         #: The bytes for each element of a block.
         self.width = max(1, sum(self.slots) + sum(dtype.itemsize for dtype in streams))
@@ -278,15 +278,6 @@ def aligned(array: np.ndarray, axes: Axes, order: Sequence[int]) -> np.ndarray:
     return found[(*[slice(None) if axis in mine else None for axis in order], ...)]
 
 
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float)
-
-
-def _is_full(kernel: Kernel, value: int) -> bool:
-    """Whether a value has every axis of the domain."""
-    return {axis for axis in kernel.axes[value] if axis is not None} == set(range(len(kernel.domain)))
-
-
 def _shape_inputs(program: Program, kernel: Kernel) -> list[int]:
     """The values that are used for their shape alone."""
     found = [program.instructions[index] for index in kernel.instructions]
@@ -308,7 +299,7 @@ def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf
     slots: list[int] = []
     live: dict[int, int] = {}  # the slot of each live value
     for n, part in enumerate(parts):
-        if not isinstance(part.call, np.ufunc) or part.value in kernel.writes or not _is_full(kernel, part.value):
+        if not isinstance(part.call, np.ufunc) or part.value in kernel.writes or not kernel.is_whole(part.value):
             continue
         ends = {i for i in live if last[i] < n or (last[i] == n and _is_overwritable(parts, i, part))}
         live = {i: slot for i, slot in live.items() if i not in ends}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -10,22 +9,24 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.pooling import source
+from backends.cpu.compiler import call_packed
+from backends.cpu.products import TYPES
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
-from backends.execution.memory import LINE, empty_array
+from backends.execution.memory import LINE, element_strides, empty_array
 from backends.execution.pooling import ROLES
 from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
 
-#: Fewer elements times windows' elements than this are NumPy's until it has done so many in all calls, each of which
+#: Fewer elements times windows' elements than this are NumPy's until it has done `IN_ALL` in all calls, each of which
 #: counts as some at least; or run on one thread.
 SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 
 #: Windows of a row that meet an element at once; memory beyond rows is read and written up to there.
 AXES, BLOCK = 4, 16
 
-_TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
+NAMES = ("pooled",)
 
 
 class Pool:
@@ -39,25 +40,24 @@ class Pool:
 
     def __init__(self, backend: Any, op: PoolOperator) -> None:
         self.backend, self.op = backend, op
-        self.functions: dict[np.dtype, Any] = {}
         self.work = Work(backend, SMALL, IN_ALL, LEAST)
 
     def __call__(self, *arrays: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         op = self.op
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        function = self._function(arrays[0].dtype, [x.shape for x in arrays], shape)
-        if function is None:
+        functions = self._functions(arrays[0].dtype, [x.shape for x in arrays], shape)
+        if functions is None:
             return stored(op.value(*arrays), out)  # type: ignore[no-any-return]
         fits = out is not None and not any(overlap(out, x) for x in arrays) and out.flags.c_contiguous
         target = out if out is not None and fits else empty_array(shape, dtype)
-        self._run(function, arrays, target)
+        self._run(functions["pooled"], arrays, target)
         return stored(target, out)  # type: ignore[no-any-return]
 
-    def _function(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
-        """The C function; None where NumPy computes it."""
+    def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
+        """The C functions; None where NumPy computes it."""
         images = operands[self.op.images]
-        if dtype not in _TYPES or not prod(shape) or not all(map(prod, operands)):
+        if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
         axes, last = self.op.axes, len(images) - 1
         is_inner = last not in axes and axes[-1] != last - 1
@@ -65,12 +65,7 @@ class Pool:
             return None
         if not self.work.pays(prod(images) * prod(self.op.window)):
             return None
-        if dtype not in self.functions:
-            found = self.backend.c_functions(source(ROLES[type(self.op)][0], _TYPES[dtype]), ("pooled",))
-            if found is None:
-                return None
-            self.functions[dtype] = found["pooled"]
-        return self.functions[dtype]
+        return self.backend.c_functions(source(ROLES[type(self.op)][0], TYPES[dtype]), NAMES)
 
     def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
         op, (_, roles) = self.op, ROLES[type(self.op)]
@@ -97,8 +92,8 @@ class Pool:
         scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
         divides = prod(op.window) if isinstance(op, MeanOperator) and op.count_padding else 0
         addresses = [target.ctypes.data if y is None else y.ctypes.data for y in given]
-        words = array("q", [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer])
-        strides = [_strides(y) for y in given]
+        words = [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer]
+        strides = [() if y is None else element_strides(y) for y in given]
         for steps in strides:
             words.extend(_placed(steps, whole))
         for values in zip(*slidings, strict=True):
@@ -106,17 +101,13 @@ class Pool:
         for steps in strides:
             words.extend(_placed(steps, axes))
         words.append(1 if inner is None else x.shape[inner])
-        function(words.buffer_info()[0])
+        call_packed(function, words)
 
 
 def _scratch(along: Sequence[int], inner: int) -> int:
     """The elements of a thread's scratch memory: a row of windows three times and a line of elements, or a row."""
     size, _, stride, _, positions = along
     return 3 * (positions + BLOCK) + (-(-size // stride) + BLOCK) * stride if inner == 1 else positions * inner
-
-
-def _strides(x: np.ndarray | None) -> list[int]:
-    return [] if x is None else [stride // x.itemsize for stride in x.strides]
 
 
 def _placed(strides: Sequence[int], axes: Sequence[int | None]) -> list[int]:

@@ -27,6 +27,8 @@ from optree.settings import thread_count
 
 TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
+NAMES = ("divide", "multiply")
+
 #: The multiplications above which products are compiled C: by several threads, where OpenBLAS too divides; by one, the
 #: least that take as long as a call. And the fewest rows, and the shortest other side.
 SHARED, SMALL, MIN_ROWS, MIN_SIDE = 1 << 18, 1 << 20, 4, 8
@@ -55,10 +57,9 @@ class Products:
     def __init__(self, backend: Any, blas: Callable[..., Any] | None = None) -> None:
         self.blas, self._backend, self._scratch = blas or np.matmul, backend, Scratch()
         self._is_openblas = blas is None and openblas.threads() is not None
-        self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        functions = self._of(x.dtype) if self.supports(x, y) else None
+        functions = self._backend.c_functions(source(TYPES[x.dtype]), NAMES) if self.supports(x, y) else None
         if functions is None:
             return self.blas(x, y, out=out)
         stacks = x.shape[:-2], y.shape[:-2]
@@ -92,12 +93,6 @@ class Products:
             and is_in_elements(y)
             and (self._is_openblas or _is_by_few_rows(x, y))
         )
-
-    def _of(self, dtype: np.dtype) -> dict[str, Any] | None:
-        """The C functions; None without a compiler."""
-        if dtype not in self._functions:
-            self._functions[dtype] = self._backend.c_functions(source(TYPES[dtype]), ("divide", "multiply"))
-        return self._functions[dtype]
 
     def _multiply(self, functions: dict[str, Any], x: np.ndarray, y: np.ndarray, target: np.ndarray) -> None:
         """Write x @ y."""

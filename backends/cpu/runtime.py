@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
@@ -11,7 +10,7 @@ from math import prod
 import numpy as np
 
 from backends.cpu.codegen import printer as c
-from backends.cpu.compiler import compile_source
+from backends.cpu.compiler import call_packed, compile_source
 from backends.cpu.entry import KernelEntry, enter
 from backends.cpu.workers import Length, share_address
 from backends.execution.memory import LINE, Memory
@@ -33,8 +32,7 @@ class CompiledNest:
         scratch = np.empty(size + LINE if size else 0, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % LINE if size else 0
         addresses = [start + offset for offset in offsets]
-        packed = array("q", self.words(pointers, numbers, layout, threads, (*addresses, stride))[1:])
-        self._function(packed.buffer_info()[0])
+        call_packed(self._function, self.words(pointers, numbers, layout, threads, (*addresses, stride))[1:])
 
     def threads(self, layout: Layout) -> int:
         """The number of threads for arrays of a layout."""

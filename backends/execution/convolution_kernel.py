@@ -1,14 +1,30 @@
-"""A convolution and the kernel that continues with it, for both backends."""
+"""Convolutions, what both backends know of them: the roles of operands, and the kernel that continues with one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from backends.execution.executor import ExecutableKernel
 from backends.execution.specialize import FusedKernel
 from optree.cache import Cache
+from optree.ops.convolution import MOST, Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.records import NamedTuple
+
+T = TypeVar("T")
+
+#: By op class, which operand, or the value (-1), are images x, weights, and images y.
+ROLES: dict[type, tuple[int, int, int]] = {
+    Conv: (0, 1, -1),
+    ConvInput: (-1, 1, 0),
+    ConvTranspose: (-1, 1, 0),
+    ConvWeights: (0, -1, 1),
+}
+
+
+def three(values: Sequence[T], none: T) -> list[T]:
+    """Values of spatial axes, after those of axes that are not there."""
+    return [none] * (MOST - len(values)) + list(values)
 
 
 class Shapes(NamedTuple):

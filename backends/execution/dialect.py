@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from optree.compile.loopnest import LoopNest, Reduction, Statement
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_floating, is_narrow, wide_dtype
 from optree.records import NamedTuple
 
 Lines = list[str]
@@ -32,6 +32,8 @@ class Dialect(NamedTuple):
         The cast to the type of indices, where sizes and strides have another.
     upper_product : str
         The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
+    to_half : str
+        The function that rounds a float to float16.
     """
 
     types: Mapping[str, str]
@@ -39,10 +41,11 @@ class Dialect(NamedTuple):
     inline: str
     cast: str = ""
     upper_product: str = ""
+    to_half: str = "to_half"
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
-        return self.types[str(compute_dtype(dtype))]
+        return self.types[str(wide_dtype(dtype))]
 
     def read_type(self, dtype: np.dtype) -> str:
         """The type in which an array's elements are read."""
@@ -50,18 +53,13 @@ class Dialect(NamedTuple):
 
     def part_type(self, reduction: Reduction) -> str:
         """The type of a partial accumulator."""
-        return self.read_type(compute_dtype(reduction.dtype))
+        return self.read_type(wide_dtype(reduction.dtype))
 
     def converted(self, expression: str, dtype: np.dtype) -> str:
         """An expression, converted to a dtype; for a narrow one, a float rounded to its precision at once."""
         if is_narrow(dtype):
             return f"rounded_{NARROW_NAMES[str(dtype)]}({expression})"
         return f"({self.type_of(dtype)}){expression}"
-
-
-def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which values are computed: float32 for narrow ones."""
-    return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 def unpacked(expression: str, dtype: np.dtype) -> str:
@@ -84,7 +82,7 @@ def narrow_dtypes(nest: LoopNest) -> list[str]:
 def accumulator_dtype(reduction: Reduction) -> np.dtype:
     """The dtype of a reduction's accumulator: float64 for sums of floats."""
     sums = reduction.accumulator.sums and is_floating(reduction.dtype)
-    return np.dtype("float64") if sums else compute_dtype(reduction.dtype)
+    return np.dtype("float64") if sums else wide_dtype(reduction.dtype)
 
 
 def initial_value(reduction: Reduction) -> str:
@@ -99,6 +97,11 @@ def initial_value(reduction: Reduction) -> str:
         lowest = f"(-{limits.max}{suffix} - 1)" if dtype.kind == "i" else "0"
         highest = f"{limits.max}{suffix}"
     return reduction.accumulator.start.format(lowest=lowest, highest=highest)
+
+
+def grouped(expression: str) -> str:
+    """An expression as a factor."""
+    return f"({expression})" if " " in expression else expression
 
 
 def braced(lines: Lines) -> Lines:

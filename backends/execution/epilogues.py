@@ -156,7 +156,7 @@ def before_kernels(
         if not isinstance(step, Kernel) or step.reduced:
             continue
         value = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
-        if value is None or not all(_covers(step, i) for i in (value, *step.writes)):
+        if value is None or not all(step.is_whole(i) for i in (value, *step.writes)):
             continue
         between = steps[made_by[value] + 1 : n]
         if _is_free(program, aliases, value, between) and not any(_reads(program, each, value) for each in between):
@@ -197,11 +197,6 @@ def _reading(program: Program, steps: Sequence[Kernel | Call], value: int, other
         inputs = tuple(other if i == value else i for i in instructions[index].inputs)
         instructions[index] = instructions[index]._replace(inputs=inputs)
     return program._replace(instructions=instructions)
-
-
-def _covers(kernel: Kernel, value: int) -> bool:
-    """Whether a value has an element for each of a kernel's domain."""
-    return {axis for axis in kernel.axes[value] if axis is not None} == set(range(len(kernel.domain)))
 
 
 def _reads(program: Program, step: Kernel | Call, value: int) -> bool:

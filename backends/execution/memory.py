@@ -93,6 +93,11 @@ class Reused:
         return found
 
 
+def element_strides(x: Any) -> tuple[int, ...]:
+    """An array's strides in elements."""
+    return tuple([stride // x.itemsize for stride in x.strides])
+
+
 #: The memory of NumPy's arrays.
 HOST = Memory(np.ndarray, np.asarray, empty_array, address)
 

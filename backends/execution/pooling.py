@@ -18,7 +18,7 @@ class Kind(NamedTuple):
     begin : str
         The start of a window, or of each window that an element is in.
     meet : str
-        What happens where they meet; the element's place in the window is its ``number``.
+        What happens where they meet; the element's index in the window is its ``number``.
     end : str
         The end of a window, with the number of its ``cells``.
     is_by_index : bool

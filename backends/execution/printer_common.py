@@ -18,7 +18,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from backends.execution.dialect import Dialect, Lines, accumulator_dtype, braced, initial_value, packed, unpacked
+from backends.execution.dialect import (
+    Dialect,
+    Lines,
+    accumulator_dtype,
+    braced,
+    grouped,
+    initial_value,
+    packed,
+    unpacked,
+)
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
 from optree.records import NamedTuple
 
@@ -135,10 +144,8 @@ class Printer:
 
     def vector_offset(self, array: int, index: str) -> str:
         """The offset of an index along the vector loop."""
-        grouped = f"({index})" if " " in index else index
-        return {0: "0", 1: index}.get(
-            self.nest.vector_strides[array], f"{grouped} * {self.stride(array, self.nest.vector)}"
-        )
+        strided = f"{grouped(index)} * {self.stride(array, self.nest.vector)}"
+        return {0: "0", 1: index}.get(self.nest.vector_strides[array], strided)
 
     def column_offset(self, array: int) -> str:
         """The offset of a column from the first."""
@@ -194,7 +201,11 @@ class Printer:
 
     def stored(self, value: int) -> str:
         """A value, converted to an array's element."""
-        return packed(self.name(value), self.nest.dtype_of(value))
+        return f"h{value}" if self.has_half_name(value) else packed(self.name(value), self.nest.dtype_of(value))
+
+    def has_half_name(self, value: int) -> bool:
+        """Whether a value has a name of its own in float16, in which it is stored, beside that of the float."""
+        return False
 
     def assigned(self, statement: Statement) -> Lines:
         """A statement, its arguments first converted to the op's loop dtypes."""
@@ -210,7 +221,11 @@ class Printer:
                 found = f"v{statement.value}_{i}"
             names.append(found)
         expression = statement.expression.replace("(T)", f"({dialect.type_of(statement.dtype)})").format(*names)
-        return [*lines, f"{self.declared(statement.value)} = {dialect.converted(f'({expression})', statement.dtype)};"]
+        found, value = dialect.converted(f"({expression})", statement.dtype), statement.value
+        if self.has_half_name(value):  # rounded once
+            rounded = found.replace("rounded_half", dialect.to_half, 1)
+            lines, found = [*lines, f"const {dialect.types['float16']} h{value} = {rounded};"], f"from_half(h{value})"
+        return [*lines, f"{self.declared(value)} = {found};"]
 
     # Loop invariants
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from optree.compile.program import Program
+from optree.compile.reference import is_widened
 from optree.dtypes import is_floating
 from optree.records import NamedTuple
-from optree.tree.types import NUMBERS
 
 
 class Implementation(NamedTuple):
@@ -123,8 +126,35 @@ def takes_floats_first(program: Program, index: int) -> bool:
 
 
 def _has_numbers(program: Program, index: int) -> bool:
-    leaves = program.leaves
-    return any(i < len(leaves) and isinstance(leaves[i], NUMBERS) for i in program.instructions[index].inputs)
+    return any(map(program.is_number, program.instructions[index].inputs))
+
+
+def is_a_ufuncs(program: Program, index: int) -> bool:
+    """Whether an instruction's value is that of a ufunc, called as it is."""
+    node = program.instructions[index].node
+    op = node.op
+    is_plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
+    return is_plain and not is_widened(node)
+
+
+def product(backend: Any, op: Any) -> Callable[..., Any]:
+    """`Routine.bind` of a product of matrices."""
+    return backend.product  # type: ignore[no-any-return]
+
+
+def contraction(backend: Any, op: Any) -> Callable[..., Any]:
+    """`Routine.bind` of a contraction, as a product of matrices."""
+    left, right = op.axes
+
+    def contract(x: Any, y: Any) -> Any:
+        x_free, y_free = ([i for i in range(z.ndim) if i not in axes] for z, axes in ((x, left), (y, right)))
+        shape = (*(x.shape[i] for i in x_free), *(y.shape[j] for j in y_free))
+        inner = prod(x.shape[i] for i in left)
+        rows = x.transpose(*x_free, *left).reshape(prod(x.shape[i] for i in x_free), inner)
+        columns = y.transpose(*right, *y_free).reshape(inner, prod(y.shape[j] for j in y_free))
+        return backend.product(rows, columns).reshape(shape)
+
+    return contract
 
 
 def views(backend: Any, op: Any) -> Callable[..., Any]:

@@ -354,15 +354,11 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
         for position, i in enumerate(instruction.inputs[:1] if instruction.op.moves_axes else instruction.inputs):
             if position == shaped:
                 shape_inputs[i] = None
-            elif _is_number(program, i):
+            elif program.is_number(i):
                 numbers[i, _passed(loop_dtypes(program, instruction)[position])] = None
             elif i not in made:
                 reads[i] = None
     return list(reads), list(numbers), [i for i in shape_inputs if i not in reads and i not in made]
-
-
-def _is_number(program: Program, value: int) -> bool:
-    return value < len(program.leaves) and isinstance(program.leaves[value], bool | int | float)
 
 
 def _passed(dtype: np.dtype) -> np.dtype:
@@ -483,8 +479,8 @@ def _statements(
         broadcast = op.broadcasts
         if broadcast is not None and broadcast[0] is not None:  # of the other operand only the shape counts
             inputs[broadcast[1]], loop[broadcast[1]] = inputs[broadcast[0]], loop[broadcast[0]]
-        passed = [(i, _passed(dtype)) if _is_number(program, i) else i for i, dtype in zip(inputs, loop, strict=True)]
+        passed = [(i, _passed(dtype)) if program.is_number(i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(numbering[i] for i in passed)
-        expression = op.kernel_by_number if inputs and _is_number(program, inputs[-1]) else op.kernel_for
+        expression = op.kernel_by_number if inputs and program.is_number(inputs[-1]) else op.kernel_for
         statements.append(Statement(number, expression(*loop), arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), numbering

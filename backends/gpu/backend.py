@@ -92,7 +92,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
-    internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "products"}
+    internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "product"}
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class GPUBackend(Backend):
         if cudnn not in (None, True, False):
             raise BackendError(f"cudnn is True, False or None, not {cudnn!r}")
         self._uses_cudnn = find_spec("cudnn") is not None if cudnn is None else cudnn
-        self.graphs, self.products = Counts(), Products(self.cupy, tf32)
+        self.graphs, self.product = Counts(), Products(self.cupy, tf32)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         capability = self.cupy.cuda.Device(self.device_id).compute_capability
@@ -215,7 +215,7 @@ class GPUBackend(Backend):
             f"device {self.device_id}, {properties['name'].decode()} of compute capability {version}: "
             f"{'operations one by one' if self.kernels is None else 'fused CUDA kernels, and other operations'} "
             f"by CuPy {self.cupy.__version__}, products by cuBLASLt, those of float32 in "
-            f"{'TensorFloat-32' if self.products.tf32 else 'float32'}, convolutions by {convolutions_by(self)}, "
+            f"{'TensorFloat-32' if self.product.tf32 else 'float32'}, convolutions by {convolutions_by(self)}, "
             f"memory from {memory}"
         )
 

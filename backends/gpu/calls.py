@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,9 @@ from backends.execution.routines import (
     Implementation,
     Routine,
     always,
+    contraction,
+    is_a_ufuncs,
+    product,
     routine_of,
     takes_floats,
     takes_floats_first,
@@ -31,7 +33,7 @@ from backends.gpu.vision import Regions, Resizing
 from optree.arrays import is_array, is_portable, is_put_off, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
-from optree.compile.reference import checked, is_widened, performer, value_of_op
+from optree.compile.reference import checked, performer, value_of_op
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
@@ -43,31 +45,12 @@ from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlign
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
-def _contraction(device: Any, op: Any) -> Callable[..., Any]:
-    """A tensordot as a product of matrices."""
-    left, right = op.axes
-
-    def call(x: Any, y: Any) -> Any:
-        kept = [[i for i in range(z.ndim) if i not in axes] for z, axes in ((x, left), (y, right))]
-        shape = (*(x.shape[i] for i in kept[0]), *(y.shape[i] for i in kept[1]))
-        count = prod(x.shape[i] for i in left)
-        rows = x.transpose(*kept[0], *left).reshape(prod(x.shape[i] for i in kept[0]), count)
-        columns = y.transpose(*right, *kept[1]).reshape(count, prod(y.shape[i] for i in kept[1]))
-        return device.products(rows, columns).reshape(shape)
-
-    return call
-
-
-def _product(device: Any, op: Any) -> Callable[..., Any]:
-    return device.products
-
-
 def _in_tiles(device: Any, op: Any) -> Callable[..., Any]:
     """Attention, in tiles that cuBLASLt multiplies, with kernels between."""
-    return partial(op.run, BackendTiles(device, device.products))
+    return partial(op.run, BackendTiles(device, device.product))
 
 
-_PRODUCT = Routine(_product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_PRODUCT = Routine(product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
@@ -93,7 +76,7 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=T
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
-    TensorDot: Routine(_contraction, takes_floats, is_captured=True),
+    TensorDot: Routine(contraction, takes_floats, is_captured=True),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),
@@ -152,8 +135,7 @@ def _implementation(device: Any, program: Program, last: Sequence[int] | None, i
         return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):
         return Implementation(performer(instruction, given), is_captured=bool(op.is_captured))
-    is_ufuncs = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
-    ufunc = _ufunc_call(program, index) if is_ufuncs and not is_widened(instruction.node) else None
+    ufunc = _ufunc_call(program, index) if is_a_ufuncs(program, index) else None
     call = checked(instruction, _device_value(device, instruction, ufunc or value_of_op(instruction)))
     write = op.fill if isinstance(op, CopyOperator) else None if ufunc is None else partial(_write, ufunc)
     into = None if write is None else partial(_into, write, call)

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from backends.execution.convolution_kernel import ROLES, three
 from backends.execution.executor import ExecutableKernel
+from backends.execution.memory import element_strides
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
 from backends.gpu.convolution_epilogues import CudaConvolutionKernel, CuDNNKernel, addends_of
@@ -21,7 +23,7 @@ from backends.gpu.launch_config import Launch
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import FLOAT32
-from optree.ops.convolution import MOST, Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.ops.windows import Sliding
 from optree.records import NamedTuple
 
@@ -31,12 +33,12 @@ BLOCKS, LEAST_DEPTH = 2, 1024
 #: By kernel, the array that it computes.
 _COMPUTED = {FORWARD: "windows", BY_INPUT: "images", BY_WEIGHTS: "filters"}
 
-#: By op class the kernel, and which operand, or the value (-1), are images x, weights, and images y.
-_ROLES: dict[type, tuple[Role, tuple[int, int, int]]] = {
-    Conv: (FORWARD, (0, 1, -1)),
-    ConvInput: (BY_INPUT, (-1, 1, 0)),
-    ConvTranspose: (BY_INPUT, (-1, 1, 0)),
-    ConvWeights: (BY_WEIGHTS, (0, -1, 1)),
+#: By op class, the kernel.
+_KERNELS: dict[type, Role] = {
+    Conv: FORWARD,
+    ConvInput: BY_INPUT,
+    ConvTranspose: BY_INPUT,
+    ConvWeights: BY_WEIGHTS,
 }
 
 
@@ -71,7 +73,7 @@ class Convolution:
 
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
         self.device, self.op = device, op
-        self.role, self.roles = _ROLES[type(op)]
+        self.role, self.roles = _KERNELS[type(op)], ROLES[type(op)]
         self._launches = Cache("launches of convolutions", 64)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
@@ -123,7 +125,7 @@ class Convolution:
         addend : array, optional
             An array of the value's shape to add.
         """
-        library, products = self.device.cudnn, self.device.products
+        library, products = self.device.cudnn, self.device.product
         if library is None:
             return False
         arrays = self._arrays(operands, target)
@@ -196,15 +198,15 @@ class Convolution:
     def _prepared(self, images: Any, filters: Any, windows: Any) -> Launches:
         op = self.op
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
-        places = len(images) * prod(windows.shape[2:])
+        positions = len(images) * prod(windows.shape[2:])
         rows = inputs if self.role is BY_INPUT else outputs
         columns = {
-            FORWARD: places,
+            FORWARD: positions,
             BY_INPUT: len(images) * prod(images.shape[2:]),
             BY_WEIGHTS: inputs * prod(filters.shape[2:]),
         }[self.role]
         blocks = -(-columns // TILE), -(-rows // TILE) * op.groups
-        splits = self._splits(prod(blocks), places) if self.role is BY_WEIGHTS else 1
+        splits = self._splits(prod(blocks), positions) if self.role is BY_WEIGHTS else 1
         words = [
             *(op.groups, inputs, outputs, len(images), splits),
             *(number for numbers in self._geometry(images, filters, windows) for number in numbers),
@@ -221,20 +223,16 @@ class Convolution:
         """Sizes, counts, windows, steps, paddings and dilations along three axes."""
         slidings = self._slidings(images, filters)
         return [
-            _three(images.shape[2:], 1),
-            _three(windows.shape[2:], 1),
-            _three(filters.shape[2:], 1),
-            _three([s.stride for s in slidings], 1),
-            _three([s.before for s in slidings], 0),
-            _three([s.dilation for s in slidings], 1),
+            three(images.shape[2:], 1),
+            three(windows.shape[2:], 1),
+            three(filters.shape[2:], 1),
+            three([s.stride for s in slidings], 1),
+            three([s.before for s in slidings], 0),
+            three([s.dilation for s in slidings], 1),
         ]
-
-
-def _three(values: Sequence[int], none: int) -> list[int]:
-    return [none] * (MOST - len(values)) + list(values)
 
 
 def _strides(array: Any) -> list[int]:
     """The strides of the first two axes and of three spatial ones, in elements."""
-    outer, channel, *spatial = (stride // array.itemsize for stride in array.strides)
-    return [outer, channel, *_three(spatial, 0)]
+    outer, channel, *spatial = element_strides(array)
+    return [outer, channel, *three(spatial, 0)]

@@ -57,10 +57,10 @@ class CudaConvolutionKernel(ConvolutionKernel):
         if not kernel.takes(arrays):
             return None
         words = self._words(arrays, [sizes[axis] for axis in range(self.rank)])
-        for place, x in zip(self._addresses, [*(x for x in arrays if x is not None)], strict=True):
-            words[place] = self.memory.address(x)
-        for place, (i, number) in zip(self._numbers, kernel.numbers, strict=True):
-            words[place] = as_int64(values[i], number)
+        for index, x in zip(self._addresses, [*(x for x in arrays if x is not None)], strict=True):
+            words[index] = self.memory.address(x)
+        for index, (i, number) in zip(self._numbers, kernel.numbers, strict=True):
+            words[index] = as_int64(values[i], number)
         try:
             target = stored[0] if stored else HOST.shaped(shape, dtype)
             convolution.launch(operands, target, self.source, words, bool(stored))

@@ -18,6 +18,7 @@ from weakref import finalize
 
 import numpy as np
 
+from backends.execution.memory import element_strides
 from optree.cache import Cache
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError
@@ -158,7 +159,7 @@ class Plan:
     ----------
     frontend : module
     problem : Problem
-    **placed
+    **options
         The front end's handle, or the properties of a device that is not here, as ``device_property``.
 
     Attributes
@@ -167,11 +168,11 @@ class Plan:
         The bytes that it needs beside its operands; None where cuDNN has no plan.
     """
 
-    def __init__(self, frontend: Any, problem: Problem, **placed: Any) -> None:
+    def __init__(self, frontend: Any, problem: Problem, **options: Any) -> None:
         self.workspace: int | None = None
         unsupported = frontend.cudnnGraphNotSupportedError
         try:
-            self._graph, self._tensors = _graph(frontend, problem, placed)
+            self._graph, self._tensors = _graph(frontend, problem, options)
             self._graph.build_operation_graph()
             self._graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
             is_float32 = problem.dtype == np.float32 and not problem.tf32
@@ -188,12 +189,12 @@ class Plan:
         self._graph.execute(dict(zip(self._tensors, addresses, strict=True)), workspace, handle=handle)
 
 
-def _graph(frontend: Any, problem: Problem, placed: dict[str, Any]) -> tuple[Any, list[Any]]:
+def _graph(frontend: Any, problem: Problem, options: dict[str, Any]) -> tuple[Any, list[Any]]:
     """The front end's graph of a convolution, validated, and its tensors in the order of `Problem.layouts`."""
     types = frontend.data_type
     dtype = getattr(types, _TYPES["bfloat16" if is_bfloat16(problem.dtype) else problem.dtype.name])
     wide = types.DOUBLE if problem.dtype == np.float64 else types.FLOAT
-    graph = frontend.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, **placed)
+    graph = frontend.pygraph(io_data_type=dtype, intermediate_data_type=wide, compute_data_type=wide, **options)
     name, operands = _OPERATIONS[problem.computed]
     layouts = problem.layouts
     tensors = {
@@ -269,7 +270,7 @@ def _as_channels(x: Any, ndim: int) -> Layout:
 
 
 def _layout(x: Any) -> Layout:
-    return Layout(tuple(x.shape), tuple(stride // x.itemsize for stride in x.strides))
+    return Layout(tuple(x.shape), element_strides(x))
 
 
 def _as_row(layout: Layout) -> Layout:

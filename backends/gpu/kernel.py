@@ -15,6 +15,7 @@ from backends.execution.specialize import Layout, as_int64
 from backends.gpu.codegen import printer as cuda
 from backends.gpu.codegen.variant import Variant, kernel_names
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
+from optree.arrays import byte_span
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 from optree.records import NamedTuple
@@ -244,7 +245,7 @@ class LaunchEntry:
         self._layouts = [(x.shape, x.strides, memory.address(x) % ALIGNMENT) for x in arrays]
         pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
         self._pairs = [(*pair, may_alias) for pair, may_alias in zip(pairs, in_place, strict=True)]
-        self._spans = [_span(x) for x in arrays]
+        self._spans = [byte_span(x) for x in arrays]
         #: Calls by the identities of their arrays, and the last.
         self._calls = Cache("calls of kernels", CALLS)
         self._last: _BoundCall | None = None
@@ -302,10 +303,3 @@ class LaunchEntry:
         self._last = _BoundCall(call.arrays, call.pointers, numbers, [] if memory else launches)
         self._calls[tuple([id(values[i]) for i in self._indices])] = self._last
         return 0
-
-
-def _span(array: Any) -> tuple[int, int]:
-    """The byte range of an array, relative to its first element."""
-    ends = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    low, high = (sum(pick(end, 0) for end in ends) for pick in (min, max))
-    return low, high + array.itemsize

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from backends.execution.dialect import accumulator_dtype, compute_dtype
+from backends.execution.dialect import accumulator_dtype
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
     TILE,
@@ -47,6 +47,7 @@ from backends.gpu.codegen.variant import (
     static_bytes,
 )
 from optree.compile.loopnest import LoopNest, online_of, stages_of, strided_reads
+from optree.dtypes import wide_dtype
 
 #: Bytes of a vectorised access.
 ACCESS_BYTES = 16
@@ -321,7 +322,7 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
     cached = 0 < shared <= device.shared // 4
     stages = stages_of(nest)
     parts_bytes = [
-        [compute_dtype(r.dtype).itemsize + accumulator_dtype(r).itemsize for r in stage.reductions] for stage in stages
+        [wide_dtype(r.dtype).itemsize + accumulator_dtype(r).itemsize for r in stage.reductions] for stage in stages
     ]
     most = 1 if cached else min(THREAD_COLUMNS, ROW_BYTES["block"] // max(map(sum, parts_bytes)))
     enough = MAX_ROW_ACCESSES * device.multiprocessors * device.threads // 2

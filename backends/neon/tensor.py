@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.execution.memory import element_strides
 from optree.cache import Cache
 from optree.dtypes import finfo, is_floating
 from optree.errors import OperandError, ShapeError, SizeError
@@ -72,7 +73,7 @@ class NeonTensor(Tensor):
     @property
     def strides(self) -> tuple[int, ...]:
         """The step along each axis, in elements."""
-        return tuple(step // self.dtype.itemsize for step in self.array.strides)
+        return element_strides(self.array)
 
     def raw(self) -> int:
         """The address of the first element."""

@@ -83,6 +83,10 @@ class Kernel:
         self.stages: dict[int, int] = {}
         self.writes: list[int] = []
 
+    def is_whole(self, value: int) -> bool:
+        """Whether a value has an element for each of the domain."""
+        return {axis for axis in self.axes[value] if axis is not None} == set(range(len(self.domain)))
+
     def level(self, value: int) -> str:
         """The loop level of a value: 'once', 'outer' (each index of the outer axes) or 'inner' (each element)."""
         along = {axis for axis in self.axes[value] if axis is not None}

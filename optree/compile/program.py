@@ -9,7 +9,7 @@ from optree.arrays import overlapping
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
-from optree.tree.types import TensorType
+from optree.tree.types import NUMBERS, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
 
 
@@ -61,6 +61,10 @@ class Program(NamedTuple):
         """The type of a value."""
         first = len(self.leaves)
         return as_variable(self.leaves[number]).type if number < first else self.instructions[number - first].type
+
+    def is_number(self, value: int) -> bool:
+        """Whether a value is a Python number."""
+        return value < len(self.leaves) and isinstance(self.leaves[value], NUMBERS)
 
     def outline(self) -> Program:
         """The program with tensors and arrays replaced by inputs, so that a plan keeps no memory alive."""

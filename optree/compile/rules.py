@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.compile.reference import performer, value_of
 from optree.compile.rewriter import Having, Value, on
-from optree.dtypes import can_cast, finfo, is_floating, is_narrow
+from optree.dtypes import can_cast, finfo, is_floating, is_narrow, wide_dtype
 from optree.ops.structure import Output
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.registry import f
@@ -402,7 +402,7 @@ def product_with_a_vector(value: Value) -> Any:
     x, y = value.inputs
     if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
         return None
-    wide = np.dtype(np.float32) if is_narrow(value.dtype) else value.dtype
+    wide = wide_dtype(value.dtype)
     left, right = (z.operand if z.dtype == wide else f.cast(z.operand, wide) for z in (x, y))
     if y.type.ndim > 1:
         left = f.expand_dims(left, 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import (
@@ -28,7 +28,7 @@ from optree.ops.collectives import (
 )
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 #: The bytes of gradients that few ranks sum by one operation, at most, unless one alone has more. With the number of
 #: ranks latency grows, and so do buckets, up to the most and to a part of all bytes (benchmarks/scaling.py).
@@ -280,7 +280,7 @@ class Group:
         _, mine, total = self._counted
         none, found = f.eq(mine, 0), []
         for x in trees:
-            x = f.cast(x, np.dtype(np.float32)) if is_narrow(x.dtype) else x  # which are summed in float32 anyway
+            x = in_dtype(x, wide_dtype(x.dtype))  # in which it is summed anyway
             found.append(f.where(none, f.fill_like(x, 0), x * f.cast(mine, x.dtype)))
         return found, total
 

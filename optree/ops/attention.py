@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
 from optree.ops.arrangement import rows_and_columns
 from optree.ops.batching import aligned, outputs_of, spread_all
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, sum_to

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
 from optree.ops.batching import with_images
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.ops.traits import FirstDtypeOperator, MorphOperator
 from optree.ops.windows import (
     Sliding,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import wide_dtype
 from optree.errors import AxisError, OperandError, ShapeError, describe
-from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import f, function, numpy_function
 from optree.tree.types import promote, weak_dtype

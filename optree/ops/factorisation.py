@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, is_any, portable
-from optree.dtypes import FLOAT32, is_floating, is_narrow, rounded
+from optree.dtypes import is_floating, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
 from optree.ops.arrangement import rows_and_columns
@@ -134,7 +134,7 @@ class Factorisation(LapackOperator, UnaryOperator):
 
 def wide(x: Any, dtype: np.dtype) -> Any:
     """An array in the dtype that LAPACK computes in."""
-    return as_array(x).astype(FLOAT32 if is_narrow(dtype) else dtype, copy=False)
+    return as_array(x).astype(wide_dtype(dtype), copy=False)
 
 
 def iterated(x: Any) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import portable
+from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
 from optree.ops.traits import (
     AssociativeOperator,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import FLOAT32, finfo, is_narrow, rounded
+from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
 from optree.ops.factorisation import (
@@ -286,7 +286,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     a, b = in_dtype(a, dtype), in_dtype(b, dtype)
     rtol = _tolerance("lstsq: rcond", rcond)
     if rtol is not None and rtol < 0:
-        rtol = float(finfo(FLOAT32 if is_narrow(dtype) else dtype).eps)
+        rtol = float(finfo(wide_dtype(dtype)).eps)
     columns = f.expand_dims(b, -1) if b.ndim == 1 else b
     x = f.matmul(f.pinv(a, rtol), columns)
     squares = f.sum(f.square(columns - f.matmul(a, x)), axis=-2, keepdims=False)
@@ -311,7 +311,7 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
     if tol is None:
         if rtol is None:
             size: Any = max(x.shape[-2:]) if None not in x.shape[-2:] else f.maximum(f.count(x, -2), f.count(x, -1))
-            rtol = size * float(finfo(FLOAT32 if is_narrow(values.dtype) else values.dtype).eps)
+            rtol = size * float(finfo(wide_dtype(values.dtype)).eps)
         if not isinstance(rtol, Variable):
             rtol = _tolerance("matrix_rank: rtol", rtol)
         tol = f.norm(values, axis=-1, keepdims=True, ord=np.inf) * rtol

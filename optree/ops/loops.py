@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.autodiff.reverse import adjoints_of
-from optree.dtypes import in_float32, is_floating, widens
+from optree.dtypes import in_float32, is_floating, wide_dtype, widens
 from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, describe
 from optree.ops.apply import Apply
 from optree.ops.batching import batched_trees, first_batch, spread, spread_all
@@ -18,7 +18,6 @@ from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread_all
 from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype
 from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.windows import (
     Sliding,

@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.cache import cached
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread
 from optree.ops.op import Op
@@ -51,11 +51,6 @@ def mean_dtype(dtype: Any) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("float64")
-
-
-def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """The accumulator's dtype for a floating dtype: float32 for narrow ones, as in NumPy's mean of float16."""
-    return np.dtype("float32") if is_narrow(dtype) else dtype
 
 
 def as_floats(x: Variable) -> Variable:

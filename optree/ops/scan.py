@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import can_cast, is_floating
+from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
-from optree.ops.reduction import SumDtypeOperator, sum_dtype, wide_dtype
+from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along
 from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import wide_dtype
 from optree.errors import ShapeError, describe
 from optree.ops.batching import spread_all
 from optree.ops.indexing import (
@@ -28,7 +29,6 @@ from optree.ops.indexing import (
     taken_whole,
 )
 from optree.ops.op import Op
-from optree.ops.reduction import wide_dtype
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to
 from optree.ops.traits import FirstDtypeOperator, LogicalOperator
 from optree.registry import f, function

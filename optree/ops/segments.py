@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import wide_dtype
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.indexing import as_positions, check_indices
 from optree.ops.op import Op
-from optree.ops.reduction import sum_dtype, wide_dtype
+from optree.ops.reduction import sum_dtype
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, variable_of

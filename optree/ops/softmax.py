@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ShapeError
 from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, wide_dtype, widened
+from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     Accumulator,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import wide_dtype
 from optree.errors import OperandError, ShapeError, brief, describe
 from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, wide_dtype, widened
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
 from optree.records import NamedTuple
 from optree.registry import f, function

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.reduction import mean_dtype, wide_dtype
+from optree.ops.reduction import mean_dtype
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import normalise_axes, normalise_axis, promote

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.batching import with_images
 from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, mean_dtype, wide_dtype
+from optree.ops.reduction import MeanDtypeOperator, mean_dtype
 from optree.ops.traits import NonDifferentiableOperator
 from optree.ops.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function

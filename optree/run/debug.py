@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import byte_bounds
 from optree.compile.passes import PASSES, each_pass
 from optree.compile.pipeline import lower
 from optree.compile.program import Instruction, Program
@@ -114,12 +115,10 @@ def _copies(values: Sequence[Any]) -> list[Any]:
 def _copy_of_array(array: np.ndarray) -> np.ndarray:
     """A copy with the original's strides and alignment."""
     address = array.ctypes.data
-    steps = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    low = address + sum(step for step in steps if step < 0)
-    high = address + sum(step for step in steps if step > 0) + array.itemsize
+    low, high = byte_bounds(array)
     room = np.empty(high - low + ALIGNMENT, np.uint8)
     start = (low - room.ctypes.data) % ALIGNMENT
-    room[start : start + high - low] = np.frombuffer((ctypes.c_char * (high - low)).from_address(low), np.uint8)
+    room[start : start + high - low] = np.frombuffer((ctypes.c_char * (high - low)).from_address(low), np.uint8)  # type: ignore[call-overload]
     return np.ndarray(array.shape, array.dtype, room, start + address - low, array.strides)
 
 

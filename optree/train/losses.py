@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from optree.dtypes import is_narrow
+from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.registry import f
 from optree.tree.types import may_equal, normalise_axis
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable, in_dtype, variable_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -333,7 +333,7 @@ def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str =
 def _operand(given: Any, what: str) -> Variable:
     """An operand; a narrow one in float32, in which the whole loss is then computed, and its gradient rounded once."""
     found = variable_of(given, what)
-    return f.cast(found, np.dtype(np.float32)) if is_narrow(found.dtype) else found
+    return in_dtype(found, wide_dtype(found.dtype))
 
 
 def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:

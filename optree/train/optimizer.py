@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.autodiff.api import grad
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_floating, is_narrow, wide_dtype
 from optree.errors import DTypeError, OperandError, OptreeError, ParameterError, describe
 from optree.records import NamedTuple
 from optree.registry import f
@@ -400,7 +400,7 @@ class Optimizer:
         factor = self._factor()
         if factor is None:
             return list(grad(loss, self.weights))
-        wide = f.cast(loss, np.dtype(np.float32)) if is_narrow(loss.dtype) else loss
+        wide = in_dtype(loss, wide_dtype(loss.dtype))
         return list(grad(wide * in_dtype(factor, wide.dtype), self.weights))
 
     def _factor(self) -> Any:

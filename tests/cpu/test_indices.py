@@ -76,7 +76,8 @@ def check(be: Any, dtype: str, shape: Any) -> None:
 def test_indices_are_numpys_at_the_ends_of_blocks(be: Any, dtype: str) -> None:
     for size in SIZES:
         check(be, dtype, (size,))
-    for shape in ((3, SEARCHED + 1), (SEARCHED + 1, 3), (70, 1030), (2, 3, 65)):
+    ends = [(41, printer.SHORT_ROW + more) for more in (0, 1)]
+    for shape in ((3, SEARCHED + 1), (SEARCHED + 1, 3), (70, 1030), (2, 3, 65), (40, 5, 3), *ends):
         check(be, dtype, shape)
 
 

@@ -94,7 +94,7 @@ def multiplies(device_kind: str) -> Any:
     if device_kind == "stand-in":
         return multiplier()[0], CUPY
     be = home(device_kind)
-    return be.products, be.cupy
+    return be.product, be.cupy
 
 
 @settings(max_examples=300, deadline=None)
@@ -184,7 +184,7 @@ def test_a_bias_may_lie_in_what_is_written() -> None:
 
 def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     be = stand_in(fake_cupy())
-    del be.products.library
+    del be.product.library
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     with pytest.raises(
         BackendError, match=r"cuBLASLt, which does not load .*pip install 'cupy-cuda13x\[ctk\]'"

@@ -566,18 +566,18 @@ def test_an_algorithm_that_a_capture_would_load_is_loaded_and_the_capture_tried_
     for number in range(5):
         np.testing.assert_allclose(step(values).get(), wanted(values), rtol=1e-5)
         if number == 1:
-            gpu.products._algorithms.clear()
-            gpu.products._known.clear()
+            gpu.product._algorithms.clear()
+            gpu.product._known.clear()
             cupy.machine.loaded_algorithms.clear()
     assert counts(gpu) == (1, 2)
 
 
 def test_what_cublaslt_has_no_memory_for_is_told_as_such(gpu: Any, cupy: Any) -> None:
     step, _ = of_products(gpu)
-    gpu.products.library._functions["Matmul"], matmul = lambda *args: 3, gpu.products.library._functions["Matmul"]
+    gpu.product.library._functions["Matmul"], matmul = lambda *args: 3, gpu.product.library._functions["Matmul"]
     with pytest.raises(DeviceMemoryError, match="ALLOC_FAILED"):
         step(np.ones((4, 300), np.float32))
-    gpu.products.library._functions["Matmul"] = matmul
+    gpu.product.library._functions["Matmul"] = matmul
     step(np.ones((4, 300), np.float32))
 
 

@@ -35,5 +35,5 @@ def stand_in(cupy: Any, jit: bool = False, cudnn: Any = False, **options: Any) -
     """
     with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx, cudnn=cudnn or None):
         be = gen_backend("gpu", jit=jit, cudnn=bool(cudnn), **options)
-    be.products.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
+    be.product.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
     return be

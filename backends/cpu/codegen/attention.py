@@ -6,6 +6,8 @@ panels of queries and what belongs to them, once for all keys.
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.products import COLUMN, PANELS
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.codegen.vectors import vectors
@@ -320,6 +322,7 @@ int64_t attend(const void *problem)
 """
 
 
+@cache
 def source(number: str, is_gradient: bool = False) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
     head = f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{EXP}{vectors(number)}"

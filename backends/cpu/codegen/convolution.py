@@ -14,6 +14,8 @@ as one or two vectors hold, in registers.
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.direct_convolution import DIRECT
 from backends.cpu.codegen.vectors import transpose, vectors
 
@@ -95,17 +97,17 @@ static block block_of(const problem *p, word number, word channels, int behind)
     return b;
 }
 
-/* Where in x a packed place of an axis is. */
-static word source(const problem *p, const block *b, int axis, word place)
+/* The position in x of a packed one of an axis. */
+static word source(const problem *p, const block *b, int axis, word position)
 {
-    return (b->from[axis] + place / b->step[axis]) * p->step[axis] + place % b->step[axis] + p->low[axis];
+    return (b->from[axis] + position / b->step[axis]) * p->step[axis] + position % b->step[axis] + p->low[axis];
 }
-/* The same where taps overlap: packed places are x's own. */
-static word source_of(const problem *p, const block *b, int axis, word place)
+/* The same where taps overlap: packed positions are x's own. */
+static word source_of(const problem *p, const block *b, int axis, word position)
 {
     if (p->step[axis] > p->span[axis])
-        return source(p, b, axis, place);
-    return b->from[axis] * p->step[axis] + place + p->low[axis];
+        return source(p, b, axis, position);
+    return b->from[axis] * p->step[axis] + position + p->low[axis];
 }
 
 static word offset_of(const problem *p, const block *b, word tap, int behind)
@@ -115,7 +117,7 @@ static word offset_of(const problem *p, const block *b, word tap, int behind)
     return at[0] * b->stride[0] + at[1] * b->stride[1] + at[2] * b->stride[2] + last;
 }
 
-/* Copy a row of one channel: `count` elements, of which the first is at `begin` of x, `step` apart. */
+/* Copy a row of one channel: `count` elements, of which the first is at `begin` of x, at a stride of `step`. */
 static void copy_row(T *to, word to_step, const T *from, word stride, word begin, word step, word size, word count)
 {
     const word first = begin < 0 ? least(count, (-begin + step - 1) / step) : 0;
@@ -136,15 +138,15 @@ static void copy_row(T *to, word to_step, const T *from, word stride, word begin
         to[i * to_step] = 0;
 }
 
-/* Pack all channels of a row: for each phase of axis 3 in a line of its own, or with channels behind places. */
+/* Pack all channels of a row: for each phase of axis 3 in a line of its own, or with channels behind positions. */
 static void pack_row(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
 {
     const word begin = b->from[3] * p->step[3] + p->low[3], size = p->size[3], stride = p->x_stride[3];
     const int has_gaps = p->step[3] > p->span[3]; /* which taps leave */
     if (behind && has_gaps) {
         for (word c = 0; c < channels; c++)
-            for (word place = 0; place < p->span[3]; place++)
-                copy_row(to + place * channels + c, p->span[3] * channels, x + c * p->x_channel, stride, begin + place,
+            for (word at = 0; at < p->span[3]; at++)
+                copy_row(to + at * channels + c, p->span[3] * channels, x + c * p->x_channel, stride, begin + at,
                          p->step[3], size, b->count[3]);
         return;
     }
@@ -256,7 +258,7 @@ static int columns_of(word count)
     return (int)((count + tiles - 1) / tiles);
 }
 
-/* The most rows, up to a number, of a tile of so many columns. */
+/* The most rows, up to a number, of a tile of a number of columns. */
 static int rows_of(word rows, int columns)
 {
     static const int heights[] = {7, 4, 3, 2};
@@ -573,6 +575,7 @@ void add_parts(const totals *p)
 """
 
 
+@cache
 def source(number: str, panel: int) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
     head = _HEAD.replace("@VARIANTS", str(VARIANTS))

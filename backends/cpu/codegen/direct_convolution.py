@@ -72,7 +72,7 @@ static void direct_block(const problem *p, const block *b, const T *packed, cons
 
 static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
-    /* Problems that follow have as many tasks, and write what lies between: in the same cache lines. */
+    /* Problems that follow have as many tasks, and write what is between: in the same cache lines. */
     const problem *p = state;
     for (word task = begin; task < end; p = p->next ? (const problem *)p->next : (task++, state)) {
         T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
@@ -169,7 +169,7 @@ void correlate_directly(const problem *p)
     ((sharing *)p->share)(direct_weight_tasks, p, p->groups, p->threads);
 }
 
-/* Groups of one channel that lie next to each other in memory: vectors along groups, read in place.
+/* Groups of one channel that are next to each other in memory: vectors along groups, read in place.
    The weights are [tap][group]. */
 
 /* Where a tap of a row of positions is in x, along the first three axes; -1 outside. */
@@ -177,10 +177,10 @@ static word row_of_tap(const problem *p, const word *at, const word *tap)
 {
     word offset = 0;
     for (int axis = 0; axis < 3; axis++) {
-        const word place = at[axis] * p->step[axis] + p->low[axis] + tap[axis];
-        if (place < 0 || place >= p->size[axis])
+        const word position = at[axis] * p->step[axis] + p->low[axis] + tap[axis];
+        if (position < 0 || position >= p->size[axis])
             return -1;
-        offset += place * p->x_stride[axis];
+        offset += position * p->x_stride[axis];
     }
     return offset;
 }
@@ -199,9 +199,9 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
             const T *from[p->taps], *weights[p->taps];
             word found = 0;
             for (word tap = 0; tap < p->taps; tap++) {
-                const word place = column * p->step[3] + p->low[3] + p->offsets[tap * AXES + 3];
-                if (rows[tap] >= 0 && place >= 0 && place < p->size[3]) {
-                    from[found] = (const T *)p->x + rows[tap] + place * p->x_stride[3];
+                const word position = column * p->step[3] + p->low[3] + p->offsets[tap * AXES + 3];
+                if (rows[tap] >= 0 && position >= 0 && position < p->size[3]) {
+                    from[found] = (const T *)p->x + rows[tap] + position * p->x_stride[3];
                     weights[found++] = (const T *)p->weights + tap * p->groups;
                 }
             }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.products import COLUMN, PANELS
 from backends.cpu.codegen.vectors import vectors
 
@@ -91,7 +93,7 @@ int64_t copy(const void *state)
 PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
 
 _PRODUCTS = """
-enum { DEPTH = 512, HEIGHT = 5 * TILE, APART = DEPTH + LANES };
+enum { DEPTH = 512, HEIGHT = 5 * TILE, PITCH = DEPTH + LANES };
 
 /* Strides are in elements; y is packed, with columns of zeros after the last. */
 typedef struct {
@@ -113,24 +115,24 @@ static void rest(const strides *p, const T *x, const T *y, T *out, word columns,
         memcpy(out + r * p->out_row, found + r * WIDTH, columns * sizeof(T));
 }
 
-/* out = x y on this thread. Rows of x that are a multiple of 512 bytes apart share cache lines' places: they are copied
-   apart. */
+/* out = x y on this thread. Rows of x at a stride of a multiple of 512 bytes share sets of the cache: they are copied
+   with another pitch. */
 int64_t multiply_alone(const void *state)
 {
     problem p = *(const problem *)state;
-    T apart[HEIGHT * APART];
+    T spaced[HEIGHT * PITCH];
     const word x_row = p.by.x_row;
     const int copies = p.by.x_column == 1 && x_row * sizeof(T) % 512 == 0;
     if (copies)
-        p.by.x_row = APART;
+        p.by.x_row = PITCH;
     for (word k = 0; k < p.inner; k += DEPTH)
         for (word i = 0; i < p.rows; i += HEIGHT) {
             const T *x = (const T *)p.x + i * x_row + k * p.by.x_column;
             const word rows = least(HEIGHT, p.rows - i), inner = least(DEPTH, p.inner - k);
             if (copies) {
                 for (word r = 0; r < rows; r++)
-                    memcpy(apart + r * APART, x + r * x_row, inner * sizeof(T));
-                x = apart;
+                    memcpy(spaced + r * PITCH, x + r * x_row, inner * sizeof(T));
+                x = spaced;
             }
             for (word j = 0; j < p.columns; j += WIDTH) {
                 const T *y = (const T *)p.y + j * p.inner + k * WIDTH;
@@ -184,6 +186,7 @@ int64_t pack_columns(const void *state)
 """
 
 
+@cache
 def products(number: str) -> str:
     """The C source of products by packed matrices of a type, ``"float"`` or ``"double"``."""
     return f"{vectors(number)}{PANELS}{COLUMN}{_PRODUCTS}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.execution.pooling import Kind
 
 _HEAD = """#include <math.h>
@@ -44,11 +46,11 @@ static word windows(const pool *p, int axis, word element, word *first)
 """
 
 _MET = """
-/* For places e of a window along axis 3, the first window that has it inside, how many have, and the element of the
+/* For positions e of a window along axis 3, the first window that has it inside, how many have, and the element of the
    first in a line's phases; those beyond the table are computed when they are needed. */
 typedef struct { word first[TABLE], count[TABLE], at[TABLE], length; } table;
 
-static void place(const pool *p, word e, word length, word *first, word *count, word *at)
+static void locate(const pool *p, word e, word length, word *first, word *count, word *at)
 {
     *count = windows(p, 3, e, first);
     const word element = *first * p->stride[3] + e - p->before[3];
@@ -59,7 +61,7 @@ static table prepared(const pool *p)
 {
     table all = {.length = (p->size[3] + p->stride[3] - 1) / p->stride[3] + BLOCK};
     for (word e = 0; e < least(p->window[3], TABLE); e++)
-        place(p, e, all.length, all.first + e, all.count + e, all.at + e);
+        locate(p, e, all.length, all.first + e, all.count + e, all.at + e);
     return all;
 }
 
@@ -69,7 +71,7 @@ static void meet(T *restrict x, T *restrict y, int32_t *restrict z, T *restrict 
         MEET(x[i], y[i], z[i], t[i])
 }
 
-/* The windows of a row, and a line of elements: those at places of the first three axes of the windows. */
+/* The windows of a row, and a line of elements: those at positions of the first three axes of the windows. */
 static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, word number)
 {
     const word inner = p->inner, step = p->x_stride[3], stride = p->stride[3];
@@ -93,7 +95,7 @@ static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, 
         if (e < TABLE)
             first = all->first[e], count = all->count[e], at = all->at[e];
         else
-            place(p, e, all->length, &first, &count, &at);
+            locate(p, e, all->length, &first, &count, &at);
         const int32_t here = (int32_t)(number * p->window[3] + e);
         if (BY_BLOCKS && inner == 1 && first + count == p->count[3])
             count = (count + BLOCK - 1) / BLOCK * BLOCK; /* what follows in memory is there, and of no account */
@@ -106,7 +108,7 @@ static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, 
     }
 }
 
-/* The windows of a row: those at places of the first three pooled axes. */
+/* The windows of a row: those at positions of the first three pooled axes. */
 static void row(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
 {
     word first[3], count[3], unused;
@@ -169,7 +171,7 @@ static table prepared(const pool *p)
     return all;
 }
 
-/* The windows of a row: those at places of the first three pooled axes. */
+/* The windows of a row: those at positions of the first three pooled axes. */
 static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
 {
     const word full = all->full;
@@ -194,8 +196,8 @@ static void some(const pool *p, const table *all, const word *at, T *x, T *y, in
             int is_there = 1;
             for (int axis = AXES - 1; axis >= 0; axis--) {
                 const word element = rest % p->window[axis];
-                const word place = (axis < 3 ? at[axis] : j) * p->stride[axis] - p->before[axis] + element;
-                is_there = is_there && (is_whole || (place >= 0 && place < p->size[axis]));
+                const word position = (axis < 3 ? at[axis] : j) * p->stride[axis] - p->before[axis] + element;
+                is_there = is_there && (is_whole || (position >= 0 && position < p->size[axis]));
                 there += element * p->x_stride[axis];
                 rest /= p->window[axis];
             }
@@ -241,6 +243,7 @@ int64_t pooled(const pool *p)
 """
 
 
+@cache
 def source(kind: Kind, number: str) -> str:
     """The C source for an op, and numbers of a type, ``"float"`` or ``"double"``."""
     if kind.is_by_index:

@@ -16,7 +16,6 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
-    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -24,7 +23,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
-from optree.dtypes import is_narrow
+from optree.dtypes import is_narrow, wide_dtype
 from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
@@ -61,6 +60,9 @@ HALVES_BLOCK = 256
 COLUMN_TILES = (1024, 64)
 
 NAME = "kernel"
+
+#: The longest row whose extreme's index is found element by element: a search takes longer than so few comparisons.
+SHORT_ROW = 32
 
 #: The elements of a single loop that are one index of work sharing.
 CHUNK = 1024
@@ -102,6 +104,7 @@ C = Dialect(
     },
     byte="uint8_t",
     inline="static inline",
+    to_half="narrowed_half",
 )
 
 
@@ -142,9 +145,7 @@ def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     the result.
     """
     found = [
-        ("w", value, compute_dtype(nest.dtype_of(value)).itemsize)
-        for stage in stages_of(nest)
-        for value in stage.stores
+        ("w", value, wide_dtype(nest.dtype_of(value)).itemsize) for stage in stages_of(nest) for value in stage.stores
     ]
     if nest.split:
         found += [("q", r.value, accumulator_dtype(r).itemsize) for r in nest.reductions]
@@ -324,13 +325,9 @@ class CPrinter(Printer):
 
     def assigned(self, statement: Statement) -> Lines:
         *lines, last = super().assigned(statement)
-        if not self.is_stored_half(statement.value):
-            return [*lines, last]
-        start, expression = last.split(" = rounded_half", 1)  # once, where it is stored
-        if self.halves:
-            return [*lines, last if self.is_argument(statement.value) else f"{start} = unrounded_half{expression}"]
-        half = f"h{statement.value}"
-        return [*lines, f"const half {half} = narrowed_half{expression}", f"{start} = from_half({half});"]
+        if self.halves and self.is_stored_half(statement.value) and not self.is_argument(statement.value):
+            last = last.replace(" = rounded_half", " = unrounded_half", 1)  # it is rounded where it is stored
+        return [*lines, last]
 
     def is_stored_half(self, value: int) -> bool:
         """Whether a value is computed and stored in float16 at each element."""
@@ -341,9 +338,8 @@ class CPrinter(Printer):
     def is_argument(self, value: int) -> bool:
         return any(value in made.arguments for made in self.nest.statements if isinstance(made, Statement))
 
-    def stored(self, value: int) -> str:
-        is_named = self.is_stored_half(value) and not self.halves
-        return f"h{value}" if is_named else super().stored(value)
+    def has_half_name(self, value: int) -> bool:
+        return self.is_stored_half(value) and not self.halves
 
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
@@ -352,6 +348,9 @@ class CPrinter(Printer):
         if self.column and r.accumulator.replaces:
             new = self.reduced_element(r), f"({self.index_type(r)})(i - b)"
             return self.replaced(r, (part, f"at{r.value}[j]"), new)
+        if r.accumulator.replaces and part == f"r{r.value}":  # of a short row
+            new = self.reduced_element(r), f"{self.elements_before()} + i"
+            return self.replaced(r, (part, f"index{r.value}"), new)
         if self.column and r.accumulator.of_numbers:  # loaded first, or GCC makes a branch of the store
             old = f"o{r.value}"
             combined = self.combine(r).format(old, self.reduced_element(r))
@@ -396,7 +395,7 @@ class CPrinter(Printer):
         """The dtype of a partial accumulator: int32 for a sum of narrow integers, which a block's does not overflow."""
         given = self.nest.dtype_of(r.argument)
         is_small = r.accumulator.sums and given.kind in "biu" and given.itemsize <= 2
-        return np.dtype("int32") if is_small else compute_dtype(r.dtype)
+        return np.dtype("int32") if is_small else wide_dtype(r.dtype)
 
     def part_type(self, r: Reduction) -> str:
         return self.dialect.read_type(self.part_dtype(r))
@@ -606,7 +605,14 @@ class CPrinter(Printer):
         lines = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
         if self.is_light(stage) or self.counts_bytes(stage):
             lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
-        return self.blocks(stage, start, end, lines)
+        lines = self.blocks(stage, start, end, lines)
+        if not all(r.accumulator.replaces for r in stage.reductions):
+            return lines
+        each = [
+            f"for (int64_t i = {start}; i < {end}; i++)",
+            *braced(self.element(stage, self.access("y", "i", "r{}"))),
+        ]
+        return [f"if ({end} - {start} <= {SHORT_ROW})", *braced(each), "else", *braced(lines)]
 
     def finds_bool(self, stage: Stage) -> bool:
         """Whether all that a stage does is to find the first of an array's bools that is true, or false."""

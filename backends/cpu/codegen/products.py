@@ -6,6 +6,8 @@ so neither the number of threads nor the layouts of operands change a bit of a p
 
 from __future__ import annotations
 
+from functools import cache
+
 from backends.cpu.codegen.vectors import transpose, vectors
 
 #: Tiles of products, after `vectors`: `column` multiplies any rows with a panel of WIDTH contiguous columns.
@@ -87,15 +89,15 @@ static void column(const strides *p, const T *x, const T *y, T *out, word rows, 
 """
 
 _MULTIPLY = """
-/* Numbers of a row of x, and columns of y, that are packed: y for a second-level cache. Rows of x are packed apart, or
-   they would share sets of the first. */
-enum { DEPTH = 1536 / sizeof(T), HELD = 768, APART = DEPTH + LANES };
+/* Numbers of a row of x, and columns of y, that are packed: y for a second-level cache. With this pitch, packed rows of
+   x share no sets of the first. */
+enum { DEPTH = 1536 / sizeof(T), HELD = 768, PITCH = DEPTH + LANES };
 
 /* The most rows for which y is read as it is stored, and the most bytes from one of its rows to the next; and the least
    multiplications of a part of a product. */
 enum { FEW = 64, NEXT = 8192, PART = 1 << 18 };
 
-TILES(packed_tile, APART, 1)
+TILES(packed_tile, PITCH, 1)
 
 /* Strides are in elements. */
 typedef struct {
@@ -114,21 +116,21 @@ static int reads(const problem *p)
     return p->rows <= FEW && p->y_column == 1 && p->y_row > 0 && p->y_row * sizeof(T) <= NEXT;
 }
 
-/* Copy: to[i * apart + j] = from[i * row + j * column]. */
-static void pack(const T *from, word row, word column, T *to, word apart, word rows, word columns)
+/* Copy: to[i * stride + j] = from[i * row + j * column]. */
+static void pack(const T *from, word row, word column, T *to, word stride, word rows, word columns)
 {
     if (column == 1 && columns == WIDTH)
         for (word i = 0; i < rows; i++)
-            save(to + i * apart, load(from + i * row)), save(to + i * apart + LANES, load(from + i * row + LANES));
+            save(to + i * stride, load(from + i * row)), save(to + i * stride + LANES, load(from + i * row + LANES));
     else if (column == 1)
         for (word i = 0; i < rows; i++)
-            memcpy(to + i * apart, from + i * row, columns * sizeof(T));
+            memcpy(to + i * stride, from + i * row, columns * sizeof(T));
     else if (row == 1)
-        transpose(from, column, to, apart, columns, rows);
+        transpose(from, column, to, stride, columns, rows);
     else
         for (word i = 0; i < rows; i++)
             for (word j = 0; j < columns; j++)
-                to[i * apart + j] = from[i * row + j * column];
+                to[i * stride + j] = from[i * row + j * column];
 }
 
 /* Multiply a part of the inner axis; of y, whole panels as they are stored, and those that are packed. */
@@ -136,7 +138,7 @@ static void multiply_depth(const problem *p, const T *x, const T *y, T *out, wor
                            int adds, T *packed_y)
 {
     const word stored = reads(p) ? columns - columns % WIDTH : 0, tiles = upwards(rows, TILE);
-    T packed_x[(TILE + LANES) * APART], few[TILE * WIDTH];
+    T packed_x[(TILE + LANES) * PITCH], few[TILE * WIDTH];
     for (word j = stored; j < columns; j += WIDTH) {
         T *panel = packed_y + (j - stored) * inner;
         if (columns - j < WIDTH)
@@ -147,12 +149,12 @@ static void multiply_depth(const problem *p, const T *x, const T *y, T *out, wor
         const word from = rows * t / tiles, count = rows * (t + 1) / tiles - from;
         const word whole = upwards(count, LANES) * LANES; /* transposes of whole vectors are the quickest */
         T *to = out + from * p->out_row;
-        pack(x + from * p->x_row, p->x_row, p->x_column, packed_x, APART,
+        pack(x + from * p->x_row, p->x_row, p->x_column, packed_x, PITCH,
              p->x_row == 1 && from + whole <= rows ? whole : count, inner);
         for (word j = 0; j < columns; j += WIDTH) {
             const T *panel = j < stored ? y + j : packed_y + (j - stored) * inner;
             const int is_whole = p->out_column == 1 && columns - j >= WIDTH;
-            const strides by = {APART, 1, j < stored ? p->y_row : WIDTH, is_whole ? p->out_row : WIDTH};
+            const strides by = {PITCH, 1, j < stored ? p->y_row : WIDTH, is_whole ? p->out_row : WIDTH};
             packed_tile(&by, packed_x, panel, is_whole ? to + j : few, inner, adds && is_whole, (int)count);
             for (word r = 0; r < count && !is_whole; r++)
                 for (word i = 0; i < least(WIDTH, columns - j); i++) {
@@ -209,6 +211,7 @@ int64_t multiply(const void *state)
 """
 
 
+@cache
 def source(number: str) -> str:
     """The C source for numbers of a type, ``"float"`` or ``"double"``."""
     return f"{vectors(number)}{transpose(number)}{PANELS}{_MULTIPLY}"

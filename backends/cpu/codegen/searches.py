@@ -37,14 +37,14 @@ FIRST_OF_BOOLS = """
 
 static inline int64_t first_of_bools(const uint8_t *x, int64_t n, int is_true)
 {
-    const uint64_t low = 0x7f7f7f7f7f7f7f7f, high = ~low, ones = high >> 7;
+    const uint64_t low = 0x7f7f7f7f7f7f7f7f, high = ~low;
     int64_t i = 0;
-    for (; i + 64 <= n; i += 64) {
-        uint64_t words[8], found = 0;
-        __builtin_memcpy(words, x + i, 64);
-        for (int j = 0; j < 8; j++)
-            found |= is_true ? words[j] : (words[j] - ones) & ~words[j];
-        if (found & (is_true ? ~(uint64_t)0 : high))
+    for (; i + 256 <= n; i += 256) {
+        uint8_t found = 0;
+        #pragma omp simd reduction(| : found)
+        for (int j = 0; j < 256; j++)
+            found |= is_true ? x[i + j] : x[i + j] == 0;
+        if (found)
             break;
     }
     for (; i + 8 <= n; i += 8) {

@@ -78,8 +78,8 @@ static inline __attribute__((always_inline)) void copy_few(T *to, const T *from,
         *to = *from;
 }
 
-/* Transpose: to[j * step + i] = from[i * apart + j]. */
-static void transpose(const T *from, word apart, T *to, word step, word rows, word columns)
+/* Transpose: to[j * step + i] = from[i * stride + j]. */
+static void transpose(const T *from, word stride, T *to, word step, word rows, word columns)
 {
     for (word j = 0; j < columns; j += LANES) {
         const word width = least(LANES, columns - j);
@@ -88,11 +88,11 @@ static void transpose(const T *from, word apart, T *to, word step, word rows, wo
             vector block[LANES];
             if (width == LANES)
                 for (int k = 0; k < LANES; k++)
-                    block[k] = load(from + (i + least(k, height - 1)) * apart + j);
+                    block[k] = load(from + (i + least(k, height - 1)) * stride + j);
             else
                 for (int k = 0; k < LANES; k++) {
                     T few[LANES];
-                    copy_few(few, from + (i + least(k, height - 1)) * apart + j, width);
+                    copy_few(few, from + (i + least(k, height - 1)) * stride + j, width);
                     block[k] = load(few);
                 }
             turn(block);

@@ -39,13 +39,13 @@ class Role(NamedTuple):
     element : str
         The five indices of an element of the value: (N, C, spatial) or (O, I, spatial).
     column : str
-        Fills in the ``place`` of column ``n``, from its indices.
+        Fills in the ``location`` of column ``n``, from its indices.
     step : str
-        Fills in the ``place`` of depth ``k``; ``factor`` is its offset among the factors.
+        Fills in the ``location`` of depth ``k``; ``factor`` is its offset among the factors.
     factor : str
         The row's stride among the factors.
     value : str
-        Statements that fill in ``b``, from the places ``c`` of the column and ``s`` of the step.
+        Statements that fill in ``b``, from the locations ``c`` of the column and ``s`` of the step.
     out : str
         The row's stride in the value.
     first, second, out_group : str
@@ -77,11 +77,11 @@ _TAP = """const int channel = {number} % {channels};
     const int t2 = rest % window2; rest /= window2;
     const int t1 = rest % window1; const int t0 = rest / window1;"""
 
-_WINDOW = """place.at0 = i0 * step0 - pad0, place.at1 = i1 * step1 - pad1, place.at2 = i2 * step2 - pad2;
-    place.offset = image * x_outer + place.at0 * x_0 + place.at1 * x_1 + place.at2 * x_2;"""
+_WINDOW = """location.at0 = i0 * step0 - pad0, location.at1 = i1 * step1 - pad1, location.at2 = i2 * step2 - pad2;
+    location.offset = image * x_outer + location.at0 * x_0 + location.at1 * x_1 + location.at2 * x_2;"""
 
-_ELEMENT = """place.at0 = t0 * spread0, place.at1 = t1 * spread1, place.at2 = t2 * spread2;
-    place.offset = channel * x_channel + place.at0 * x_0 + place.at1 * x_1 + place.at2 * x_2;"""
+_ELEMENT = """location.at0 = t0 * spread0, location.at1 = t1 * spread1, location.at2 = t2 * spread2;
+    location.offset = channel * x_channel + location.at0 * x_0 + location.at1 * x_1 + location.at2 * x_2;"""
 
 _Y = "image * y_outer + i0 * y_0 + i1 * y_1 + i2 * y_2"
 
@@ -105,8 +105,8 @@ FORWARD = Role(
     "inputs * window0 * window1 * window2",
     _POSITION.format(number="n", size="count"),
     "image, group * outputs + row, i0, i1, i2",
-    f"{_WINDOW}\n    place.out = {_Y};",
-    f"{_TAP.format(number='k', channels='inputs')}\n    {_ELEMENT}\n    place.factor = {_W} + channel * w_channel;",
+    f"{_WINDOW}\n    location.out = {_Y};",
+    f"{_TAP.format(number='k', channels='inputs')}\n    {_ELEMENT}\n    location.factor = {_W} + channel * w_channel;",
     "w_outer",
     _SUM,
     "y_channel",
@@ -122,13 +122,13 @@ BY_INPUT = Role(
     "outputs * window0 * window1 * window2",
     _POSITION.format(number="n", size="size"),
     "image, group * inputs + row, i0, i1, i2",
-    """place.at0 = i0 + pad0, place.at1 = i1 + pad1, place.at2 = i2 + pad2;
-    place.offset = image * y_outer;
-    place.out = image * x_outer + i0 * x_0 + i1 * x_1 + i2 * x_2;""",
+    """location.at0 = i0 + pad0, location.at1 = i1 + pad1, location.at2 = i2 + pad2;
+    location.offset = image * y_outer;
+    location.out = image * x_outer + i0 * x_0 + i1 * x_1 + i2 * x_2;""",
     f"""{_TAP.format(number="k", channels="outputs")}
-    place.at0 = t0 * spread0, place.at1 = t1 * spread1, place.at2 = t2 * spread2;
-    place.offset = channel * y_channel;
-    place.factor = {_W} + channel * w_outer;""",
+    location.at0 = t0 * spread0, location.at1 = t1 * spread1, location.at2 = t2 * spread2;
+    location.offset = channel * y_channel;
+    location.factor = {_W} + channel * w_outer;""",
     "w_channel",
     _DIFFERENCE,
     "x_channel",
@@ -144,8 +144,8 @@ BY_WEIGHTS = Role(
     "batch * count0 * count1 * count2",
     _TAP.format(number="n", channels="inputs"),
     "group * outputs + row, channel, t0, t1, t2",
-    f"{_ELEMENT}\n    place.out = {_W} + channel * w_channel;",
-    f"{_POSITION.format(number='k', size='count')}\n    {_WINDOW}\n    place.factor = {_Y};",
+    f"{_ELEMENT}\n    location.out = {_W} + channel * w_channel;",
+    f"{_POSITION.format(number='k', size='count')}\n    {_WINDOW}\n    location.factor = {_Y};",
     "y_channel",
     _SUM,
     "w_outer",
@@ -155,14 +155,14 @@ BY_WEIGHTS = Role(
 )
 
 _SOURCE = """
-struct Place { int at0, at1, at2; long long offset, factor, out; };
+struct Location { int at0, at1, at2; long long offset, factor, out; };
 
 /* A group's tile, of one split of the depth: out, or with several splits sums [split][group][row][column]. */
 extern "C" __global__ void __launch_bounds__(@THREADS) products(
     const T *__restrict__ first, const T *__restrict__ second, T *__restrict__ out, A *__restrict__ sums, @PARAMETERS)
 {
     __shared__ A a_tile[@DEPTH][@TILE + 4], b_tile[@DEPTH][@TILE + 4];
-    __shared__ Place steps[@DEPTH], columns_at[@TILE];
+    __shared__ Location steps[@DEPTH], columns_at[@TILE];
     const int rows = @ROWS, columns = @COLUMNS, depth = @ALL;
     const int row_tiles = (rows + @TILE - 1) / @TILE;
     const int row_begin = (int)blockIdx.y % row_tiles * @TILE, column_begin = (int)blockIdx.x * @TILE;
@@ -171,13 +171,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS) products(
     first += group * (@FIRST);
     second += group * (@SECOND);
     if (thread < @TILE) {
-        Place place = {0, 0, 0, 0, 0, 0};
+        Location location = {0, 0, 0, 0, 0, 0};
         const int n = column_begin + thread;
         if (n < columns) {
             @INDICES
             @COLUMN
         }
-        columns_at[thread] = place;
+        columns_at[thread] = location;
     }
     A total[4][4];
     for (int i = 0; i < 4; i++)
@@ -188,17 +188,17 @@ extern "C" __global__ void __launch_bounds__(@THREADS) products(
     const int given = (int)(all * (split + 1) / splits) * @DEPTH, end = given < depth ? given : depth;
     for (int k_begin = begin; k_begin < end; k_begin += @DEPTH) {
         if (thread < @DEPTH) {
-            Place place = {0, 0, 0, 0, 0, 0};
+            Location location = {0, 0, 0, 0, 0, 0};
             const int k = k_begin + thread;
             if (k < end) {
                 @STEP
             }
-            steps[thread] = place;
+            steps[thread] = location;
         }
         __syncthreads();
         for (int load = thread; load < @DEPTH * @TILE; load += @THREADS) {
             const int k = @K, line = @LINE;
-            const Place s = steps[k], c = columns_at[line];
+            const Location s = steps[k], c = columns_at[line];
             const bool is_there = k_begin + k < end;
             A a = 0, b = 0;
             if (is_there && row_begin + line < rows)
@@ -250,14 +250,14 @@ extern "C" __global__ void __launch_bounds__(@THREADS) add_splits(
     for (long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x; at < each;
          at += (long long)gridDim.x * blockDim.x) {
         const int n = (int)(at % columns), row = (int)(at / columns % rows), group = (int)(at / columns / rows);
-        Place place = {0, 0, 0, 0, 0, 0};
+        Location location = {0, 0, 0, 0, 0, 0};
         @INDICES
         @COLUMN
         A total = sums[at];
         for (int split = 1; split < splits; split++)
             total += sums[split * each + at];
         const T made = (T)total;
-        @STORE(place.out)
+        @STORE(location.out)
     }
 }
 """
@@ -341,7 +341,7 @@ def source(role: Role, type: str, epilogue: Epilogue | None = None) -> str:
     parameters = [*(f"const int {name}" for name in SIZES), *(f"const long long {name}" for name in STRIDES)]
     head = [headers.rstrip("\n")] if headers else []
     function: Lines = []
-    store = "out[group * (@OUT_GROUP) + row * @OUT + @PLACE] = made;"
+    store = "out[group * (@OUT_GROUP) + row * @OUT + @LOCATION] = made;"
     if epilogue is not None:
         printer = EpiloguePrinter(epilogue)
         more = printer.parameters()
@@ -352,8 +352,8 @@ def source(role: Role, type: str, epilogue: Epilogue | None = None) -> str:
     # Threads side by side read what is side by side in memory: positions.
     along_depth = role is BY_WEIGHTS
     texts = {
-        "STORE(columns_at[line].out)": store.replace("@PLACE", "columns_at[line].out"),
-        "STORE(place.out)": store.replace("@PLACE", "place.out"),
+        "STORE(columns_at[line].out)": store.replace("@LOCATION", "columns_at[line].out"),
+        "STORE(location.out)": store.replace("@LOCATION", "location.out"),
         "INDICES_OF_ELEMENT": role.indices if epilogue is not None else "",
         "PARAMETERS": ", ".join(parameters),
         "INDICES": role.indices,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from backends.execution.dialect import grouped
+
 #: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -190,6 +192,14 @@ def indices_of(sizes: Sequence[str]) -> list[str]:
         lines.append(f"const int i{axis} = {rest} - over{axis} * (int){sizes[axis]};")
         rest = f"over{axis}"
     return [*lines, f"const int i0 = {rest};"]
+
+
+def offset_of(indices: Sequence[str], sizes: Sequence[str]) -> str:
+    """The offset of indices in a C-contiguous array."""
+    found = indices[0]
+    for index, size in zip(indices[1:], sizes[1:], strict=True):
+        found = f"{grouped(found)} * (int){size} + {index}"
+    return found
 
 
 #: Threads of a block of `grid_stride_kernel`.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from backends.execution.dialect import grouped
 from backends.execution.pooling import Kind
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
 from optree.records import NamedTuple
 
 #: The maximum elements of windows whose loops are unrolled.
@@ -27,6 +28,9 @@ class Pooled(NamedTuple):
 
 #: For each axis its windows, or None where none slide.
 Axes = Sequence[Pooled | None]
+
+#: The axes that have windows, each with these.
+PooledAxes = Sequence[tuple[int, Pooled]]
 
 _HEAD = f"""#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -59,22 +63,15 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
     parameters = [*arrays, *(f"const long long {name}" for name in parameter_names(axes))]
     written = "size" if kind.writes == "x" else "count"
     lines = indices_of([f"{written}{axis}" for axis in range(len(axes))])
-    lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, counts_padding)
+    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
+    lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, pooled, counts_padding)
     return headers + _HEAD + grid_stride_kernel("pooled", parameters, lines)
 
 
 def _offset(axes: Axes, size: str, index: str) -> str:
     """The offset of an index in an array of some sizes; ``index`` is the prefix of pooled axes' indices."""
-    found = ""
-    for axis, pooled in enumerate(axes):
-        name = f"{'i' if pooled is None else index}{axis}"
-        found = f"{_grouped(found)} * (int){size}{axis} + {name}" if found else name
-    return found
-
-
-def _grouped(expression: str) -> str:
-    """An expression as a factor."""
-    return f"({expression})" if " " in expression else expression
+    names = [f"{'i' if pooled is None else index}{axis}" for axis, pooled in enumerate(axes)]
+    return offset_of(names, [f"{size}{axis}" for axis in range(len(axes))])
 
 
 def _inside(axis: int, pooled: Pooled, window: str) -> list[str]:
@@ -87,9 +84,8 @@ def _inside(axis: int, pooled: Pooled, window: str) -> list[str]:
     ]
 
 
-def _with_cells(statement: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+def _with_cells(statement: str, wide: str, pooled: PooledAxes, counts_padding: bool) -> list[str]:
     """A statement on a window's ``cells``: a constant where all are inside, by which a division is short."""
-    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     whole = prod(along.window for _, along in pooled)
     constant = [f"const {wide} cells = {whole};", statement]
     if counts_padding:
@@ -99,15 +95,14 @@ def _with_cells(statement: str, wide: str, axes: Axes, counts_padding: bool) -> 
     return [f"if ({is_whole}) {{", *constant, "} else {", f"const {wide} cells = ({wide})({inside});", statement, "}"]
 
 
-def _by_window(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+def _by_window(kind: Kind, type: str, wide: str, axes: Axes, pooled: PooledAxes, counts_padding: bool) -> list[str]:
     """A window's number or index, from the elements in it."""
-    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     lines = [line for axis, along in pooled for line in _inside(axis, along, f"i{axis}")]
     lines += [f"{wide} {'t' if kind.writes == 'z' else 'y'};", *(["int z;"] if kind.writes == "z" else [])]
     value = f"const {wide} x = ({wide})xs[{_offset(axes, 'size', 'p')}];"
     if kind.is_by_index:
         lines += ["const int number = zs[at];", kind.begin]
-        lines += _element_of(axes)
+        lines += _element_of(pooled)
         whole = prod(along.window for _, along in pooled)
         inside = [f"e{axis} >= first{axis} && e{axis} < until{axis}" for axis, _ in pooled]
         lines += [f"if ({' && '.join(['number >= 0', f'number < {whole}', *inside])}) {{"]
@@ -115,29 +110,28 @@ def _by_window(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: boo
         lines += [f"    {kind.meet}", "}"]
     else:
         lines += [kind.begin, *_loops(pooled, value, kind.meet)]
-    lines += _with_cells(kind.end, wide, axes, counts_padding) if kind.end else []
+    lines += _with_cells(kind.end, wide, pooled, counts_padding) if kind.end else []
     stored = "zs[at] = z;" if kind.writes == "z" else f"ys[at] = ({type})y;"
     return [*lines, stored]
 
 
-def _element_of(axes: Axes) -> list[str]:
+def _element_of(pooled: PooledAxes) -> list[str]:
     """The element of a window along each axis, from its number."""
     lines, rest = [], "number"
-    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     for axis, along in reversed(pooled):
         lines.append(f"const int e{axis} = {rest} % {along.window};")
         rest = f"{rest} / {along.window}"
     return lines
 
 
-def _loops(pooled: Sequence[tuple[int, Pooled]], value: str, meet: str) -> list[str]:
+def _loops(pooled: PooledAxes, value: str, meet: str) -> list[str]:
     """The elements of a window, in order: in loops of known lengths, unrolled where they are short."""
     unrolled = prod(along.window for _, along in pooled) <= UNROLLED
     lines: list[str] = []
     number = "0"
     for depth, (axis, along) in enumerate(pooled):
         room = "    " * depth
-        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        number = f"{grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
         if unrolled:
             lines += [f"{room}#pragma unroll", f"{room}for (int e{axis} = 0; e{axis} < {along.window}; e{axis}++) {{"]
             lines += [f"{room}    if (e{axis} < first{axis} || e{axis} >= until{axis})", f"{room}        continue;"]
@@ -149,9 +143,8 @@ def _loops(pooled: Sequence[tuple[int, Pooled]], value: str, meet: str) -> list[
     return lines + ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
 
 
-def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bool) -> list[str]:
+def _by_element(kind: Kind, type: str, wide: str, axes: Axes, pooled: PooledAxes, counts_padding: bool) -> list[str]:
     """An element's sum over the windows that it is in, those first of which it is an early element."""
-    pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
     lines = [f"{wide} x = 0;"]
     for axis, along in pooled:
         lines += [
@@ -164,7 +157,7 @@ def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bo
     number = "0"
     for depth, ((axis, along), count) in enumerate(zip(pooled, counts, strict=True)):
         room = "    " * depth
-        number = f"{_grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
+        number = f"{grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
         lines += [
             f"{room}#pragma unroll{'' if unrolled else ' 1'}",
             f"{room}for (int k{axis} = 0; k{axis} < {count}; k{axis}++) {{",
@@ -181,7 +174,7 @@ def _by_element(kind: Kind, type: str, wide: str, axes: Axes, counts_padding: bo
         met += [f"    {kind.meet}", "}"]
     else:
         met += [f"const {wide} y = ({wide})ys[window];", f"{wide} t;"]
-        met += [*_with_cells(kind.begin, wide, axes, counts_padding), kind.meet]
+        met += [*_with_cells(kind.begin, wide, pooled, counts_padding), kind.meet]
     lines += [f"{room}{line}" for line in met]
     lines += ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
     return [*lines, f"xs[at] = ({type})x;"]

@@ -20,7 +20,6 @@ from backends.execution.dialect import (
     Lines,
     accumulator_dtype,
     braced,
-    compute_dtype,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -50,6 +49,7 @@ from backends.gpu.codegen.variant import (
     traversals,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, online_of, strided_reads
+from optree.dtypes import wide_dtype
 
 CUDA = Dialect(
     {
@@ -691,36 +691,24 @@ class CudaPrinter(Printer):
 
     def element(self, stage: Stage, access: Access) -> Lines:
         lines, loaded = super().element(stage, access), len(self.element_reads(stage)) + len(stage.loads)
-        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_narrow_name(v)]
+        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_half_name(v)]
         return [*lines[:loaded], *names, *lines[loaded:]]
 
     def assigned(self, statement: Statement) -> Lines:
         value = statement.value
         if value in self.draws:
             return [f"{self.declared(value)} = d{value}.at[e];"]
-        *lines, last = super().assigned(statement)
-        if not self.has_narrow_name(value):
-            return [*lines, last]
-        _, expression = last.split(" = rounded_half", 1)  # once, where it is stored
-        return [
-            *lines,
-            f"const __half h{value} = to_half{expression}",
-            f"{self.declared(value)} = from_half(h{value});",
-        ]
+        return super().assigned(statement)
 
-    def has_narrow_name(self, value: int) -> bool:
-        """Whether a value has a name of its own in float16, beside that of the float it is computed in."""
+    def has_half_name(self, value: int) -> bool:
         nest = self.nest
         is_statement = value >= len(nest.reads) + len(nest.numbers) and nest.level_of(value) == "inner"
         return is_statement and nest.dtype_of(value) == np.float16
 
-    def stored(self, value: int) -> str:
-        return f"h{value}" if self.has_narrow_name(value) else super().stored(value)
-
     @staticmethod
     def is_extreme(r: Reduction) -> bool:
         """Whether a reduction is a maximum or minimum in float32 that nan is part of."""
-        return bool(r.accumulator.of_numbers) and compute_dtype(r.dtype) == np.float32
+        return bool(r.accumulator.of_numbers) and wide_dtype(r.dtype) == np.float32
 
     def combine(self, r: Reduction) -> str:
         return EXTREME_OF[r.accumulator.start] if self.is_extreme(r) else super().combine(r)

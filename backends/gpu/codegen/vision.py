@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of
+from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
 
 _HEAD = """{headers}typedef {type} T;
 typedef {wide} A;
@@ -31,14 +31,6 @@ def _words(names: Sequence[str]) -> list[str]:
     return [f"const long long {name}" for name in names]
 
 
-def _offset(indices: Sequence[str], sizes: Sequence[str]) -> str:
-    """The offset of indices in a C-contiguous array."""
-    found = indices[0]
-    for index, size in zip(indices[1:], sizes[1:], strict=True):
-        found = f"({found}) * (int){size} + {index}"
-    return found
-
-
 # Resizing
 
 
@@ -54,17 +46,16 @@ def resize_parameters(axes: Sequence[bool]) -> list[str]:
     return ["total", *sizes, *(f"m{axis}" for axis in range(1, len(axes)))]
 
 
-def _tables(axes: Sequence[bool], names: Sequence[str]) -> list[str]:
+def _tables(spatial: Sequence[int], names: Sequence[str]) -> list[str]:
     """The tables of some names of each resized axis: all weights, then for each axis ``low`` and ``first``."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     weights = " + ".join(f"after{axis}" for axis in spatial)
     ints = [f"after{axis} + before{axis} + 1" for axis in spatial]
     lines = []
-    for place, axis in enumerate(spatial):
-        before = " + ".join(["0", *ints[:place]])
+    for n, axis in enumerate(spatial):
+        before = " + ".join(["0", *ints[:n]])
         found = {
             "weight": f"A *const weight{axis} = (A *)tables + ("
-            f"{' + '.join(['0', *(f'after{other}' for other in spatial[:place])])});",
+            f"{' + '.join(['0', *(f'after{other}' for other in spatial[:n])])});",
             "low": f"int *const low{axis} = (int *)((A *)tables + ({weights})) + ({before});",
             "first": f"int *const first{axis} = (int *)((A *)tables + ({weights})) + ({before} + after{axis});",
         }
@@ -72,17 +63,17 @@ def _tables(axes: Sequence[bool], names: Sequence[str]) -> list[str]:
     return lines
 
 
-_PLACE = {
-    False: "double place = (i + 0.5) * ((double)before / (double)after) - 0.5;",
-    True: "double place = i * (after > 1 ? (double)(before - 1) / (double)(after - 1) : 0.0);",
+_POSITION = {
+    False: "double position = (i + 0.5) * ((double)before / (double)after) - 0.5;",
+    True: "double position = i * (after > 1 ? (double)(before - 1) / (double)(after - 1) : 0.0);",
 }
 
 _LOW = {
-    "nearest": """const double nearest = floor(place + 0.5);
+    "nearest": """const double nearest = floor(position + 0.5);
     return nearest < 0 ? 0 : nearest > before - 1 ? (int)before - 1 : (int)nearest;""",
-    "bilinear": """place = place < 0 ? 0 : place > before - 1 ? before - 1 : place;
-    const int low = (int)floor(place);
-    *weight = (A)(place - low);
+    "bilinear": """position = position < 0 ? 0 : position > before - 1 ? before - 1 : position;
+    const int low = (int)floor(position);
+    *weight = (A)(position - low);
     return low;""",
 }
 
@@ -90,7 +81,7 @@ _TAP = """
 /* The element that index i of a resized axis is of, and the weight of the next one. */
 __device__ __forceinline__ int tap(long long i, long long before, long long after, A *weight)
 {
-    PLACE
+    POSITION
     *weight = 0;
     LOW
 }
@@ -107,10 +98,11 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     """
     words = _words(resize_parameters(axes))
     from_, to = ("after", "before") if is_gradient else ("before", "after")
-    gathered = _sums_of_taps(axes, method) if is_gradient else _interpolated(axes, method)
+    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
+    gathered = (_sums_of_taps if is_gradient else _interpolated)(axes, spatial, method)
     names = ["first" if is_gradient else "low", *(["weight"] if method == "bilinear" else [])]
     lines = [
-        *_tables(axes, names),
+        *_tables(spatial, names),
         *indices_of([f"{to}{axis}" for axis in range(len(axes))]),
         *gathered,
         "y[at] = (T)total0;",
@@ -118,18 +110,18 @@ def resize_source(type: str, axes: Sequence[bool], method: str, align_corners: b
     lines = [line.replace("SIZE", from_) for line in lines]
     found = _text(
         type,
-        ("tables", ["unsigned char *__restrict__ tables", *words], _filled(axes)),
+        ("tables", ["unsigned char *__restrict__ tables", *words], _filled(spatial)),
         ("resized", ["const T *__restrict__ x", "T *__restrict__ y", "unsigned char *tables", *words], lines),
     )
     head, rest = found.split('\nextern "C"', 1)
-    place = _TAP.replace("PLACE", _PLACE[align_corners]).replace("LOW", _LOW[method])
-    return f'{head}{place}\nextern "C"{rest}'
+    position = _TAP.replace("POSITION", _POSITION[align_corners]).replace("LOW", _LOW[method])
+    return f'{head}{position}\nextern "C"{rest}'
 
 
-def _filled(axes: Sequence[bool]) -> list[str]:
+def _filled(spatial: Sequence[int]) -> list[str]:
     """Index ``at`` of each table; of an element, the first index of the resized axis that is not of an earlier one."""
-    lines = _tables(axes, ("weight", "low", "first"))
-    for axis in (axis for axis, is_resized in enumerate(axes) if is_resized):
+    lines = _tables(spatial, ("weight", "low", "first"))
+    for axis in spatial:
         lines += [
             f"if (at < after{axis}) {{",
             "    A weight, unused;",
@@ -146,9 +138,8 @@ def _filled(axes: Sequence[bool]) -> list[str]:
     return lines
 
 
-def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
+def _interpolated(axes: Sequence[bool], spatial: Sequence[int], method: str) -> list[str]:
     """An element of the resized images: along one axis after the other, as the op's value is defined."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     taps = (0,) if method == "nearest" else (0, 1)
     lines = []
     for axis in spatial:
@@ -162,7 +153,7 @@ def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
     names = {}
     for taken in product(taps, repeat=len(spatial)):
         at = {axis: f"p{axis}_{tap}" for axis, tap in zip(spatial, taken, strict=True)}
-        offset = _offset([at.get(axis, f"i{axis}") for axis in range(len(axes))], sizes)
+        offset = offset_of([at.get(axis, f"i{axis}") for axis in range(len(axes))], sizes)
         names[taken] = "x" + "".join(map(str, taken))
         lines.append(f"const A {names[taken]} = (A)x[{offset}];")
     for axis in spatial if len(taps) > 1 else ():
@@ -176,9 +167,8 @@ def _interpolated(axes: Sequence[bool], method: str) -> list[str]:
     return [*lines, f"const A total0 = {last};"]
 
 
-def _sums_of_taps(axes: Sequence[bool], method: str) -> list[str]:
+def _sums_of_taps(axes: Sequence[bool], spatial: Sequence[int], method: str) -> list[str]:
     """An element of the images: the sum of those of the delta that it is a tap of, with their weights."""
-    spatial = [axis for axis, is_resized in enumerate(axes) if is_resized]
     lines = ["A total0 = 0;"]
     for axis in spatial:
         first, p = f"first{axis}", f"i{axis}"
@@ -203,7 +193,7 @@ def _sums_of_taps(axes: Sequence[bool], method: str) -> list[str]:
             weight.append(f"u{axis}")
         room += "    "
     indices = [f"j{axis}" if is_resized else f"i{axis}" for axis, is_resized in enumerate(axes)]
-    value = f"(A)x[{_offset(indices, [f'SIZE{axis}' for axis in range(len(axes))])}]"
+    value = f"(A)x[{offset_of(indices, [f'SIZE{axis}' for axis in range(len(axes))])}]"
     lines.append(f"{room}total0 += {' * '.join([*weight, value])};")
     return lines + ["    " * depth + "}" for depth in reversed(range(len(spatial)))]
 
@@ -237,10 +227,10 @@ A best = 0;
 long long found = -1;
 for (int r = rows[0]; r < rows[1] && image >= 0; r++)
     for (int q = columns[0]; q < columns[1]; q++) {
-        const int place = PLACE;
-        const A value = (A)x[place];
+        const int position = POSITION;
+        const A value = (A)x[position];
         const bool is_better = found < 0 || value > best || (value != value && best == best);
-        found = is_better ? place : found;
+        found = is_better ? position : found;
         best = is_better ? value : best;
     }
 y[at] = found;"""
@@ -254,7 +244,7 @@ def argmax_roi_source(type: str, layout: str) -> str:
     layout : str
         The letters N, C, H and W in the order of the images' axes.
     """
-    place = _offset([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
+    position = offset_of([{"N": "image", "C": "iC", "H": "r", "W": "q"}[axis] for axis in layout], layout)
     return _text(
         type,
         ("bins", ["const double *__restrict__ boxes", "int *__restrict__ tables", *_region_words()], _split(_BINS)),
@@ -266,7 +256,7 @@ def argmax_roi_source(type: str, layout: str) -> str:
                 "const int *__restrict__ tables",
                 *_region_words(),
             ],
-            [*_region_indices(layout, "BCRS"), *_split(_ARGMAX.replace("PLACE", place))],
+            [*_region_indices(layout, "BCRS"), *_split(_ARGMAX.replace("POSITION", position))],
         ),
     )
 
@@ -283,7 +273,7 @@ def _region_indices(layout: str, sizes: str) -> list[str]:
     """The indices of what is written along the axes N, C, H and W, which have some sizes, in the order of a layout."""
     size_of = dict(zip("NCHW", sizes, strict=True))
     lines = indices_of([size_of[axis] for axis in layout])
-    return [*lines, *(f"const int i{axis} = i{place};" for place, axis in enumerate(layout))]
+    return [*lines, *(f"const int i{axis} = i{n};" for n, axis in enumerate(layout))]
 
 
 #: The points of box ``at``: its image, the least and the largest element along rows and columns, then of each point the
@@ -326,8 +316,8 @@ for (int u = 0; u < SAMPLES && image >= 0; u++) {
         const A h1 = next_columns[v], h0 = 1 - h1;
         if (r0 < 0 || q0 < 0)
             continue;
-        const A upper = (A)x[PLACE00] * h0 + (A)x[PLACE01] * h1;
-        const A lower = (A)x[PLACE10] * h0 + (A)x[PLACE11] * h1;
+        const A upper = (A)x[POSITION00] * h0 + (A)x[POSITION01] * h1;
+        const A lower = (A)x[POSITION10] * h0 + (A)x[POSITION11] * h1;
         total += upper * v0 + lower * v1;
     }
 }
@@ -352,7 +342,7 @@ for (int b = 0; b < (int)B; b++) {
                 continue;
             const A column = (q0 == iW ? 1 - next_columns[v] : 0) + (q1 == iW ? next_columns[v] : 0);
             const int i = u / SAMPLES, j = v / SAMPLES;
-            total += row * column * (A)x[PLACE];
+            total += row * column * (A)x[POSITION];
         }
     }
 }
@@ -377,10 +367,10 @@ def align_source(type: str, layout: str, samples: int, aligned: bool, is_gradien
     if is_gradient:
         at = {"N": "b", "C": "iC", "H": "i", "W": "j"}
         sizes = dict(zip("NCHW", "BCRS", strict=True))
-        text = text.replace("PLACE", _offset([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
+        text = text.replace("POSITION", offset_of([at[axis] for axis in layout], [sizes[axis] for axis in layout]))
     for row, column in product("01", repeat=2) if not is_gradient else ():
         at = {"N": "image", "C": "iC", "H": f"r{row}", "W": f"q{column}"}
-        text = text.replace(f"PLACE{row}{column}", _offset([at[axis] for axis in layout], layout))
+        text = text.replace(f"POSITION{row}{column}", offset_of([at[axis] for axis in layout], layout))
     lines = [*_region_indices(layout, "NCHW" if is_gradient else "BCRS"), *_split(text)]
     tables = ["int *__restrict__ tables", "A *__restrict__ weights"]
     read = [f"const {table}" for table in tables]
