@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from optree.registry import FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own, settle
 from optree.tree.node import OpTreeNode
+from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
@@ -159,6 +161,26 @@ class Array(LazyValue):
         """A view with the last two axes exchanged."""
         return viewed(self, f.matrix_transpose(self.tree))
 
+    @property
+    def real(self) -> Array:
+        """The array itself, which is real."""
+        return self
+
+    @property
+    def imag(self) -> Array:
+        """Zeros of the array's shape and dtype."""
+        return built(f.imag(self.tree))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return self.dtype.itemsize
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         namespace = self.device.xp
         namespace.check_version(api_version)
@@ -212,6 +234,9 @@ class Array(LazyValue):
 
     def __int__(self) -> int:
         return int(self._number("int"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self._number("round"), digits)
 
     def __complex__(self) -> complex:
         return complex(self._number("complex"))
@@ -314,10 +339,20 @@ class Array(LazyValue):
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
         if not all(issubclass(kind, OPERANDS) for kind in types):
             return NotImplemented
+        if func in (np.shares_memory, np.may_share_memory):  # of copies on the host, nothing is shared
+            return func(*(x.tensor.array if isinstance(x, Array) else x for x in args), **options)
         found = numpy_protocol.call_function(func, _operands(args), _operands(options))
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)
+
+    def fill(self, value: Any) -> None:
+        """Set every element to a number."""
+        self[...] = value
+
+    def sort(self, axis: int = -1) -> None:
+        """Sort the elements along an axis in place."""
+        self.assign(Ellipsis, f.sort(self.tree, axis))
 
     def copy_from(self, source: Any) -> Array:
         """Write another array's values, or a tree's, here: ``out=`` of NumPy's functions does."""
@@ -356,12 +391,15 @@ class Array(LazyValue):
 
 #: Methods of NumPy's arrays, beside the standard's.
 METHODS = """
-all any argmax argmin argpartition argsort astype clip copy cumprod cumsum diagonal dot flatten max mean min prod ravel
-repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var
+all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean
+min prod ravel repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var
 """.split()
 
 for _name in METHODS:
     setattr(Array, _name, _by_numpy(_name))
+
+
+refuse_attributes(Array)
 
 
 def _unpickled(values: np.ndarray) -> Array:
@@ -449,5 +487,5 @@ def _written_by_host(func: Any, args: Any, options: Any, out: tuple[Any, ...] | 
 
 def _is_plain(found: Any) -> bool:
     """Whether a function of NumPy's has told something of an array, and computed nothing."""
-    is_tuple = isinstance(found, tuple) and not isinstance(found, Variable)
-    return found is None or isinstance(found, bool | int | str) or (is_tuple and all(isinstance(x, int) for x in found))
+    parts = found if isinstance(found, tuple) and not isinstance(found, Variable) else (found,)
+    return all(isinstance(x, bool | int | str | np.dtype | NoneType) for x in parts)
