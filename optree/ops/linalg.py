@@ -266,7 +266,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     """Least squares: the shortest x that minimises the norm of b - a @ x, the residuals, rank and singular values.
 
     b is a vector if it is 1-D, and else matrices of columns. There are residuals for rank-deficient
-    matrices too, where NumPy's are empty: a tree's shape does not depend on values.
+    matrices too, where NumPy's are empty: a tree's shape does not depend on values. The rank is an
+    int64, as that of `matrix_rank`; NumPy's is an integer of its LAPACK's size.
 
     Parameters
     ----------
