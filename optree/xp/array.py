@@ -363,6 +363,11 @@ class Array(LazyValue):
         """The operand that op-tree's own functions take for it."""
         return self.tree
 
+    def __pow__(self, other: Any) -> Any:
+        if other.__class__ is int and other == 2 and self.dtype == np.bool_:
+            return built(f.square(self.tree))  # int8, as of NumPy's operator; of numpy.power it is int64
+        return self._power(other)
+
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
@@ -377,7 +382,7 @@ class Array(LazyValue):
     __truediv__, __rtruediv__, __itruediv__ = _binary("div")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("mod")
-    __pow__, __rpow__, __ipow__ = _binary("pow")
+    _power, __rpow__, __ipow__ = _binary("pow")
     __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
     __and__, __rand__, __iand__ = _binary("bitwise_and")
     __or__, __ror__, __ior__ = _binary("bitwise_or")

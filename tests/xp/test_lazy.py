@@ -138,6 +138,12 @@ def test_ufuncs_of_numpys_alone_write_into_arrays(xp):
     assert np.sum(x, out=total) is total and float(total) == 1.5
 
 
+def test_the_square_of_bools_is_numpys(xp):
+    x = xp.asarray([True, False])
+    assert (x**2).dtype == (np.array([True]) ** 2).dtype == np.int8 and (x**2).tolist() == [1, 0]
+    assert (x**3).dtype == (np.array([True]) ** 3).dtype and (x**2.0).dtype == (np.array([True]) ** 2.0).dtype
+
+
 def test_what_numpy_tells_of_arrays(xp):
     x = xp.asarray([[3.0, 1.0], [2.0, 4.0]])
     assert np.shares_memory(x, x[1:]) and np.may_share_memory(x, x.T) and not np.shares_memory(x, x * 1)
