@@ -214,12 +214,13 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             f"select: as many choices as conditions are wanted, one at least; there are {len(choicelist)} choices "
             f"and {len(condlist)} conditions"
         )
-    found = default
-    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+    *choices, found = (as_operand(each, "select") for each in (*choicelist, default))
+    dtype = promote(*(weak_dtype(spec_of(each)) for each in (*choices, found)))  # of all: the default may be weak
+    for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
         condition = variable_of(condition, "select")
         if condition.dtype.kind != "b":
             raise DTypeError(f"select: the condition {describe(condition)} is not bool")
-        found = f.where(condition, choice, found)
+        found = f.where(condition, in_dtype(choice, dtype) if isinstance(choice, Variable) else choice, found)
     return found
 
 

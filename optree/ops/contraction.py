@@ -14,7 +14,7 @@ from optree.errors import AxisError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, no_props
-from optree.registry import OPS, f, function
+from optree.registry import OPS, f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, is_neon, variable_of
 
@@ -332,6 +332,11 @@ class Outer(BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
+
+
+@numpy_function(np.outer)
+def _numpy_outer(a: Any, b: Any) -> Any:
+    return f.outer(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
 
 
 def _flat(x: Variable, is_batched: bool) -> Variable:

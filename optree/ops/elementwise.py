@@ -272,7 +272,7 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     @portable
     def value(self, *arrays: Any) -> Any:
-        dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else type(a) for a in arrays))[-1]
+        dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else weak_dtype(type(a)) for a in arrays))[-1]
         if not is_narrow(dtype):
             return np.nextafter(*arrays)
         x, y = (rounded(as_array(a, *arrays), dtype, copy=False) for a in arrays)
@@ -374,7 +374,8 @@ def real(x: Any) -> Any:
 @function(numpy=np.imag)
 def imag(x: Any) -> Any:
     """The imaginary part: of real numbers zeros."""
-    return f.fill_like(variable_of(x, "imag"), 0)
+    x = variable_of(x, "imag")
+    return f.fill_like(x, False if x.dtype.kind == "b" else 0)
 
 
 @function(numpy=np.angle)

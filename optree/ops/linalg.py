@@ -38,7 +38,7 @@ from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis, promote
+from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 
@@ -266,7 +266,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     """Least squares: the shortest x that minimises the norm of b - a @ x, the residuals, rank and singular values.
 
     b is a vector if it is 1-D, and else matrices of columns. There are residuals for rank-deficient
-    matrices too, where NumPy's are empty: a tree's shape does not depend on values.
+    matrices too, where NumPy's are empty: a tree's shape does not depend on values. The rank is an
+    int64, as that of `matrix_rank`; NumPy's is an integer of its LAPACK's size.
 
     Parameters
     ----------
@@ -357,7 +358,12 @@ def _numpy_cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = 
     return f.moveaxis(cross(a, b), -1, axisc)
 
 
-@function(numpy=np.inner)
+@numpy_function(np.inner)
+def _numpy_inner(a: Any, b: Any) -> Any:
+    return inner(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
+
+
+@function()
 def inner(x: Any, y: Any) -> Any:
     """The sums of products over the last axes of both; of a number, the product."""
     x, y = (variable_of(given, "inner") for given in (x, y))

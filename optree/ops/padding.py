@@ -170,7 +170,7 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any,
             raise ShapeError(f"pad: mode {mode} needs a stat_length of 1 or more")
         x = slice_along(x, axis, -length, None) if after else slice_along(x, axis, 0, length)
     found = STATISTICS[mode](x, axis)
-    found = in_dtype(found if found.dtype == x.dtype else f.rint(found), x.dtype)
+    found = in_dtype(f.rint(found) if x.dtype.kind in "iu" and found.dtype != x.dtype else found, x.dtype)
     return _spread(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
 
 

@@ -13,7 +13,7 @@ from optree.errors import OperandError, ShapeError, describe
 from optree.ops.reduction import mean_dtype
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
-from optree.tree.types import normalise_axes, normalise_axis, promote
+from optree.tree.types import check_fits, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
 
 # Reductions with NumPy's `where` and `initial`
@@ -25,6 +25,9 @@ IDENTITIES = {"sum": 0, "prod": 1, "all": True, "any": False}
 def _of_some(name: str, a: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
     """A reduction with NumPy's `where` and `initial`."""
     x = variable_of(a, name)
+    if initial is not None:
+        adds = name in ("sum", "prod")
+        initial = _initial(initial, FUNCTIONS[name](x, axis=axis, keepdims=keepdims).dtype if adds else x.dtype, name)
     if where is not None:
         if name not in IDENTITIES and initial is None:
             raise OperandError(f"{name}: with where= give initial=, the {name} of no elements")
@@ -39,6 +42,14 @@ def _of_some(name: str, a: Any, axis: Any, keepdims: bool, initial: Any, where: 
         return f.fill_like(in_dtype(f.sum(x, axis=axis, keepdims=keepdims), x.dtype), initial)
     extreme = f.maximum if name == "max" else f.minimum
     return extreme(FUNCTIONS[name](x, axis=axis, keepdims=keepdims), initial)
+
+
+def _initial(value: Any, dtype: np.dtype, name: str) -> Any:
+    """A reduction's `initial` cast to the reduction's dtype, as by NumPy: it promotes nothing."""
+    if isinstance(value, Variable):
+        return in_dtype(value, dtype)
+    check_fits(value, dtype, f"{name}: initial")
+    return bool(value) if dtype.kind == "b" else float(value) if is_floating(dtype) else int(value)
 
 
 def _with_some(name: str) -> Callable[..., Any]:

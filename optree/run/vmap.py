@@ -20,7 +20,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> V
 
     The function is called once, on operands that stand for one example; each op of the trees that it returns is then
     applied to all examples together. So products of matrices become products of stacks of them, or a single larger
-    one, and nothing loops over examples, but for a few ops whose documentation in `Op.batch` says so.
+    one, and nothing loops over examples, but for the ops named in Notes.
 
     Parameters
     ----------
@@ -50,6 +50,10 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> V
     -----
     Random numbers that the function draws are drawn anew for each example; numbers that were drawn before are the same
     for all. A value that depends on no example is repeated.
+
+    These apply to one example after another, in a loop (`scan`): convolutions by weights that differ between examples,
+    the gradients of convolutions by their weights, tables of `embedding`, `interp`, `isin` and `searchsorted` that
+    differ between examples, histograms, regions of interest, `nms`, and reductions of segments that differ.
 
     Examples
     --------

@@ -252,6 +252,8 @@ class TensorType(Type):
     def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The value as an array of this dtype and shape; a tensor or array that has both, unchanged.
 
+        A float beyond the dtype's range becomes infinite, with NumPy's warning.
+
         Parameters
         ----------
         value : Tensor, array_like or number

@@ -14,7 +14,9 @@ from optree.errors import BackendError, DTypeError, GradientError, OperandError,
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
+from optree.tree.elements import Elements
 from optree.tree.gradient_types import NoValueType, sum_of_deltas, sum_to
+from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
@@ -65,10 +67,7 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """The number of elements.
-
-        It raises ShapeError if an axis's size is not known before the function is called.
-        """
+        """The number of elements; ShapeError if an axis's size is not known before the function is called."""
         shape = self.type.shape
         if None in shape:
             raise ShapeError(
@@ -91,6 +90,21 @@ class Variable:
         """The operand with its axes in reverse order."""
         return self.transpose()
 
+    @property
+    def mT(self) -> Any:
+        """The operand with its last two axes exchanged."""
+        return self.swapaxes(-1, -2)
+
+    @property
+    def real(self) -> Any:
+        """The operand itself, which is real."""
+        return self
+
+    @property
+    def imag(self) -> Any:
+        """Zeros of the operand's type, as a tree."""
+        return f.imag(self)
+
     def transpose(self, *axes: Any) -> Any:
         """The operand with its axes in the order given, or reversed."""
         return f.transpose(self, one_or_many(axes))
@@ -98,7 +112,7 @@ class Variable:
     @property
     def at(self) -> Any:
         """The value's elements by index: ``tree.at[1:, 0]``. A tree's own ``tree[1]`` is its first operand."""
-        return _Elements(self)
+        return Elements(self)
 
     def reshape(self, *shape: Any) -> Any:
         """The operand in another shape of the same size; one axis may be -1."""
@@ -541,6 +555,9 @@ class Variable:
     def __int__(self) -> int:
         return int(self.item())
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.item(), digits)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         tree = numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
         others = (x for x in inputs if hasattr(x, "__array_ufunc__"))
@@ -559,19 +576,7 @@ class Variable:
 _NUMPYS_AND_OURS = (np.ndarray, np.generic, Variable)
 
 
-class _Elements:
-    """A variable's value, indexed as a NumPy array is."""
-
-    __slots__ = ("_whole",)
-    __iter__ = None  # iteration by __getitem__ would not end over an axis of unknown size
-
-    def __init__(self, whole: Variable) -> None:
-        self._whole = whole
-
-    def __getitem__(self, index: Any) -> Variable:
-        if not isinstance(self._whole.type, TensorType):
-            raise OperandError(f"{describe(self._whole)} is no array, and has no elements to index")
-        return f.gather(self._whole, index)
+refuse_attributes(Variable)
 
 
 class Constant(Variable):
@@ -583,14 +588,9 @@ class Constant(Variable):
     ----------
     type : Type
     value : object
-        It is converted by `Type.filter`.
+        It is converted by `Type.filter`, or a TypeError says why it cannot be.
     name : str, optional
         Its name in printed trees.
-
-    Raises
-    ------
-    TypeError
-        If it cannot be converted to the type.
     """
 
     __slots__ = ("name", "origin", "spec", "value")
@@ -683,7 +683,7 @@ class Input(Variable):
     def asnumpyarray(self) -> np.ndarray:
         raise OperandError(f"{self.label} is an input: it has no value outside a function's call")
 
-    __iter__ = None  # as in `_Elements`
+    __iter__ = None  # as in `Elements`
 
     def __getitem__(self, index: Any) -> Variable:
         return self.at[index]

@@ -12,6 +12,7 @@ from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own, settle
 from optree.tree.node import OpTreeNode
+from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
@@ -159,6 +160,26 @@ class Array(LazyValue):
         """A view with the last two axes exchanged."""
         return viewed(self, f.matrix_transpose(self.tree))
 
+    @property
+    def real(self) -> Array:
+        """The array itself, which is real."""
+        return self
+
+    @property
+    def imag(self) -> Array:
+        """Zeros of the array's shape and dtype."""
+        return built(f.imag(self.tree))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return self.dtype.itemsize
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         namespace = self.device.xp
         namespace.check_version(api_version)
@@ -212,6 +233,9 @@ class Array(LazyValue):
 
     def __int__(self) -> int:
         return int(self._number("int"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self._number("round"), digits)
 
     def __complex__(self) -> complex:
         return complex(self._number("complex"))
@@ -314,6 +338,8 @@ class Array(LazyValue):
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
         if not all(issubclass(kind, OPERANDS) for kind in types):
             return NotImplemented
+        if func in (np.shares_memory, np.may_share_memory):  # of copies on the host, nothing is shared
+            return func(*(x.tensor.array if isinstance(x, Array) else x for x in args), **options)
         operands = _operands(args)
         if getattr(NUMPY_FUNCTIONS.get(func), "writes", False):
             operands = (args[0], *operands[1:])
@@ -323,6 +349,14 @@ class Array(LazyValue):
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)
 
+    def fill(self, value: Any) -> None:
+        """Set every element to a number."""
+        self[...] = value
+
+    def sort(self, axis: int = -1) -> None:
+        """Sort the elements along an axis in place."""
+        self.assign(Ellipsis, f.sort(self.tree, axis))
+
     def copy_from(self, source: Any) -> Array:
         """Write another array's values, or a tree's, here: ``out=`` of NumPy's functions does."""
         self.assign(Ellipsis, source)
@@ -331,6 +365,11 @@ class Array(LazyValue):
     def __optree__(self) -> Any:
         """The operand that op-tree's own functions take for it."""
         return self.tree
+
+    def __pow__(self, other: Any) -> Any:
+        if other.__class__ is int and other == 2 and self.dtype == np.bool_:
+            return built(f.square(self.tree))  # int8, as of NumPy's operator; of numpy.power it is int64
+        return self._power(other)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -346,7 +385,7 @@ class Array(LazyValue):
     __truediv__, __rtruediv__, __itruediv__ = _binary("div")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("mod")
-    __pow__, __rpow__, __ipow__ = _binary("pow")
+    _power, __rpow__, __ipow__ = _binary("pow")
     __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
     __and__, __rand__, __iand__ = _binary("bitwise_and")
     __or__, __ror__, __ior__ = _binary("bitwise_or")
@@ -360,12 +399,15 @@ class Array(LazyValue):
 
 #: Methods of NumPy's arrays, beside the standard's.
 METHODS = """
-all any argmax argmin argpartition argsort astype clip copy cumprod cumsum diagonal dot flatten max mean min prod ravel
-repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var
+all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean
+min prod ravel repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var
 """.split()
 
 for _name in METHODS:
     setattr(Array, _name, _by_numpy(_name))
+
+
+refuse_attributes(Array)
 
 
 def _unpickled(values: np.ndarray) -> Array:

@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import warnings
+import weakref
 from itertools import count
 from typing import Any
 
@@ -537,3 +538,39 @@ def test_numbers_go_no_further_than_python_numbers_do(be):
     vector = TensorType("float32", (None,))("v")
     with pytest.raises(DTypeError, match="float64 does not go into float32"):
         function([vector], vector * 1)(np.ones(2))
+
+
+@pytest.mark.parametrize("jit", [True, False], ids=["compiled", "numpy"])
+@pytest.mark.parametrize("is_tensor", [True, False], ids=["tensor", "array"])
+def test_a_first_call_that_fails_keeps_no_argument_alive(jit, is_tensor):
+    be = gen_backend("cpu", jit=jit)
+    v = TensorType("float32", (None,))("v")
+    for tree in (be.reshape(v * be.ones(1), (2, -1)), be.take(be.ones(3), be.cast(v * 9, "int64"))):
+        f = function([v], tree + 1)
+        given = be.ones(5) if is_tensor else np.ones(5, np.float32)
+        alive = weakref.ref(given)
+        try:
+            f(given)
+        except OptreeError:
+            pass
+        else:
+            raise AssertionError("the call should fail")
+        del given
+        gc.collect()
+        assert alive() is None
+
+
+def test_a_float_beyond_a_dtype_is_infinite_as_in_numpy(be):
+    """NumPy warns where it converts; kernels, which round every number to its dtype, do not."""
+    scalar, vector = TensorType("float32", ())("s"), TensorType("float32", (None,))("v")
+    x = be.ones(2, "float32")
+    for given in (1e300, np.float64(1e300)):
+        with pytest.warns(RuntimeWarning, match="overflow"):
+            assert function([scalar], scalar * x)(given).get().tolist() == [np.inf] * 2
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        assert function([vector], vector * 1)([-1e300, 1]).get().tolist() == [-np.inf, 1]
+    assert (x * 1e300).asnumpyarray().tolist() == [np.inf] * 2
+    x[:] = 1e300
+    assert x.get().tolist() == [np.inf] * 2
+    with pytest.raises(DTypeError, match="without loss"):
+        function([scalar], scalar * x, allow_input_downcast=False)(1e300)

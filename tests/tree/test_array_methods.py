@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import OpTreeNode, Tensor, TensorType, Variable
+from optree import Constant, OpTreeNode, Tensor, TensorType, Variable
 from optree.errors import AxisError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS
 from optree.testing.comparison import compare
@@ -25,7 +25,9 @@ IN_PLACE = {"partition", "put", "resize", "sort"}
 METHODS = sorted(
     name
     for name in vars(Variable)
-    if isinstance(getattr(np.ndarray, name, None), MethodDescriptorType) and getattr(np, name, None) in NUMPY_FUNCTIONS
+    if hasattr(Variable, name)
+    and isinstance(getattr(np.ndarray, name, None), MethodDescriptorType)
+    and getattr(np, name, None) in NUMPY_FUNCTIONS
 )
 
 #: Calls of each method, on arrays, tensors or trees of shape (2, 1, 3).
@@ -160,6 +162,35 @@ def test_a_tensor_is_sorted_in_place_as_numpys_arrays_are(cpu: Any, values: Any)
     np.testing.assert_array_equal(y.get(), np.sort(values, axis=0))
     with pytest.raises(AttributeError):
         _ = (x + 1).sort
+
+
+def test_attributes_of_numpys_arrays(cpu: Any, values: Any) -> None:
+    x = cpu.array(values, name="x")
+    for found in (x, x + 0.0):
+        for name in ("T", "mT", "real", "imag"):
+            np.testing.assert_array_equal(getattr(found, name).asnumpyarray(), getattr(values, name))
+        assert found.real is found
+    assert x.mT.base is x
+    assert round(x[0, 0, 1] * 1.26, 1) == round(float(values[0, 0, 1]) * 1.26, 1) and isinstance(round(x[0, 0, 0]), int)
+    x.mT[:] = 1.0
+    assert set(x.get().ravel().tolist()) == {1.0}
+    with pytest.raises(AxisError):
+        _ = cpu.ones(2).mT
+
+
+def test_attributes_that_operands_do_not_have_say_what_to_do(cpu: Any, values: Any) -> None:
+    x = cpu.array(values)
+    for found in (x, x + 1, TensorType("float32", (2,))("i"), Constant(TensorType("int8", ()), 1)):
+        for name in set(dir(np.ndarray)) - set(dir(found)):
+            if not name.startswith("__"):
+                with pytest.raises(AttributeError, match=f"'{type(found).__name__}' .* no attribute '{name}': .*"):
+                    getattr(found, name)
+                assert not hasattr(type(found), name)
+    with pytest.raises(AttributeError, match=r"x\.get\(\)\.strides is that of its value"):
+        _ = x.strides
+    with pytest.raises(AttributeError, match=r"np\.sort\(x\) is a tree"):
+        _ = (x + 1).sort
+    assert (x + 1).get().strides == values.strides
 
 
 def test_the_value_as_pythons_lists(cpu: Any, values: Any) -> None:

@@ -140,6 +140,30 @@ def test_ufuncs_of_numpys_alone_write_into_arrays(xp):
     assert np.sum(x, out=total) is total and float(total) == 1.5
 
 
+def test_the_square_of_bools_is_numpys(xp):
+    x = xp.asarray([True, False])
+    assert (x**2).dtype == (np.array([True]) ** 2).dtype == np.int8 and (x**2).tolist() == [1, 0]
+    assert (x**3).dtype == (np.array([True]) ** 3).dtype and (x**2.0).dtype == (np.array([True]) ** 2.0).dtype
+
+
+def test_what_numpy_tells_of_arrays(xp):
+    x = xp.asarray([[3.0, 1.0], [2.0, 4.0]])
+    assert np.shares_memory(x, x[1:]) and np.may_share_memory(x, x.T) and not np.shares_memory(x, x * 1)
+    assert np.result_type(x, np.float16) == x.dtype and np.result_type(x, np.complex64).kind == "c"
+    assert x.real is x and x.imag.tolist() == [[0.0, 0.0], [0.0, 0.0]] and x.conj().tolist() == x.tolist()
+    assert (x.itemsize, x.nbytes) == (x.dtype.itemsize, 4 * x.dtype.itemsize)
+    assert round(x[0, 1] * 1.26, 1) == 1.3 and isinstance(round(x[0, 0]), int)
+    with pytest.raises(OperandError, match="round takes an array of one element"):
+        round(x)
+    lazy = x * 2
+    lazy.sort(axis=0)
+    assert lazy.tolist() == [[4.0, 2.0], [6.0, 8.0]]
+    x.fill(7)
+    assert x.tolist() == [[7.0, 7.0], [7.0, 7.0]]
+    with pytest.raises(AttributeError, match=r"'Array' object has no attribute 'flags': x\.get\(\)\.flags"):
+        _ = x.flags
+
+
 def test_the_derivative_by_an_array_goes_through_its_elements(xp):
     x = xp.asarray([1.0, 2.0, 3.0])
     assert optree.grad(x[0] * x[1], x).tolist() == [2.0, 1.0, 0.0]
