@@ -15,7 +15,7 @@ from optree.registry import APPLICATIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
-from optree.tree.types import Spec, TensorType, array_of, check_fits, check_name, is_huge
+from optree.tree.types import NUMBERS, Spec, TensorType, array_of, check_fits, check_name, is_huge
 from optree.tree.variable import Variable, as_operand, is_neon
 
 #: Maximum entries of the cache from kinds of array to specs.
@@ -358,7 +358,9 @@ class Tensor(Variable):
                     f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
                     return
                 known = self._part(index, template)
-            if not (part and value.view_op == known.op):  # as t[2:5] += 1 ends
+            if value.__class__ in NUMBERS:
+                self._backend.put(self, known, value)
+            elif not (part and value.view_op == known.op):  # as t[2:5] += 1 ends
                 self._viewed(known)._assign_whole(value)
 
     def _assign_whole(self, value: Any) -> None:
