@@ -58,7 +58,8 @@ class Products:
         self._functions: dict[np.dtype, dict[str, Any] | None] = {}
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        functions = self._of(x.dtype) if self.supports(x, y) else None
+        is_small = x.size * y.size <= SHARED  # no less than the multiplications
+        functions = self._of(x.dtype) if not is_small and self.supports(x, y) else None
         if functions is None:
             return self.blas(x, y, out=out)
         stacks = x.shape[:-2], y.shape[:-2]

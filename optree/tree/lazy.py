@@ -23,7 +23,7 @@ from optree.locks import Locked
 from optree.registry import f
 from optree.tree.indexing import is_everything
 from optree.tree.node import OpTreeNode
-from optree.tree.substitution import replace
+from optree.tree.substitution import replace, with_values
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import TensorType
@@ -488,7 +488,9 @@ def _substitute(computed: dict[Any, Tensor]) -> None:
     if not others:
         return
     before: list[Any] = [each._tree for each in others]
-    for each, old, new in zip(others, before, replace(before, computed), strict=True):
+    is_exact = all(tensor.spec.type is tree.spec.type for tree, tensor in computed.items())  # no size was open
+    after = with_values(before, computed) if is_exact else replace(before, computed)
+    for each, old, new in zip(others, before, after, strict=True):
         if new is not old:
             lazy_values.pop(id(old), None)
             each._defer(new)
