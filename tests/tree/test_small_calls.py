@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,19 @@ def test_an_index_is_cached_by_what_it_selects(be: Backend) -> None:
         x[0, 0, 0]
     with pytest.raises(AxisError):
         x[0, 0, 0]
+
+
+@needs_compiler
+def test_a_call_of_jit_is_looked_up_by_its_tensors_alone(be: Backend) -> None:
+    step = optree.jit(lambda x, y: x @ y + 1)
+    arguments = be.ones((4, 4)), be.ones((4, 4), "float64"), be.ones((4, 1))
+    for x, y in product(arguments, arguments[:2]):
+        if x.shape[1] == y.shape[0]:
+            found = warm(lambda x=x, y=y: step(x, y))  # type: ignore[misc]
+            assert "bind" not in found and len(found) <= 26, found
+            assert step(x, y).dtype == np.result_type(x.dtype, y.dtype)
+            np.testing.assert_array_equal(step(x, be.xp.asarray(y)).get(), np.full((4, 4), 5))
+    assert len(step.functions) == 4
 
 
 class _Cycle:
