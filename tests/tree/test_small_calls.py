@@ -59,7 +59,7 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
     "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 14),
     "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 7),
-    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 26),
+    "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 25),
     "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 49),
     "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 32),
 }
