@@ -101,7 +101,7 @@ class Backend(RandomMethods):
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling computed executions forget_plans from_host "
         "home internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program "
-        "remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
+        "put remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
     )
 
     #: The compatibility modes of the class.
@@ -311,6 +311,10 @@ class Backend(RandomMethods):
         self.executions += 1
         plan.run(values, roots)
         target.advance(origin)
+
+    def put(self, target: Tensor, part: OpDict, number: Any) -> None:
+        """Write a Python number that fits into a part of a tensor, given by the application of a view op to it."""
+        target._viewed(part)._assign_whole(number)
 
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
         """The values of trees in new tensors, computed together.

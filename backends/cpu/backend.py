@@ -29,7 +29,9 @@ from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
 from optree.compile.program import Program
 from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
-from optree.errors import BackendError, CompilerError, OperandError, brief, describe
+from optree.dtypes import is_bfloat16
+from optree.errors import BackendError, CompilerError, OperandError, brief, caller_origin, describe
+from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
 
@@ -137,6 +139,17 @@ class CPUBackend(Backend):
                 f"adopt: a NumPy array is wanted, not {describe(array)}; be.array(...) copies its values"
             )
         return super().adopt(array if type(array) is np.ndarray else array.view(np.ndarray), name)
+
+    def put(self, target: Tensor, part: Any, number: Any) -> None:
+        # NumPy writes an element in a tenth of the time that its view and a plan take.
+        if target.rounding or is_bfloat16(target.dtype):
+            super().put(target, part, number)
+            return
+        if lazy_values:
+            settle([target])
+        self.executions += 1
+        quietly(target.array.__setitem__, part.op.numpy_index, number)
+        target.advance(caller_origin())
 
     def check_adopted(self, array: np.ndarray) -> None:
         super().check_adopted(array)

@@ -59,7 +59,9 @@ class Products:
         self._is_openblas = blas is None and openblas.threads() is not None
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        functions = self._backend.c_functions(source(TYPES[x.dtype]), NAMES) if self.supports(x, y) else None
+        is_small = x.size * y.size <= SHARED  # no less than the multiplications
+        is_ours = not is_small and self.supports(x, y)
+        functions = self._backend.c_functions(source(TYPES[x.dtype]), NAMES) if is_ours else None
         if functions is None:
             return self.blas(x, y, out=out)
         stacks = x.shape[:-2], y.shape[:-2]

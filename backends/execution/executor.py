@@ -437,8 +437,8 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, the shapes and dtypes of the arrays that it is given anew, the kernel's `input_shapes` but for those of
-#: its targets alone, whose layouts the call checks; and None, or the fast call where that one would overwrite what it
+#: A fast call, functions that make the arrays that it is given anew, the kernel's `input_shapes` but for those of its
+#: targets alone, whose layouts the call checks; and None, or the fast call where that one would overwrite what it
 #: reads, and the values that are then computed in new arrays of these shapes and dtypes, and copied to their targets.
 _Entry = tuple[FastCall, list[Any], Any, tuple[FastCall, list[Any]] | None]
 
@@ -517,7 +517,7 @@ class KernelStep:
 
     def step(self) -> Step:
         """The step as `run_steps` takes it."""
-        return Step(self, None, -1, None, self.dead, self.index)
+        return Step(self.__call__, None, -1, None, self.dead, self.index)
 
     def __call__(self, values: list[Any]) -> FastCall | None:
         """Run the kernel; the fast call for arrays of the same layout, if there is one."""
@@ -533,8 +533,8 @@ class KernelStep:
             entry, new, input_shapes, apart = known
             if input_shapes and input_shapes != self.kernel.input_shapes(values):
                 continue
-            for i, shape, dtype in new:
-                values[i] = self.kernel.memory.empty(shape, dtype)
+            for i, make in new:
+                values[i] = make()
             status = entry.run(values)
             if status == OVERLAPS and apart is not None:
                 status = self._entered_apart(*apart, values)
@@ -622,7 +622,8 @@ class KernelStep:
         """Cache the fast call for arrays of this layout; some values were computed apart from their targets."""
         entry = self._entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
         if entry is not None:
-            new = [(i, values[i].shape, values[i].dtype) for i in self.plannable if i not in self.persistent]
+            maker = self.kernel.memory.maker
+            new = [(i, maker(values[i].shape, values[i].dtype)) for i in self.plannable if i not in self.persistent]
             beside = None
             if apart:
                 written = [i if i in apart else self.target_of.get(i, i) for i in self.kernel.writes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -42,6 +43,11 @@ class Memory(NamedTuple):
     empty: Callable[[Any, Any], Any]
     address: Callable[[Any], int]
     unallocated: Callable[[Any, Any], Any] = unallocated_array
+
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], Any]:
+        """A function that makes such an array."""
+        is_small = self.empty is empty_array and prod(shape) * dtype.itemsize < SMALL
+        return partial(np.empty if is_small else self.empty, shape, dtype)
 
     def shaped(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An array that is used for its shape alone: one element, broadcast."""

@@ -380,12 +380,12 @@ def part(x: Any, index: Any, what: str) -> Any:
     spec = spec_of(x)
     known = indices.known_slice(spec, index)
     if known is not None:
-        return known(x)
+        return known.op(x)
     template, arrays = indices.parse(index, as_variable(x).shape, what)
     if arrays:
         return OPS["gather"].make(index=template)(x, *arrays)
     tree = Slice.make(index=template)(x)
-    indices.remember_slice(spec, index, tree.op)
+    indices.remember_slice(spec, index, tree[0])
     return tree
 
 

@@ -106,6 +106,8 @@ class Jitted:
             known = ", ".join(self._signature.parameters)
             raise OperandError(f"jit of {self._name}: it has no parameter {unknown[0]!r} to be static; it has {known}")
         self._known: Cache = Cache("functions of jit", FUNCTIONS)
+        #: The same by the specs of positional arguments, where all are tensors.
+        self._known_of_tensors: Cache = Cache("functions of jit by tensors", FUNCTIONS)
 
     @property
     def functions(self) -> list[Function]:
@@ -122,6 +124,14 @@ class Jitted:
         OperandError
             If one of them is no array, number, string or None, and not static.
         """
+        specs: Any = None
+        if not kwargs and not self._static:
+            given = [x.tensor if isinstance(x, LazyValue) else x for x in args]
+            specs = tuple([x.spec if isinstance(x, Tensor) else None for x in given])
+            found = self._known_of_tensors.get(specs)
+            if found is not None:
+                function, rebuilt = found
+                return rebuilt(function(*given))
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arrays: list[tuple[str, Any]] = []
@@ -138,6 +148,8 @@ class Jitted:
                     "from call to call is an argument as np.float32(x), and part of the program as a Python number",
                     stacklevel=2,
                 )
+        if specs is not None and None not in specs:
+            self._known_of_tensors[specs] = found
         function, rebuilt = found
         return rebuilt(function(*[x for _, x in arrays]))
 

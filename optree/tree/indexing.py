@@ -88,16 +88,16 @@ def plain_key(index: Any) -> Any:
 
 
 def known_slice(spec: Any, index: Any) -> Any:
-    """The op that gives the part at an index that operands of this spec have had before; None if there is none."""
+    """The op_dict of the part at an index that operands of this spec have had before; None if there is none."""
     key = plain_key(index)
     return None if key is None else _slices.get((spec, key))
 
 
-def remember_slice(spec: Any, index: Any, op: Any) -> None:
-    """Cache the op that gives the part at an index of operands of this spec."""
+def remember_slice(spec: Any, index: Any, op_dict: Any) -> None:
+    """Cache the op_dict of the part at an index of operands of this spec."""
     key = plain_key(index)
     if key is not None:
-        _slices[spec, key] = op
+        _slices[spec, key] = op_dict
 
 
 def as_template(index: Any, shape: Shape, what: str) -> Template:

@@ -23,7 +23,7 @@ from optree.locks import Locked
 from optree.registry import f
 from optree.tree.indexing import is_everything
 from optree.tree.node import OpTreeNode
-from optree.tree.substitution import replace
+from optree.tree.substitution import replace, with_values
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import TensorType
@@ -149,7 +149,7 @@ class LazyValue:
         operations, attached, new, is_shared = 1, 0, 1, False
         since = counted = _counted[0]
         seen: set[int] = set()
-        _, *pending = tuple.__iter__(tree)
+        _, *pending = tree
         while pending:
             entry = pending.pop()
             kind = entry.__class__
@@ -165,7 +165,7 @@ class LazyValue:
                 if known is not None:
                     sources |= known.sources
                     operations += known.operations
-                    since = min(since, known.since)
+                    since = known.since if known.since < since else since
                 elif key not in seen:
                     seen.add(key)
                     operations += 1
@@ -174,7 +174,8 @@ class LazyValue:
                     pending += (left, right)
         _attached[0] += attached
         _counted[0] = counted = counted + new
-        operations = min(operations, counted - since)
+        if operations > counted - since:
+            operations = counted - since
         self.sources, self.operations, self.since, self._tree = sources, operations, since, tree
         entry = _Entry(self, _forget)
         entry.key = key = id(tree)
@@ -401,8 +402,8 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
             return
         trees: list[Any] = [each._tree for each in found]
         shared: list[Any] = []
-        is_read = False
-        if len(lazy_values) > 1:  # else it is alone: nothing is within it, and nothing reads it
+        is_read, is_alone = False, len(lazy_values) == 1  # then nothing is within it, and nothing reads it
+        if not is_alone:
             found, inside = _lazy_in(trees)
             trees = [each._tree for each in found]
             if len(lazy_values) > len(found):
@@ -414,6 +415,10 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
                 raise
             _set_aside(found, error)
         else:
+            if is_alone:
+                lazy_values.pop(id(trees[0]), None)
+                found[0]._hold(tensors[0])
+                return
             computed = _give(found, tensors)
             if is_read and lazy_values:
                 computed.update(zip(shared, tensors[len(found) :], strict=True))
@@ -488,7 +493,9 @@ def _substitute(computed: dict[Any, Tensor]) -> None:
     if not others:
         return
     before: list[Any] = [each._tree for each in others]
-    for each, old, new in zip(others, before, replace(before, computed), strict=True):
+    is_exact = all(tensor.spec.type is tree.spec.type for tree, tensor in computed.items())  # no size was open
+    after = with_values(before, computed) if is_exact else replace(before, computed)
+    for each, old, new in zip(others, before, after, strict=True):
         if new is not old:
             lazy_values.pop(id(old), None)
             each._defer(new)

@@ -43,6 +43,33 @@ def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
     return [made.get(id(root), root) for root in roots]
 
 
+def with_values(roots: Sequence[Any], values: Mapping[Any, Tensor]) -> list[Any]:
+    """The trees with some nodes replaced by tensors of their own types: nothing is inferred, and lines stay.
+
+    A tree without replaced nodes stays the same object.
+    """
+    made: dict[int, Any] = {id(old): new for old, new in values.items()}
+    pending = [root for root in roots if root.__class__ is OpTreeNode]
+    while pending:
+        entry = pending[-1]
+        key = id(entry)
+        if key in made:
+            pending.pop()
+            continue
+        op_dict, left, right = entry
+        count = len(pending)
+        pending += [x for x in (right, left) if x.__class__ is OpTreeNode and id(x) not in made]
+        if len(pending) > count:
+            continue
+        new_left, new_right = made.get(id(left), left), made.get(id(right), right)
+        if new_left is left and new_right is right:
+            made[key] = entry
+            continue
+        made[key] = node = tuple.__new__(OpTreeNode, (op_dict, new_left, new_right))
+        node.spec, node.origin = entry.spec, entry.origin
+    return [made.get(id(root), root) for root in roots]
+
+
 def has_inputs(entry: Any) -> bool:
     """Whether it is a node, or a view of a tensor."""
     return entry.__class__ is OpTreeNode or (isinstance(entry, Tensor) and entry.base is not None)

@@ -15,7 +15,7 @@ from optree.registry import APPLICATIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
-from optree.tree.types import Spec, TensorType, array_of, check_fits, check_name, is_huge
+from optree.tree.types import NUMBERS, Spec, TensorType, array_of, check_fits, check_name, is_huge
 from optree.tree.variable import Variable, as_operand, is_neon
 
 #: Maximum entries of the cache from kinds of array to specs.
@@ -88,11 +88,12 @@ class Tensor(Variable):
         base: Tensor | None = None,
         view: Any = None,
         origin: Origin | None = None,
+        spec: Spec | None = None,
     ) -> None:
         self.array = array
         self._backend = backend
         self.name, self.base, self.view_op = name if name is None else check_name(name), base, view
-        self.spec = _spec_of(array, backend)
+        self.spec = _spec_of(array, backend) if spec is None else spec
         self.origin = caller_origin() if origin is None else origin
         self.written, self.writer, self.runs = 0, None, None
         self.holder, self.is_shared = None, False
@@ -193,6 +194,13 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            return super().item()  # an error
+        with self.backend.active():
+            return self.array.item()
+
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
@@ -254,16 +262,23 @@ class Tensor(Variable):
 
     def _view(self, tree: Any) -> Tensor:
         """The view that a tree of one view op on this tensor describes."""
-        return self._viewed(tree.op)
+        op_dict, _, _ = tree
+        return self._viewed(op_dict, tree.origin)
 
-    def _viewed(self, op: Any) -> Tensor:
-        """The view that a view op gives, whose parameters are normalised for this tensor."""
-        return type(self)(self._backend, op.value(self.array), base=self, view=op)
+    def _viewed(self, op_dict: Any, origin: Origin | None = None) -> Tensor:
+        """The view of a view op's application to this tensor; made at an origin or at the caller's line."""
+        op = op_dict.op
+        return type(self)(self._backend, op.value(self.array), None, self, op, origin, op_dict.value_spec)
 
     @property
     def at(self) -> Tensor:
         """The tensor itself, so that ``x.at[1:, 0]`` works for tensors and trees."""
         return self
+
+    @property
+    def T(self) -> Any:
+        """A view with the axes in reverse order."""
+        return self._view(f.transpose(self))
 
     def transpose(self, *axes: Any) -> Tensor:
         """A view with the axes in the order given, or reversed.
@@ -311,13 +326,15 @@ class Tensor(Variable):
         if known is not None:
             return self._viewed(known)
         template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
-        return OPS["gather"].make(index=template)(self, *arrays) if arrays else self._part(index, template)
+        if arrays:
+            return OPS["gather"].make(index=template)(self, *arrays)
+        return self._viewed(self._part(index, template))
 
-    def _part(self, index: Any, template: indices.Template) -> Tensor:
-        """The view at an index without arrays, which is cached."""
-        found = self._view(OPS["slice"].make(index=template)(self))
-        indices.remember_slice(self.spec, index, found.view_op)
-        return found
+    def _part(self, index: Any, template: indices.Template) -> Any:
+        """The op_dict of the view at an index without arrays, which is cached."""
+        op_dict, _, _ = OPS["slice"].make(index=template)(self)
+        indices.remember_slice(self.spec, index, op_dict)
+        return op_dict
 
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
@@ -341,15 +358,17 @@ class Tensor(Variable):
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)
         else:
-            op = indices.known_slice(self.spec, index)
-            if op is None:
+            known = indices.known_slice(self.spec, index)
+            if known is None:
                 template, arrays = indices.parse(index, self.shape, f"index of {self.label}")
                 if arrays:
                     f.assign(self, OPS["scatter"].make(index=template)(self, self.rounded(value), *arrays)).execute()
                     return
-                op = self._part(index, template).view_op
-            if not (part and value.view_op == op):  # as t[2:5] += 1 ends
-                self._viewed(op)._assign_whole(value)
+                known = self._part(index, template)
+            if value.__class__ in NUMBERS:
+                self._backend.put(self, known, value)
+            elif not (part and value.view_op == known.op):  # as t[2:5] += 1 ends
+                self._viewed(known)._assign_whole(value)
 
     def _assign_whole(self, value: Any) -> None:
         """Run the assignment of an operand to all elements; cached applications take a fast path, without a node."""

@@ -25,17 +25,21 @@ nextafter not_equal pow remainder subtract
 
 
 def _unary(name: str) -> Callable[..., Any]:
+    theirs = getattr(np, name)
+
     def function(x: Array, /) -> Any:
-        return built(NUMPY_FUNCTIONS[getattr(np, name)](of(x, name).tree))
+        return built(NUMPY_FUNCTIONS[theirs](of(x, name).tree))
 
     return _named(function, name)
 
 
 def _binary(name: str) -> Callable[..., Any]:
+    theirs = getattr(np, name)
+
     def function(x1: Array, x2: Array, /) -> Any:
         if not isinstance(x1, Array):
             of(x2, name)  # one of the two may be a number
-        return built(NUMPY_FUNCTIONS[getattr(np, name)](operand(x1), operand(x2)))
+        return built(NUMPY_FUNCTIONS[theirs](operand(x1), operand(x2)))
 
     return _named(function, name)
 

@@ -361,6 +361,16 @@ def test_an_error_names_the_line_that_wrote_a_value_and_not_the_one_that_ran_it(
         doubled + xp.ones(3)
 
 
+def test_an_error_names_its_own_line_when_another_value_within_has_run(xp):
+    doubled = xp.asarray([[1.0, 2.0], [2.0, 4.0]]) * 2
+    inverse = xp.linalg.inv(doubled)
+    written = test_an_error_names_its_own_line_when_another_value_within_has_run.__code__.co_firstlineno + 2
+    assert float(doubled[0, 0]) == 2.0 and inverse.is_lazy
+    with pytest.raises(np.linalg.LinAlgError) as caught:
+        inverse.tolist()
+    assert f"test_lazy.py:{written}" in "".join(caught.value.__notes__)
+
+
 def test_threads_may_have_arrays_of_their_own_and_share_some(xp):
     shared = xp.asarray(np.arange(8.0)) * 2
 
