@@ -27,7 +27,7 @@ from optree.compile.fusion import Axes, Kernel
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
-from optree.compile.shapes import Sizes
+from optree.compile.shapes import ONE, Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.ops.traits import ViewOperator
@@ -437,8 +437,8 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, functions that make the arrays that it is given anew, the kernel's `input_shapes` but for those of its
-#: targets alone, whose layouts the call checks; and None, or the fast call where that one would overwrite what it
+#: A fast call, functions that make the arrays that it is given anew, the kernel's `input_shapes` if they do not follow
+#: from the layouts that the call checks; and None, or the fast call where that one would overwrite what it
 #: reads, and the values that are then computed in new arrays of these shapes and dtypes, and copied to their targets.
 _Entry = tuple[FastCall, list[Any], Any, tuple[FastCall, list[Any]] | None]
 
@@ -481,8 +481,11 @@ class KernelStep:
         self._calls = calls
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
-        #: Whether it uses the shape alone of arrays that are not its targets, whose layouts its fast calls check.
-        self._uses_shapes = not set(self.target_of.values()) >= set(kernel.shape_inputs)
+        dims = kernel.sizes.dims
+        checked = {ONE}.union(*(dims[i] or () for i in (*kernel.reads, *self.target_of.values())))
+        wanted = [dims[i] for i in kernel.shape_inputs]
+        #: Whether it uses sizes that do not follow from those of the arrays whose layouts its fast calls check.
+        self._uses_shapes = any(each is None or not checked.issuperset(each) for each in wanted)
         self.plannable = [i for i in kernel.writes if i not in self.target_of]
         self.persistent: set[int] = set()
         self.dead: Sequence[int] = ()

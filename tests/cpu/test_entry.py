@@ -273,6 +273,19 @@ def test_sizes_of_what_is_only_broadcast_to(be):
         assert f(np.zeros(shape, np.float32)).get().tolist() == np.full(shape, 6.0).tolist()
 
 
+def test_sizes_that_follow_from_the_arrays_that_are_checked_are_not_asked_for(be):
+    """Fills of one plan, whose sizes are those of their targets; and sums, whose count of terms is not theirs."""
+    for shape in ((4, 3), (4, 5), (2, 3), (4, 3)):
+        x, z = be.ones(shape), be.zeros(shape)
+        fill, mean = np.full_like(x, 2), np.sum(np.full_like(x, 2), axis=1)
+        total = be.zeros(shape[:1])
+        for _ in range(3):
+            z[:], total[:] = fill, mean
+        assert z.get().tolist() == np.full(shape, 2.0).tolist()
+        assert total.get().tolist() == [2.0 * shape[1]] * shape[0]
+        assert "input_shapes" not in calls_of(lambda: z.__setitem__(slice(None), fill))  # noqa: B023
+
+
 def test_several_threads(be):
     """One plan, arrays and numbers of each thread's own."""
 

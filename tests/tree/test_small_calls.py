@@ -63,6 +63,7 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "np.diagonal(m)": (lambda be, a, o, m: lambda: np.diagonal(m), 54),
     "m[:] = m @ m": (lambda be, a, o, m: assigned(m, slice(None), lambda: m @ m), 14),
     "a kept np.trace(m)": (lambda be, a, o, m: kept(be, np.trace(m)), 10),
+    "a kept np.ones_like(m)": (lambda be, a, o, m: kept(be, np.ones_like(m)), 10),
     "a kept np.take(m, rows, 0)": (lambda be, a, o, m: kept(be, np.take(m, [1, 0], axis=0)), 25),
     "a kept np.delete(m, 1, 1)": (lambda be, a, o, m: kept(be, np.delete(m, 1, axis=1)), 26),
     "a kept np.insert(m, 1, 0, 0)": (lambda be, a, o, m: kept(be, np.insert(m, 1, 0, axis=0)), 30),
