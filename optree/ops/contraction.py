@@ -13,7 +13,7 @@ from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
 from optree.ops.op import Op
-from optree.ops.traits import BinaryOperator, no_props
+from optree.ops.traits import BinaryOperator, CompositeOperator, no_props
 from optree.registry import OPS, f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, is_neon, variable_of
@@ -300,7 +300,7 @@ def _in_order(x: Variable, axes: Sequence[int]) -> Variable:
     return x if order == tuple(range(x.ndim)) else f.transpose(x, order)
 
 
-class Outer(BinaryOperator):
+class Outer(CompositeOperator, BinaryOperator):
     """The outer product of x and y, both flattened."""
 
     name = "outer"
@@ -321,6 +321,13 @@ class Outer(BinaryOperator):
         row = y if type(y) in NUMBERS else f.expand_dims(_flat(y, batched[1]), -2)
         found = column * row
         return found if found.ndim == 3 else f.expand_dims(found, 1)  # of a number and a batch
+
+    def decompose(self, *inputs: Variable) -> Any:
+        x, y = inputs
+        column = x if type(x) in NUMBERS else f.reshape(x, (-1, 1))
+        row = y if type(y) in NUMBERS else f.reshape(y, (1, -1))
+        found = column * row
+        return found if found.ndim == 2 else f.reshape(found, (1, 1))  # of two numbers
 
     @portable
     def fill(self, out: Any, *arrays: Any) -> None:

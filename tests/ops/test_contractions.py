@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.compiling import needs_compiler
 
-from backends import gen_backend
+from backends import gen_backend, source
 from optree.autodiff.api import grad
 from optree.dtypes import finfo
 from optree.errors import AxisError, BackendError, DTypeError, OperandError, ShapeError
@@ -305,3 +306,14 @@ def test_products_of_float16_are_quicker_than_numpys_own(product: Any) -> None:
     array = x.get()
     ours = min(timeit(lambda: product(x).asnumpyarray(), number=1) for _ in range(3))
     assert ours < timeit(lambda: array @ array, number=1) / 3
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float16", "float32"])
+def test_an_outer_product_fuses_with_its_use(dtype: str) -> None:
+    be = gen_backend("cpu", jit=True)
+    x, y = np.arange(3).astype(dtype), np.ones((2, 2), dtype)
+    tree = np.outer(be.array(x, dtype), be.array(y, dtype)) + 1
+    assert len(source(tree)) == 1
+    (found,) = be.evaluate([tree])
+    np.testing.assert_array_equal(found.get(), np.outer(x, y) + 1)
