@@ -140,6 +140,7 @@ CALLS: dict[str, Line] = {
     # NumPy's quick sort is quicker; the order of ties is not that of the stable one.
     "argsort(x, axis=1, stable)": lambda x: np.argsort(x, axis=1, kind="stable"),
     "partition(x, 512, axis=1)": lambda x: np.sum(np.partition(x, 512, axis=1), axis=1),
+    "argpartition(x, 512, axis=1)": lambda x: np.argpartition(x, 512, axis=1),
     "quantile(x, 0.3, axis=1)": lambda x: np.quantile(x, 0.3, axis=1),
     "nanquantile(x, 0.3, axis=1)": lambda x: np.nanquantile(x, 0.3, axis=1),
     "percentile(x, 30, axis=1)": lambda x: np.percentile(x, 30, axis=1),

@@ -535,17 +535,15 @@ def _top(x: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(indices, order, -1).reshape(*x.shape[:-1], k)
 
 
-class Partition(OrderOperator):
-    """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
+class PartitionOperator(OneAxisOperator):
+    """Base of the partition along an axis around the kth smallest, a number or several, and of its indices."""
 
-    The kth is where it is in order, none before it is larger, and none after it is smaller.
-    """
-
-    name = "partition"
     __props__: ClassVar[tuple[str, ...] | None] = ("kth", "axis")
+    axis: Any = -1
     kth: Any = 0
     numpy_names = ()
-    examples = (  # of which there is one order
+    random_props: ClassVar[Any] = None
+    examples: ClassVar[tuple[Any, ...]] = (  # of which there is one order
         (((3, 4),), {"kth": (1, 2)}),
         (((3, 4),), {"kth": (0, -1), "axis": 0}),
         (((2, 3, 2),), {"kth": 1, "axis": 1}),
@@ -554,24 +552,33 @@ class Partition(OrderOperator):
         (((2, 0),), {"kth": 0, "axis": 0}),
     )
 
-    @staticmethod
-    def random_props(choose: Any, x: Variable) -> dict[str, Any]:
-        """All places, as the order of others is the library's."""
-        chosen = one_axis(choose, x)
-        return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
-
     @classmethod
     def function(cls, x: Any, kth: Any, axis: Any = -1) -> Any:  # type: ignore[override]
-        return cls.make(kth=kth, axis=axis)(variable_of(x, "partition"))
+        return cls.make(kth=kth, axis=axis)(variable_of(x, str(cls.name)))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        places = tuple(integer_of(k, "partition: kth") for k in np.atleast_1d(self.kth).tolist())
-        return self.make(kth=places, axis=normalise_axis(self.axis, types[0].ndim, "partition"))
+        places = tuple(integer_of(k, f"{self.name}: kth") for k in np.atleast_1d(self.kth).tolist())
+        return self.make(kth=places, axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         size = shapes[0][self.axis]
         _check_places(self.kth, size)
         return shapes[0]
+
+
+class Partition(PartitionOperator, OrderOperator):
+    """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
+
+    The kth is where it is in order, none before it is larger, and none after it is smaller.
+    """
+
+    name = "partition"
+
+    @staticmethod
+    def random_props(choose: Any, x: Variable) -> dict[str, Any]:
+        """All places, as the order of others is the library's."""
+        chosen = one_axis(choose, x)
+        return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
 
     def put_in_order(self, x: np.ndarray) -> None:
         kind, places = _kind_for(x, self.axis), np.asarray(self.kth, np.intp)
@@ -589,16 +596,25 @@ class Partition(OrderOperator):
         return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(in_order, x, f.argsort(x, self.axis))]
 
 
-@function()
-def argpartition(x: Any, kth: Any, axis: Any = -1) -> Any:
-    """The indices that `partition` the operand."""
-    return f.argsort(_checked(x, kth, axis, "argpartition"), axis)
+class ArgPartition(PartitionOperator, IntegerOperator):
+    """The indices that `partition` the operand along an axis; of equal elements in any order."""
 
+    name = "argpartition"
+    examples = (  # of different elements
+        (([[3, 1, 2, 0], [7, 9, 6, 8], [5, 6, 4, 7]],), {"kth": (1, 2)}),
+        (([[3, 1, 2], [0, 9, 6], [5, 6, 4]],), {"kth": (0, -1), "axis": 0}),
+        (([[[3], [1]], [[0], [2]]],), {"kth": 1, "axis": 1}),
+        (([3, 1, 2],), {"kth": 1}),
+        (((2, 0),), {"kth": 0, "axis": 0}),
+    )
 
-def _checked(x: Any, kth: Any, axis: Any, what: str) -> Variable:
-    x = variable_of(x, what)
-    _check_places(kth, x.size if axis is None else x.shape[normalise_axis(axis, x.ndim, what)], f"{what}: ")
-    return x
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        if not isinstance(x, np.ndarray) or _kind_for(x, self.axis) is not None:
+            return np.argsort(x, axis=self.axis, kind="stable")  # CuPy's partition sorts, too
+        keys = _keys_of(x) if x.dtype == np.float16 else x
+        return np.argpartition(keys, np.asarray(self.kth, np.intp), axis=self.axis)
 
 
 def _check_places(kth: Any, size: int | None, what: str = "") -> None:
@@ -615,7 +631,7 @@ def _numpy_partition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
 
 @numpy_function(np.argpartition)
 def _numpy_argpartition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
-    return argpartition(a, kth, axis)
+    return f.argpartition(a, kth, axis)
 
 
 # Functions whose size depends on values: at most `size` results, then a fill value

@@ -35,6 +35,9 @@ SLICES = 4096
 
 _slices = Cache("slices by index", SLICES)
 
+#: The classes of the entries of basic indices.
+_BASIC = (int, slice, type(None), type(Ellipsis))
+
 
 def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     """A NumPy-style index of an operand of this shape, as a template and the integer arrays in it.
@@ -113,10 +116,12 @@ def as_template(index: Any, shape: Shape, what: str) -> Template:
 
 
 def as_array(entry: Any, what: str) -> Any:
-    """A list or tuple of indices converted to an array; all else unchanged.
+    """A list or tuple of indices converted to an array, and an array of `optree.xp` to its operand; all else unchanged.
 
     It raises OperandError if its rows are not equally long, the index is a single bool, or it is masked.
     """
+    if entry.__class__ not in _BASIC and hasattr(entry, "__optree__") and entry.ndim:
+        return entry.get() if entry.dtype.kind == "b" else entry.__optree__()
     check_unmasked(entry, what)
     if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
         try:

@@ -469,9 +469,6 @@ ORDERING = {
         Case(((3, 5),), lambda x: f.topk(x, 2)[0], lambda x: np.sort(x)[:, :-3:-1]),
         Case(((3, 5),), lambda x: f.topk(x, 3, axis=0)[1], lambda x: np.argsort(-x.astype(float), 0, kind="stable")),
     ],
-    "argpartition": [
-        Case(((3, 4),), lambda x: f.argpartition(x, (0, 2), 0), lambda x: np.argsort(x, 0, kind="stable"))
-    ],
     "flatnonzero": [Case(((3, 4),), lambda x: f.flatnonzero(x > 0, 7, -1), lambda x: _places(x > 0, 7, -1)[0])],
     "nonzero": [
         Case(((3, 4),), lambda x: f.nonzero(x > 0, 3)[0], lambda x: np.nonzero(x > 0)[0][:3]),

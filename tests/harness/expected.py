@@ -343,6 +343,7 @@ MEANINGS: dict[str, Meaning] = {
     "recurrence": _recurrence,
     "sort": _sort,
     "partition": lambda x, kth, axis: np.partition(x, np.array(kth, int), axis),
+    "argpartition": lambda x, kth, axis: np.argpartition(x, np.array(kth, int), axis),
     "searchsorted": _searchsorted,
     "isin": lambda x, y: (x[..., None] == np.ravel(y)).any(axis=-1),
     "count_in_bins": _count_in_bins,

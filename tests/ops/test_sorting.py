@@ -95,3 +95,19 @@ def test_members_are_found_among_few_and_many_as_numpy_finds_them(dtype: str, co
         members = _with_ties(among, (2 * count,))[::2]
         found = np.isin(be.array(x, dtype), be.array(members, among))
         np.testing.assert_array_equal(found.asnumpyarray(), np.isin(x, members), f"{dtype} among {among}")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
+def test_indices_of_a_partition_are_not_sorted(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    be = gen_backend("cpu", jit=False)
+    values = np.random.default_rng(0).permutation(6 * 500).reshape(6, 500).astype(dtype)
+    x = be.array(values, dtype=dtype)
+    for sorting in ("sort", "argsort"):
+        monkeypatch.setattr(np, sorting, None)
+    found = np.argpartition(x, (7, -3), axis=1).get()
+    monkeypatch.undo()
+    picked = np.take_along_axis(values, found, axis=1)
+    in_order = np.sort(values, axis=1)
+    assert found.dtype == np.int64 and (np.sort(found, axis=1) == np.arange(500)).all()
+    assert (picked[:, [7, -3]] == in_order[:, [7, -3]]).all()
+    assert (picked[:, :7].max(axis=1) <= picked[:, 7]).all() and (picked[:, -2:].min(axis=1) >= picked[:, -3]).all()

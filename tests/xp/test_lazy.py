@@ -491,3 +491,16 @@ def test_what_two_values_have_in_common_is_computed_once(xp):
     np.testing.assert_array_equal(product.get(), expected @ np.asarray(x))
     np.testing.assert_array_equal(total.get(), expected.sum(0))
     assert len(calls) == 1
+
+
+def test_arrays_are_indices_of_tensors_and_trees(xp):
+    be = xp.asarray([0.0]).device
+    table = be.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], name="table")
+    rows, mask = xp.asarray(np.array([2, 0])), xp.asarray(np.array([True, False, True]))
+    assert table[rows].get().tolist() == (table * 1).at[rows].get().tolist() == [[5.0, 6.0], [1.0, 2.0]]
+    assert be.gather(table, (rows, 1)).get().tolist() == [6.0, 2.0]
+    assert table[mask].get().tolist() == [[1.0, 2.0], [5.0, 6.0]]
+    assert be.scatter_add(be.zeros(3), rows, xp.asarray([1.0, 2.0])).get().tolist() == [2.0, 0.0, 1.0]
+    table[rows] = 0.0
+    assert table.get().tolist() == [[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
+    assert table[xp.asarray(np.array(1))].get().tolist() == [3.0, 4.0]
