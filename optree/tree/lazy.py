@@ -402,7 +402,8 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
             return
         trees: list[Any] = [each._tree for each in found]
         shared: list[Any] = []
-        is_read, is_alone = False, len(lazy_values) == 1  # then nothing is within it, and nothing reads it
+        is_read = False
+        is_alone = len(lazy_values) == len(found) == 1  # nothing is within it, and nothing reads it
         if not is_alone:
             found, inside = _lazy_in(trees)
             trees = [each._tree for each in found]

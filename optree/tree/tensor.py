@@ -194,13 +194,6 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        if self.size != 1:
-            return super().item()  # an error
-        with self.backend.active():
-            return self.array.item()
-
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")

@@ -70,7 +70,7 @@ LINES: dict[str, tuple[Callable[..., Callable[[], Any]], int]] = {
     "a kept np.append(m, a)": (lambda be, a, o, m: kept(be, np.append(m, a)), 26),
     "xp: x + 1": (lambda be, a, o, m: lazily(be, lambda xp, x: x + 1), 7),
     "xp: (x + 1).tensor": (lambda be, a, o, m: lazily(be, lambda xp, x: (x + 1).tensor), 25),
-    "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 49),
+    "xp: float(xp.sum(x))": (lambda be, a, o, m: lazily(be, lambda xp, x: float(xp.sum(x))), 48),
     "xp: x[:] = x * 0.5": (lambda be, a, o, m: lazily(be, lambda xp, x: x.__setitem__(slice(None), x * 0.5)), 32),
 }
 

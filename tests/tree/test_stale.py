@@ -82,6 +82,7 @@ def test_the_first_loop_that_anyone_writes_is_told(be):
 
 WRITES = {
     "assigned": lambda be, x: x.__setitem__(slice(None), 5.0),
+    "an element": lambda be, x: x.__setitem__(0, 5.0),
     "a part": lambda be, x: x[1:].fill(5.0),
     "a view of a view": lambda be, x: x.reshape(2, 2).T[0].fill(5.0),
     "in place": lambda be, x: x.__imul__(2),
