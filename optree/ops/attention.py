@@ -24,7 +24,7 @@ from optree.ops.batching import aligned, outputs_of, spread_all
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f
-from optree.tree.gradient_types import is_disconnected, sum_to
+from optree.tree.gradient_types import is_disconnected, or_zeros, sum_to
 from optree.tree.types import Shape, TensorType, broadcast, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
 
@@ -297,7 +297,7 @@ class Attention(AttentionOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         query, key, value, *mask = inputs
         out, sums = self.make_node(*inputs).outputs
-        delta, by_sums = (_or_zero(g, x) for g, x in zip(output_gradients, (out, sums), strict=True))
+        delta, by_sums = (or_zeros(g, x) for g, x in zip(output_gradients, (out, sums), strict=True))
         along = f.sum(in_dtype(delta * out, sums.dtype), axis=-1, keepdims=True)
         along = along if is_disconnected(output_gradients[1]) else along - by_sums
         derivative = AttentionGradient.make(causal=self.causal, scale=self.scale)
@@ -369,7 +369,7 @@ class AttentionGradient(AttentionOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         query, key, value, delta, along, sums, *mask = inputs
-        dq, dk, dv = (_or_zero(g, x) for g, x in zip(output_gradients, inputs[:3], strict=True))
+        dq, dk, dv = (or_zeros(g, x) for g, x in zip(output_gradients, inputs[:3], strict=True))
         scale = self.factor(query)
         weights = self._weights(query, key, sums, mask)
         products = f.matmul(delta, _turned(value)) - along
@@ -408,11 +408,6 @@ class AttentionGradient(AttentionOperator):
             rows, columns = rows_and_columns(scores)
             scores = f.where(rows >= columns, scores, -np.inf)
         return f.exp(scores - sums)
-
-
-def _or_zero(gradient: Any, x: Variable) -> Variable:
-    """A gradient, or zeros of the operand's shape where there is none."""
-    return f.fill_like(x, 0.0) if is_disconnected(gradient) else gradient
 
 
 def _turned(x: Variable) -> Variable:

@@ -17,6 +17,7 @@ from optree.ops.traits import FirstDtypeOperator, MorphOperator
 from optree.ops.windows import (
     Sliding,
     WindowOperator,
+    arranged,
     elements,
     layout_of,
     padding_of,
@@ -206,8 +207,7 @@ class Fold(ColumnsOperator, MorphOperator):
         if rows is not None and rows % prod(self.window):
             raise ShapeError(f"{rows} rows are no multiple of the {prod(self.window)} elements of a window")
         channels = None if rows is None else rows // prod(self.window)
-        sizes = {"N": n, "C": channels, **dict(zip(spatial_of(self.layout), self.size, strict=True))}
-        images = tuple(sizes[letter] for letter in self.layout)
+        images = arranged((n, channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
         self.check_columns(columns, images)
         return images
 

@@ -25,7 +25,7 @@ from optree.ops.op import Op
 from optree.ops.traits import FloatOperator, UnaryOperator
 from optree.records import NamedTuple
 from optree.registry import f
-from optree.tree.gradient_types import is_disconnected
+from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
 from optree.tree.variable import Variable, is_neon, variable_of
 
@@ -276,8 +276,7 @@ class QR(Factorisation):
                 "have no derivative; mode='reduced' leaves them out"
             )
         q, r = self(x)
-        of_q = f.fill_like(q, 0.0) if is_disconnected(of_q) else of_q
-        of_r = f.fill_like(r, 0.0) if is_disconnected(of_r) else of_r
+        of_q, of_r = or_zeros(of_q, q), or_zeros(of_r, r)
         if m is None or m >= n:
             return [_grad_of_qr(q, r, of_q, of_r)]
         # More columns than rows: r is a triangle, for the first columns, and a rectangle beside it.

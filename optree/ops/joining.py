@@ -13,7 +13,7 @@ from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
-from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
+from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, with_leading_axes
 from optree.ops.traits import (
     AssociativeOperator,
     Choose,
@@ -451,7 +451,7 @@ def vstack(operands: Any) -> Any:
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return f.expand_dims(operands, 1) if ndim < 1 else stack(operands) if ndim == 1 else f.concatenate(operands, 0)
-    return f.concatenate([_at_least_2d(x) for x in _listed(operands, "vstack")], 0)
+    return f.concatenate([f.atleast_2d(x) for x in _listed(operands, "vstack")], 0)
 
 
 @function(numpy=np.hstack)
@@ -460,8 +460,8 @@ def hstack(operands: Any) -> Any:
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return stack(operands) if ndim < 1 else f.concatenate(operands, 0 if ndim == 1 else 1)
-    listed = [_at_least(x, 1) for x in _listed(operands, "hstack")]
-    return f.concatenate(listed, 0 if as_variable(listed[0]).ndim < 2 else 1)
+    listed = [f.atleast_1d(x) for x in _listed(operands, "hstack")]
+    return f.concatenate(listed, 0 if listed[0].ndim < 2 else 1)
 
 
 @function(numpy=np.dstack)
@@ -472,7 +472,7 @@ def dstack(operands: Any) -> Any:
         if x.ndim < 3:
             return f.expand_dims(f.transpose(x), tuple(range(3 - x.ndim)))
         return f.moveaxis(x, 0, 2) if x.ndim == 3 else f.concatenate(x, 2)
-    return f.concatenate([_at_least_3d(x) for x in _listed(operands, "dstack")], 2)
+    return f.concatenate([f.atleast_3d(x) for x in _listed(operands, "dstack")], 2)
 
 
 @function(numpy=np.column_stack)
@@ -482,7 +482,7 @@ def column_stack(operands: Any) -> Any:
         x = variable_of(operands, "column_stack")
         return f.expand_dims(x, 0) if x.ndim == 1 else f.transpose(x) if x.ndim == 2 else f.concatenate(x, 1)
     listed = _listed(operands, "column_stack")
-    return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(_at_least_2d(x)) for x in listed], 1)
+    return f.concatenate([x if as_variable(x).ndim > 1 else f.transpose(f.atleast_2d(x)) for x in listed], 1)
 
 
 @function(numpy=np.block)
@@ -495,7 +495,7 @@ def block(arrays: Any) -> Any:
         depth, inner = depth + 1, inner[0]
     blocks = _blocks(arrays, depth)
     ndim = max(depth, *(x.ndim for _, x in blocks))
-    rows = [(place, _at_least(x, ndim)) for place, x in blocks]
+    rows = [(place, with_leading_axes(x, ndim)) for place, x in blocks]
     for axis in range(ndim - 1, ndim - 1 - depth, -1):
         groups: dict[tuple[int, ...], list[Any]] = {}
         for place, x in rows:
@@ -526,21 +526,6 @@ def append(x: Any, values: Any, axis: int | None = None) -> Any:
     return f.concatenate([in_dtype(operand, dtype) for operand in operands], axis)
 
 
-def _at_least(x: Any, ndim: int) -> Any:
-    missing = ndim - as_variable(x).ndim
-    return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
-
-
-def _at_least_2d(x: Any) -> Any:
-    return _at_least(x, 2)
-
-
-def _at_least_3d(x: Any) -> Any:
-    """As ``np.atleast_3d``: a matrix gets a trailing axis, a vector one on either side."""
-    x = _at_least_2d(x)
-    return f.expand_dims(x, 2) if as_variable(x).ndim == 2 else x
-
-
 @function(numpy=np.tile)
 def tile(x: Any, reps: Any) -> Any:
     """The operand tiled `reps` times along each axis; further axes are new leading ones."""
@@ -548,7 +533,7 @@ def tile(x: Any, reps: Any) -> Any:
     counts = sizes_of(reps, "tile")
     if min(counts, default=0) < 0:
         raise ShapeError(f"tile: reps are 0 or more, not {counts}")
-    x = f.expand_dims(x, tuple(range(len(counts) - x.ndim))) if len(counts) > x.ndim else x
+    x = with_leading_axes(x, len(counts))
     counts = (1,) * (x.ndim - len(counts)) + counts
     many = [i for i, count in enumerate(counts) if count != 1]
     if not many:

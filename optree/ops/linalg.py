@@ -33,7 +33,7 @@ from optree.ops.factorisation import (
     wide,
 )
 from optree.ops.op import Op
-from optree.ops.shape import sizes_for_reshape
+from optree.ops.shape import sizes_for_reshape, with_leading_axes
 from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
@@ -53,6 +53,7 @@ class Solve(LapackOperator, BinaryOperator):
     """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
 
     name = "solve"
+    numpy_names = (np.linalg.solve,)
     operands = ("a", "b")
     work = 2 / 3
 
@@ -252,6 +253,16 @@ def _less_from_identity(x: Variable) -> Variable:
     return in_dtype(on_diagonal(x), x.dtype) - x
 
 
+def _square(x: Any, what: str) -> Variable:
+    """An operand of square matrices; ShapeError if it is none."""
+    x = variable_of(x, what)
+    try:
+        check_matrices(x.shape, square=True)
+    except ShapeError as error:
+        raise ShapeError(f"{what}: {describe(x)}: {error}") from None
+    return x
+
+
 def _tolerance(what: str, given: Any) -> float | None:
     if given is None or isinstance(given, int | float | np.generic):
         return None if given is None else float(given)
@@ -322,11 +333,7 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Any, n: int) -> Any:
     """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
-    x, n = variable_of(x, "matrix_power"), integer_of(n, "matrix_power: n")
-    try:
-        check_matrices(x.shape, square=True)
-    except ShapeError as error:
-        raise ShapeError(f"matrix_power: {describe(x)}: {error}") from None
+    x, n = _square(x, "matrix_power"), integer_of(n, "matrix_power: n")
     if n == 0:
         return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
     power, left, found = f.inv(x) if n < 0 else x, abs(n), None
@@ -383,7 +390,7 @@ def kron(x: Any, y: Any) -> Any:
     dtype = promote(x.dtype, y.dtype)
     x, y = (in_dtype(given, dtype) for given in (x, y))  # first: integers have no derivative
     ndim = max(x.ndim, y.ndim)
-    x, y = (f.expand_dims(given, tuple(range(ndim - given.ndim))) if given.ndim < ndim else given for given in (x, y))
+    x, y = (with_leading_axes(given, ndim) for given in (x, y))
     if not ndim:
         return x * y
     sizes = [None if None in pair else pair[0] * pair[1] for pair in zip(x.shape, y.shape, strict=True)]
@@ -481,11 +488,7 @@ def cond(x: Any, p: Any = None) -> Any:
         largest, smallest = f.slice(values, (Ellipsis, 0)), f.slice(values, (Ellipsis, -1))
         ratio = smallest / largest if p == -2 else largest / smallest
         return f.where(f.eq(largest, 0), np.inf, ratio)  # NumPy's answer for zero matrices
-    try:
-        check_matrices(x.shape, square=True)
-    except ShapeError as error:
-        raise ShapeError(f"cond: {describe(x)}: {error}") from None
-    inverse = f.inv(x)
+    inverse = f.inv(_square(x, "cond"))
     return matrix_norm(in_dtype(x, inverse.dtype), ord=p) * matrix_norm(inverse, ord=p)
 
 
@@ -554,10 +557,6 @@ def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
-def _solve(a: Any, b: Any) -> Any:
-    return f.solve(a, b)
-
-
 def _diagonal(x: Any, offset: int = 0) -> Any:
     return f.diagonal(x, offset, -2, -1)
 
@@ -568,7 +567,6 @@ def _trace(x: Any, offset: int = 0) -> Any:
 
 NUMPY_FUNCTIONS.update(
     {
-        np.linalg.solve: _solve,
         np.linalg.norm: norm,
         np.linalg.vector_norm: vector_norm,
         np.linalg.matrix_norm: matrix_norm,

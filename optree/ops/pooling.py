@@ -22,9 +22,8 @@ from optree.ops.windows import (
     layout_of,
     order_of,
     padding_of,
-    paddings,
     per_axis,
-    sliding,
+    slidings,
     spatial_of,
     window_counts,
 )
@@ -90,8 +89,8 @@ class PoolOperator(WindowOperator):
 
     def slidings(self, shape: Sequence[int]) -> list[Sliding]:
         """The windows along each pooled axis of an operand of this shape."""
-        each = zip(self.axes, self.window, self.stride, paddings(self.padding, len(self.axes)), strict=True)
-        return [sliding(shape[axis], window, stride, 1, padding, self.ceil) for axis, window, stride, padding in each]
+        sizes = [shape[axis] for axis in self.axes]
+        return slidings(sizes, self.window, self.stride, (1,) * len(sizes), self.padding, self.ceil)
 
     def pooled_shape(self, shape: Shape) -> Shape:
         """The shape of one number for each window; ShapeError if a window is larger than its padded axis."""

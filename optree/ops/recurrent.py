@@ -14,7 +14,7 @@ from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f, function
-from optree.tree.gradient_types import is_disconnected
+from optree.tree.gradient_types import or_zeros
 from optree.tree.types import Shape, TensorType, integer_of, may_equal
 from optree.tree.variable import Variable, as_variable, variable_of
 
@@ -197,8 +197,7 @@ class Parts(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         like = self(*inputs)[0]
-        parts = [f.fill_like(like, 0.0) if is_disconnected(x) else x for x in output_gradients]
-        return [f.concatenate(parts, axis=-1)]
+        return [f.concatenate([or_zeros(x, like) for x in output_gradients], axis=-1)]
 
 
 class _Given:

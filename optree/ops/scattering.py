@@ -29,7 +29,7 @@ from optree.ops.indexing import (
     taken_whole,
 )
 from optree.ops.op import Op
-from optree.ops.shape import Unslice, aligned_value, broadcasts_to
+from optree.ops.shape import Unslice, aligned_value, broadcasts_to, with_leading_axes
 from optree.ops.traits import FirstDtypeOperator, LogicalOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
@@ -312,17 +312,12 @@ class Scatter(TemplateOperator):
         if arrays:
             picked = f.where(IsLast.make(index=self.index)(x, *arrays), picked, 0)
         lost = Scatter.make(index=self.index)(delta, 0, *arrays)
-        return [lost, _without_lead(picked, value)] + [None] * len(arrays)
+        # The value's extra leading axes of size 1.
+        return [lost, with_leading_axes(picked, value.ndim)] + [None] * len(arrays)
 
 
 def _elements(shape: Shape) -> str:
     return f"the shape {shape}" if None in shape else f"{math.prod(shape)} elements {shape}"  # type: ignore[arg-type]
-
-
-def _without_lead(delta: Any, value: Any) -> Any:
-    """The delta with the value's extra leading axes of size 1."""
-    extra = value.ndim - delta.ndim
-    return f.expand_dims(delta, tuple(range(extra))) if extra > 0 else delta
 
 
 class IsLast(TemplateOperator, LogicalOperator):

@@ -41,6 +41,12 @@ def sizes_for_reshape(sizes: Sequence[int | None], x: Variable, what: str) -> tu
     return tuple(-1 if n is None else n for n in sizes)
 
 
+def with_leading_axes(x: Any, ndim: int) -> Any:
+    """An operand with axes of size 1 in front, where it has fewer than `ndim`."""
+    missing = ndim - as_variable(x).ndim
+    return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
+
+
 def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
     """The slice ``start:stop`` along one axis."""
     return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))

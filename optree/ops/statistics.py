@@ -537,9 +537,9 @@ def cov(
 
     `fweights` are frequencies of the observations, `aweights` their relative weights.
     """
-    rows = _observations(x, rowvar, "cov")
+    rows = _observations(x, rowvar)
     if y is not None:
-        rows = f.concatenate([rows, _observations(y, rowvar, "cov")], 0)
+        rows = f.concatenate([rows, _observations(y, rowvar)], 0)
     freedom = ddof if ddof is not None else 0 if bias else 1
     weights, weighted = None, None
     if fweights is not None:
@@ -561,11 +561,11 @@ def cov(
     return f.squeeze(found, tuple(i for i in range(2) if found.shape[i] == 1))
 
 
-def _observations(x: Any, rowvar: bool, what: str) -> Variable:
+def _observations(x: Any, rowvar: bool) -> Variable:
     """A matrix with a row for each variable, in float64 at least, as NumPy's."""
-    x = variable_of(x, what)
+    x = variable_of(x, "cov")
     if x.ndim > 2:
-        raise ShapeError(f"{what}: {describe(x)} has more than two dimensions")
+        raise ShapeError(f"cov: {describe(x)} has more than two dimensions")
     x = in_dtype(x, promote(x.dtype, np.dtype("float64")))
     if x.ndim < 2:
         return f.reshape(x, (1, -1))

@@ -154,11 +154,16 @@ def paddings(padding: Padding, count: int) -> Sequence[Any]:
 
 
 def slidings(
-    sizes: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Padding
+    sizes: Sequence[int],
+    window: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Padding,
+    ceil: bool = False,
 ) -> list[Sliding]:
-    """Windows along each of some axes."""
+    """Windows along each of some axes, as `sliding`."""
     each = zip(sizes, window, stride, dilation, paddings(padding, len(window)), strict=True)
-    return [sliding(*known) for known in each]
+    return [sliding(*known, ceil) for known in each]
 
 
 def window_counts(
@@ -199,9 +204,7 @@ def layout_of(given: Any, ndim: int, ends: str, what: str, spatial: str | None =
         return ends + (spatial if spatial is not None else SPATIAL[-(ndim - 2) :] if ndim > 2 else "")
     wanted = f"{ends} and {' '.join(spatial)}" if spatial is not None else f"{ends} and the spatial axes"
     if not isinstance(given, str) or len(set(given)) != len(given) or not set(ends) <= set(given):
-        raise OperandError(
-            f"{what} is a text with each of {wanted} once, such as {_sample(ends)!r}, not {brief(given)}"
-        )
+        raise OperandError(f"{what} is a text with each of {wanted} once, such as {f'{ends}HW'!r}, not {brief(given)}")
     if len(given) != ndim:
         raise OperandError(f"{what} {given!r} names {len(given)} axes, and the operand has {ndim}")
     if spatial is not None and {*given} != {*ends, *spatial}:
@@ -209,13 +212,9 @@ def layout_of(given: Any, ndim: int, ends: str, what: str, spatial: str | None =
     return given
 
 
-def _sample(ends: str) -> str:
-    return f"{ends}HW"
-
-
-def spatial_of(layout: str, ends: str = "NC") -> str:
-    """The letters of a layout's spatial axes, in order."""
-    return "".join(letter for letter in layout if letter not in ends)
+def spatial_of(layout: str) -> str:
+    """The letters of the spatial axes of images' layout, in order."""
+    return "".join(letter for letter in layout if letter not in "NC")
 
 
 def order_of(layout: str, letters: str) -> tuple[int, ...]:

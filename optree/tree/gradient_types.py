@@ -121,6 +121,11 @@ def zero_gradient(x: Any, dtype: Any) -> Any:
     return f.fill_like(x if is_floating(x.dtype) else x.astype(dtype), 0.0)
 
 
+def or_zeros(gradient: Any, x: Any) -> Any:
+    """A gradient, or zeros of a floating operand's shape where it is disconnected."""
+    return f.fill_like(x, 0.0) if is_disconnected(gradient) else gradient
+
+
 def sum_to(delta: Any, operand: Any) -> Any:
     """The delta summed over the axes along which the operand was broadcast to its shape."""
     shape, wanted = delta.shape, operand.shape
