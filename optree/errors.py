@@ -168,6 +168,12 @@ def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
     return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}..."
 
 
+def built_at(origin: Origin | None) -> str:
+    """The end of a line about a node: ``, built at file.py:12``; nothing where the line is not known."""
+    line = line_of(origin)
+    return f", built at {line}" if line else ""
+
+
 def line_of(origin: Origin | None) -> str | None:
     """An origin as ``file.py:12``; None where it is not known or is inside op-tree."""
     if origin is None:

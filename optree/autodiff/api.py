@@ -26,7 +26,7 @@ from optree.tree.lazy import LazyValue
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, may_equal
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon
+from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -364,13 +364,12 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         return error
     dtype = variable.dtype if is_floating(variable.dtype) else floating(error.dtype)
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():
-        like = variable if variable.dtype == dtype else variable.astype(dtype)
-        return f.fill_like(like, given)
+        return f.fill_like(in_dtype(variable, dtype), given)
     if not may_equal(error.shape, variable.shape):
         raise SizeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )
-    return error if error.dtype == dtype else error.astype(dtype)
+    return in_dtype(error, dtype)
 
 
 def as_list(given: Any) -> list[Any]:

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
-from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, is_discrete, target_of
+from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, target_of
 from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.registry import f as functions
-from optree.tree.gradient_types import is_disconnected, is_null, sum_of_deltas, zero_gradient
+from optree.tree.gradient_types import is_disconnected, is_discrete, is_null, sum_of_deltas, zero_gradient
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Variable, constant
+from optree.tree.variable import Variable, constant, in_dtype
 
 
 def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
@@ -299,7 +299,7 @@ def _differentiated_twice(variable: Any, points: dict[Variable, Any], outputs: S
             continue
         if is_null(gradient):
             raise GradientError(gradient.type.why_null)
-        _add(seeds, gradient, point if point.dtype == gradient.dtype else point.astype(gradient.dtype))
+        _add(seeds, gradient, in_dtype(point, gradient.dtype))
     constants = [variable, *outputs, *application_of(variable)[1]]
     found = adjoints_of(seeds, units, dtype, constants=constants)
     return [None if is_disconnected(r) else r for r in found]

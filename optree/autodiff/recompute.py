@@ -12,7 +12,7 @@ from optree.errors import OperandError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.tree.gradient_types import DisconnectedType, is_disconnected
-from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.node import OpTreeNode, operands_of, variables_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import Shape, Spec
@@ -136,13 +136,10 @@ def _frontier(tree: Variable, args: Sequence[Variable]) -> list[Variable]:
 
     def inputs_of(entry: Any) -> list[Any]:
         is_end = id(entry) in stops or not isinstance(entry, OpTreeNode) or bool(entry.op.destroy_map)
-        return [] if is_end else [x for x in operands_of(entry) if isinstance(x, Variable)]
+        return [] if is_end else variables_of(entry)
 
-    return [x for x in post_order([tree], inputs_of) if x is not tree and not inputs_of(x) and _is_operand(x)]
-
-
-def _is_operand(entry: Any) -> bool:
-    return not (isinstance(entry, OpTreeNode) and not operands_of(entry))
+    ends = [x for x in post_order([tree], inputs_of) if x is not tree and not inputs_of(x)]
+    return [x for x in ends if not isinstance(x, OpTreeNode) or operands_of(x)]
 
 
 def _stand_in(x: Variable) -> Input:

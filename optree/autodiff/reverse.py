@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.tree.gradient_types import DisconnectedType, NoValueType, is_disconnected, is_null, zero_gradient
-from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.gradient_types import (
+    DisconnectedType,
+    NoValueType,
+    is_disconnected,
+    is_discrete,
+    is_null,
+    zero_gradient,
+)
+from optree.tree.node import operands_of, variables_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order, uncollected
 from optree.tree.types import TensorType, TupleType
@@ -208,11 +214,6 @@ class _Backward:
             self.connected.add(id(variable))
 
 
-def is_discrete(variable: Variable) -> bool:
-    """Whether the value is of integers or bools, and so has no derivative."""
-    return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
-
-
 def application_of(variable: Any) -> tuple[Any, list[Any]]:
     """The op of a node or of a view, and its operands."""
     if isinstance(variable, Tensor):
@@ -238,13 +239,7 @@ def inputs_of(variable: Any) -> list[Any]:
     """A node's operands, or a view's base."""
     if isinstance(variable, Tensor):
         return [] if variable.base is None else [variable.base]
-    return _operands(variable)
-
-
-def _operands(variable: Any) -> list[Any]:
-    if not isinstance(variable, OpTreeNode):
-        return []
-    return [x for x in operands_of(variable) if isinstance(x, Variable)]
+    return variables_of(variable)
 
 
 def target_of(operand: Variable, order: Iterable[Variable]) -> Variable:
@@ -252,7 +247,7 @@ def target_of(operand: Variable, order: Iterable[Variable]) -> Variable:
     if not isinstance(operand, Tensor) or operand.base is None:
         return operand
     root = operand.root
-    read = {id(x): x for node in order for x in _operands(node) if isinstance(x, Tensor) and x.root is root}
+    read = {id(x): x for node in order for x in variables_of(node) if isinstance(x, Tensor) and x.root is root}
     return operand if read and all(_looks_into(x, operand) for x in read.values()) else root
 
 

@@ -76,11 +76,6 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
             )
         super().generate_adjoints(adjoints, delta, *args)
 
-    @property
-    def props(self) -> dict[str, Any]:
-        """The attributes that `__init__` set."""
-        return {name: getattr(self, name) for name in self.__props__ or ()}
-
     def make_node(self, *inputs: Any) -> Apply:
         """The op applied to operands; the type is that of `transform`'s tree."""
         operands = [variable_of(x, str(self)) for x in inputs]

@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.compile.program import Builder, Instruction, Program
 from optree.dtypes import is_floating
-from optree.errors import OptreeError, line_of
+from optree.errors import OptreeError, built_at
 from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.equality import bits_of
@@ -79,10 +79,8 @@ class Change(NamedTuple):
     after: Any
 
     def __str__(self) -> str:
-        line = line_of(self.before.origin)
         now = self.after.op if type(self.after) is OpTreeNode else getattr(self.after, "label", self.after)
-        at = f", built at {line}" if line else ""
-        return f"{self.rule}: {self.before.op} becomes {now}  {self.before.type}{at}"
+        return f"{self.rule}: {self.before.op} becomes {now}  {self.before.type}{built_at(self.before.origin)}"
 
 
 def apply_rules(

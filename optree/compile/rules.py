@@ -19,7 +19,7 @@ from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.registry import f
 from optree.tree.node import applied
 from optree.tree.types import TensorType
-from optree.tree.variable import Constant, as_variable
+from optree.tree.variable import Constant, as_variable, in_dtype
 
 # Merge equal work. Equal ops on the same values have been merged by `flatten`.
 
@@ -403,11 +403,11 @@ def product_with_a_vector(value: Value) -> Any:
     if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
         return None
     wide = wide_dtype(value.dtype)
-    left, right = (z.operand if z.dtype == wide else f.cast(z.operand, wide) for z in (x, y))
+    left, right = (in_dtype(z.operand, wide) for z in (x, y))
     if y.type.ndim > 1:
         left = f.expand_dims(left, 1)
     total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)
-    return total if total.dtype == value.dtype else f.cast(total, value.dtype)
+    return in_dtype(total, value.dtype)
 
 
 @on("argmax", "argmin")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.program import Instruction, Program
-from optree.errors import ShapeError, line_of
+from optree.errors import ShapeError, built_at
 from optree.tree.types import TupleType
 from optree.tree.variable import as_variable
 
@@ -86,8 +86,7 @@ def _checked(instruction: Instruction, given: list[Any]) -> Any:
         return shape
     except ShapeError as error:
         listed = " and ".join(map(str, given))
-        line = line_of(node.origin)
-        raise ShapeError(f"{op} on {listed}{f', built at {line}' if line else ''}: {error}") from None
+        raise ShapeError(f"{op} on {listed}{built_at(node.origin)}: {error}") from None
 
 
 def _check_known(node: Any, given: list[Any]) -> None:

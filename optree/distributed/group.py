@@ -426,8 +426,7 @@ def bucket_of(ranks: int, total: int) -> int:
 
 def _quotient(x: Any, total: Any, like: Any) -> Any:
     """A sum, divided by the number of examples, in the dtype of what was summed."""
-    found = x / f.cast(total, x.dtype)
-    return found if found.dtype == like.dtype else f.cast(found, like.dtype)
+    return in_dtype(x / f.cast(total, x.dtype), like.dtype)
 
 
 def _flat(x: Any) -> Any:

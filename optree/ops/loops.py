@@ -22,16 +22,11 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
-from optree.tree.node import OpTreeNode, operands_of, signature_of
+from optree.tree.node import OpTreeNode, operands_of, signature_of, variables_of
 from optree.tree.substitution import replace
 from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
-
-
-def _operands(x: Any) -> list[Any]:
-    """The operands of a node that are variables."""
-    return [y for y in operands_of(x) if isinstance(y, Variable)] if isinstance(x, OpTreeNode) else []
 
 
 class Body:
@@ -63,7 +58,7 @@ class Body:
         self.states, self.slices, self.constants = list(states), list(slices), list(constants)
         self.new_states, self.outputs = list(new_states), list(outputs)
         self.arguments, self.results = [*states, *slices, *constants], [*new_states, *outputs]
-        self.order = [x for x in post_order(self.results, _operands) if isinstance(x, OpTreeNode)]
+        self.order = [x for x in post_order(self.results, variables_of) if isinstance(x, OpTreeNode)]
         self.products = [x for x in self.order if isinstance(x.op, ProductOperator | TensorDot)]
         self.results += self.products
         key, leaves = signature_of(self.results)
@@ -404,12 +399,12 @@ class _Loop(NamedTuple):
         """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
         roots = [*self.new_states, *(tree for tree, _ in self.outputs)]
         inner = {id(x) for x, *_ in (*self.states, *self.slices)}
-        order = post_order(roots, _operands)
+        order = post_order(roots, variables_of)
         for node in order:
-            if any(id(x) in inner for x in _operands(node)):
+            if any(id(x) in inner for x in variables_of(node)):
                 inner.add(id(node))
                 _check_pure(node)
-        used = [x for node in order if id(node) in inner for x in _operands(node)]
+        used = [x for node in order if id(node) in inner for x in variables_of(node)]
         outer = list({id(x): x for x in (*used, *roots) if id(x) not in inner}.values())
         stand_ins = {x: Input(x.type) for x in outer}
         results = replace(roots, stand_ins)
@@ -446,14 +441,15 @@ def _draw_before(
     A draw whose numbers depend on a state or a slice, and not only on its shape, stays where it is.
     """
     roots = [*new_states, *outputs]
-    own = [x for x in post_order(roots, _operands) if isinstance(x, OpTreeNode) and x.op.draws and x.origin[2] >= since]
+    nodes = [x for x in post_order(roots, variables_of) if isinstance(x, OpTreeNode)]
+    own = [x for x in nodes if x.op.draws and x.origin[2] >= since]
     if not own:
         return list(new_states), list(outputs)
     steps = f.moveaxis(slices[0][1], slices[0][2], 0)
     alike: dict[Any, Any] = dict(states) | {x: f.sum(y, axis=axis, keepdims=False) for x, y, axis in slices}
     drawn: dict[Any, Any] = {}
     for node in own:
-        state, *given = _operands(node)
+        state, *given = variables_of(node)
         moved = replace(given, alike)
         if any(
             x is not y and i not in node.op.shape_only for i, (x, y) in enumerate(zip(given, moved, strict=True), 1)
@@ -596,7 +592,7 @@ class _Derivative:
 
     def _needed(self, trees: Sequence[Any]) -> list[tuple[Input, Any, int]]:
         """The slices that trees are made of; one at least, for the number of steps."""
-        used = {id(x) for x in post_order(trees, _operands)}
+        used = {id(x) for x in post_order(trees, variables_of)}
         return [each for each in self.slices if id(each[0]) in used] or self.slices[:1]
 
 

@@ -241,7 +241,7 @@ class Op:
     @property
     def props(self) -> dict[str, Any]:
         """The parameters by name."""
-        return {name: getattr(self, name) for name in self.prop_names()}
+        return {name: getattr(self, name) for name in self.__props__ or ()}
 
     @classmethod
     def make(cls, **props: Any) -> Any:

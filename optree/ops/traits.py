@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import portable
-from optree.dtypes import is_floating, ufunc_dtypes
+from optree.dtypes import ufunc_dtypes
 from optree.errors import ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f
+from optree.tree.gradient_types import is_discrete
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of
 
@@ -174,7 +175,7 @@ class FloatOperator(Op):
 
     def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
         """The inputs, integers cast to the value's dtype: -x of an unsigned x would wrap."""
-        whole = [i for i, x in enumerate(inputs) if number_of(x) is None and _is_whole(x)]
+        whole = [i for i, x in enumerate(inputs) if number_of(x) is None and is_discrete(x)]
         if not whole:
             return list(inputs)
         numbers = [number_of(x) for x in inputs]
@@ -182,10 +183,6 @@ class FloatOperator(Op):
             *(x.dtype if n is None else weak_dtype(type(n)) for x, n in zip(inputs, numbers, strict=True))
         )[-1]
         return [f.cast(x, dtype) if i in whole else x for i, x in enumerate(inputs)]
-
-
-def _is_whole(x: Variable) -> bool:
-    return isinstance(x.type, TensorType) and not is_floating(x.dtype)
 
 
 class IntegerOperator(NonDifferentiableOperator):

@@ -12,8 +12,8 @@ from optree.arrays import byte_bounds
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Steps
-from optree.errors import line_of
 from optree.records import NamedTuple
+from optree.tree.printing import described
 from optree.tree.types import TensorType
 
 #: The values that a report lists, at most.
@@ -71,22 +71,17 @@ def memory_of(plan: Steps, leaves: Sequence[Any]) -> MemoryReport:
         now.update({value: sizes[value] for value in step.makes})
         total = sum(now.values())
         if total > peak:
-            peak, held, at = total, dict(now), described(program, step.numbers[-1])
+            peak, held, at = total, dict(now), described(program.instructions[step.numbers[-1]])
         for value in step.dead:
             now.pop(value, None)
     slots: dict[int, int] = {}
     for value, slot in plan.slots(sizes).items():
         slots[slot] = max(slots.get(slot, 0), sizes[value])
     first = len(program.leaves)
-    listed = sorted((Held(size, described(program, value - first)) for value, size in held.items()), reverse=True)
+    listed = sorted(
+        (Held(size, described(program.instructions[value - first])) for value, size in held.items()), reverse=True
+    )
     return MemoryReport(_distinct(leaves), peak, sum(slots.values()), listed, at)
-
-
-def described(program: Program, number: int) -> str:
-    """An instruction in a line: its op, type, and the line that built it."""
-    op, _, node = program.instructions[number]
-    line = line_of(node.origin)
-    return f"{op} {node.type}{f', built at {line}' if line else ''}"
 
 
 def bytes_of(program: Program, shapes: Sequence[Any]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.program import Instruction, Program
-from optree.errors import line_of
+from optree.tree.printing import described
 
 
 class Cost:
@@ -55,11 +55,8 @@ class Profile:
         lines = [f"{'calls':>8} {'seconds':>10} {'share':>6} {'Gflop/s':>8} {'GB/s':>8}  step"]
         for cost in sorted(self.costs, key=lambda cost: -cost.seconds):
             seconds = cost.seconds or 1.0
-            node = cost.instruction.node
-            line = line_of(node.origin)
-            built = f", built at {line}" if line else ""
             lines.append(
                 f"{cost.calls:8d} {cost.seconds:10.6f} {cost.seconds / total:6.1%} {cost.flops / seconds / 1e9:8.3f} "
-                f"{cost.bytes / seconds / 1e9:8.3f}  {cost.instruction.op} {node.type}{built}"
+                f"{cost.bytes / seconds / 1e9:8.3f}  {described(cost.instruction)}"
             )
         return "\n".join(lines)

@@ -236,7 +236,7 @@ def _integers(given: Any, what: str) -> Variable:
     found = variable_of(np.asarray(given) if is_list else given, what)
     if found.dtype.kind not in "iu":
         raise DTypeError(f"{what} are integers, not {describe(found)}")
-    return found if found.dtype == np.int64 else f.cast(found, np.dtype(np.int64))
+    return in_dtype(found, np.dtype(np.int64))
 
 
 def binary_cross_entropy(
@@ -341,7 +341,7 @@ def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
     if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
-    return values, targets if targets.dtype == values.dtype else f.cast(targets, values.dtype)
+    return values, in_dtype(targets, values.dtype)
 
 
 def _classes(scores: Variable, axis: int) -> int:

@@ -21,7 +21,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, check_same_backend, variable_of
+from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
 
 #: The addend of a norm that clipping divides by.
 TINY = 1e-6
@@ -401,7 +401,7 @@ class Optimizer:
         if factor is None:
             return list(grad(loss, self.weights))
         wide = in_dtype(loss, wide_dtype(loss.dtype))
-        return list(grad(wide * in_dtype(factor, wide.dtype), self.weights))
+        return list(grad(wide * number_in(factor, wide.dtype), self.weights))
 
     def _factor(self) -> Any:
         """The factor of the loss, or None."""
@@ -411,7 +411,7 @@ class Optimizer:
         factor = self._factor()
         if factor is None:
             return given
-        return [g / in_dtype(factor, g.dtype) for g in given]
+        return [g / number_in(factor, g.dtype) for g in given]
 
     def _accumulated(self, given: list[Any], found: dict[Tensor, Any]) -> tuple[list[Any], Any]:
         """The mean gradients of the batches so far, and whether this is the last one, or None if it always is."""
@@ -422,7 +422,7 @@ class Optimizer:
         sums = []
         for unit, g in zip(self._units, given, strict=True):
             slot = unit.slots["sum"]
-            sums.append(slot + g / in_dtype(count, g.dtype))
+            sums.append(slot + g / number_in(count, g.dtype))
         for unit, total in reversed(list(zip(self._units, sums, strict=True))):
             found[unit.slots["sum"]] = f.where(is_last, f.fill_like(total, 0), total)
         found[batch] = f.where(is_last, 0, batch + 1)
@@ -439,12 +439,12 @@ class Optimizer:
     def _clipped(self, given: list[Any]) -> list[Any]:
         value, norm, all_norm = self._clip
         if value is not None:
-            given = [f.maximum(f.minimum(g, bound), -bound) for g in given for bound in [in_dtype(value, g.dtype)]]
+            given = [f.maximum(f.minimum(g, bound), -bound) for g in given for bound in [number_in(value, g.dtype)]]
         if norm is not None:
             given = [g * _shrinking(self._norm([g]), norm) for g in given]
         if all_norm is not None:
             factor = _shrinking(self._norm(given), all_norm)
-            given = [g * in_dtype(factor, g.dtype) for g in given]
+            given = [g * number_in(factor, g.dtype) for g in given]
         return given
 
     def _first_not_finite(self, loss: Variable, given: Sequence[Any]) -> dict[Tensor, Any]:
@@ -513,11 +513,10 @@ class Numbers:
 
     def has(self, name: str) -> bool:
         """Whether a number is not a plain zero or None."""
-        value = self._given[name]
-        return value is not None and (isinstance(value, Variable) or callable(value) or value != 0)
+        return is_used(self._given[name])
 
     def __getattr__(self, name: str) -> Any:
-        return in_dtype(self.raw(name), self._dtype)
+        return number_in(self.raw(name), self._dtype)
 
     def norm(self, x: Any) -> Any:
         """The norm of a tree of the weight's shape, also where each rank has a part of it."""
@@ -525,11 +524,11 @@ class Numbers:
 
     def rest(self, name: str) -> Any:
         """1 less a number, computed before it is rounded to the weights' dtype."""
-        return in_dtype(1 - self.raw(name), self._dtype)
+        return number_in(1 - self.raw(name), self._dtype)
 
     def correction(self, name: str) -> Any:
         """1 less the power of a number whose exponent is the count of steps, this one included."""
-        return in_dtype(1 - self._powers[name] * self.raw(name), self._dtype)
+        return number_in(1 - self._powers[name] * self.raw(name), self._dtype)
 
     def powers_after(self) -> dict[Tensor, Any]:
         """The powers, one step on."""
@@ -633,7 +632,7 @@ class Unit:
     def gradient(self, trees: Sequence[Any]) -> Any:
         """The gradient of the target, in the dtype of the computation."""
         tree = trees[0] if self.arena is None else self._gradient.joined(trees, self._parts)
-        return tree if tree.dtype == self.dtype else f.cast(tree, self.dtype)
+        return in_dtype(tree, self.dtype)
 
     def parts_of(self, tree: Any, begin: int = 0) -> list[Any]:
         """The parts of a tree of the target's shape, or of what of it is from an index on, one for each weight."""
@@ -664,7 +663,7 @@ class Unit:
         new, slots = optimizer.formula(start, g, {name: self.slots[name] for name in optimizer.slots}, n)
         if optimizer._average is not None:
             decay, average = optimizer._average, self.slots["average"]
-            slots["average"] = in_dtype(decay, self.dtype) * average + in_dtype(1 - decay, self.dtype) * new
+            slots["average"] = number_in(decay, self.dtype) * average + number_in(1 - decay, self.dtype) * new
         found = {self.slots[name]: _chosen(goes, value, self.slots[name]) for name, value in slots.items()}
         new = _chosen(goes, new, w)
         if self.is_narrow:
@@ -682,7 +681,12 @@ def _check(optimizer: Optimizer, name: str, value: Any, kind: str, holds: Callab
         raise ParameterError(f"{optimizer}: {name} is {kind}, not {value}")
 
 
-def in_dtype(value: Any, dtype: np.dtype) -> Any:
+def is_used(number: Any) -> bool:
+    """Whether a number of an optimizer is not a plain zero or None."""
+    return number is not None and (isinstance(number, Variable) or callable(number) or number != 0)
+
+
+def number_in(value: Any, dtype: np.dtype) -> Any:
     """A number unchanged; a tree, or a NumPy number, in a dtype; OperandError if it has more than one element."""
     if type(value) in (bool, int, float):
         return value
@@ -690,7 +694,7 @@ def in_dtype(value: Any, dtype: np.dtype) -> Any:
     if tree.ndim and tree.size != 1:
         raise OperandError(f"a number of an optimizer has one element, and {describe(tree)} has more")
     tree = f.reshape(tree, ()) if tree.ndim else tree
-    return tree if tree.dtype == dtype else f.cast(tree, dtype)
+    return in_dtype(tree, dtype)
 
 
 def _chosen(goes: Any, new: Any, old: Any) -> Any:
@@ -708,7 +712,7 @@ def sum_of_squares(trees: Sequence[Any]) -> Any:
 
 def _shrinking(norm: Any, bound: Any) -> Any:
     """The factor that takes a norm down to a bound, 1 if it is below."""
-    return f.minimum(in_dtype(bound, norm.dtype) / (norm + TINY), 1)
+    return f.minimum(number_in(bound, norm.dtype) / (norm + TINY), 1)
 
 
 def _all_finite(trees: Sequence[Any]) -> Any:

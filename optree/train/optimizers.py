@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 from optree.errors import ParameterError
 from optree.registry import f
-from optree.train.optimizer import Numbers, Optimizer, in_dtype
-from optree.tree.variable import Variable, as_variable
+from optree.train.optimizer import Numbers, Optimizer, is_used, number_in
+from optree.tree.variable import as_variable
 
 
 class SGD(Optimizer):
@@ -39,7 +39,7 @@ class SGD(Optimizer):
         self, weights: Sequence[Any], rate: Any, momentum: Any = 0.0, nesterov: bool = False, **options: Any
     ) -> None:
         self.nesterov = nesterov
-        self.slots = ("momentum",) if isinstance(momentum, Variable) or callable(momentum) or momentum else ()  # type: ignore[misc]
+        self.slots = ("momentum",) if is_used(momentum) else ()  # type: ignore[misc]
         if nesterov and not self.slots:
             raise ParameterError("SGD: nesterov estimates the gradient after the momentum's step, and momentum is 0")
         super().__init__(weights, rate, momentum=momentum, **options)
@@ -77,8 +77,7 @@ class RMSProp(Optimizer):
         centered: bool = False,
         **options: Any,
     ) -> None:
-        moves = isinstance(momentum, Variable) or callable(momentum) or bool(momentum)
-        self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if moves else []))  # type: ignore[misc]
+        self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if is_used(momentum) else []))  # type: ignore[misc]
         super().__init__(weights, rate, decay=decay, epsilon=epsilon, momentum=momentum, **options)
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
@@ -127,7 +126,7 @@ class Adagrad(Optimizer):
         squares = s["squares"] + f.square(g)
         rate = n.rate
         if n.has("rate_decay"):
-            rate = rate / in_dtype(1 + self.step * n.raw("rate_decay"), g.dtype)
+            rate = rate / number_in(1 + self.step * n.raw("rate_decay"), g.dtype)
         return w - rate * g / (f.sqrt(squares) + n.epsilon), {"squares": squares}
 
 

@@ -16,7 +16,8 @@ from optree.errors import OperandError, describe
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.run.function import Function
-from optree.run.memory import MemoryReport, bytes_of, described, memory_of
+from optree.run.memory import MemoryReport, bytes_of, memory_of
+from optree.tree.printing import described
 
 #: The bytes of the array that is copied, and the rows of the matrices that are multiplied, to measure a machine.
 COPIED, MULTIPLIED, TRIALS = 1 << 27, 1024, 5
@@ -126,7 +127,7 @@ def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
     for target, _ in step.updates:
         target.advance(f"{step}, profiled")
     parts = [
-        Part(described(plan.program, each.numbers[-1]), each.kind, float(np.median(seconds)), *done)
+        Part(described(plan.program.instructions[each.numbers[-1]]), each.kind, float(np.median(seconds)), *done)
         for each, done, seconds in zip(plan.steps, work, np.transpose(times), strict=True)
     ]
     return StepProfile(parts, limits_of(be), memory_of(plan, leaves))

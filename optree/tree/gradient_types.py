@@ -12,7 +12,7 @@ from typing import Any
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
 from optree.registry import f
-from optree.tree.types import Type
+from optree.tree.types import TensorType, Type
 
 
 class NoValueType(Type):
@@ -63,6 +63,11 @@ class NullType(NoValueType):
 
     def __repr__(self) -> str:
         return f"NullType({self.why_null!r})"
+
+
+def is_discrete(variable: Any) -> bool:
+    """Whether a variable's value is of integers or bools, and so has no derivative."""
+    return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
 
 
 def is_disconnected(gradient: Any) -> bool:

@@ -23,7 +23,7 @@ from optree.locks import Locked
 from optree.registry import f
 from optree.tree.indexing import is_everything
 from optree.tree.node import OpTreeNode
-from optree.tree.substitution import replace, with_values
+from optree.tree.substitution import children_of, replace, with_values
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 from optree.tree.types import TensorType
@@ -185,7 +185,7 @@ class LazyValue:
     def _is_long(self) -> bool:
         """Whether the tree has too many operations; they are counted where there may be."""
         if self.operations > OPERATIONS:
-            self.operations = sum(entry.__class__ is OpTreeNode for entry in post_order([self._tree], _operands))
+            self.operations = sum(entry.__class__ is OpTreeNode for entry in post_order([self._tree], children_of))
         return self.operations > OPERATIONS
 
     @property
@@ -348,14 +348,6 @@ class LazyValue:
             force(_alive()[: TREES // 2], now=False)  # one by one, each run would rebuild the trees of all others
         if _attached[0] > BYTES:
             _spare()
-
-
-def _operands(entry: Any) -> list[Any]:
-    """A node's operands that are nodes or tensors."""
-    if entry.__class__ is not OpTreeNode:
-        return []
-    _, left, right = entry
-    return [x for x in (left, right) if x.__class__ is OpTreeNode or x.__class__ is Tensor]
 
 
 def _lazy_in(trees: Iterable[Any]) -> tuple[list[LazyValue], set[int]]:
@@ -523,7 +515,7 @@ def _spare() -> None:
         _attached[0] = 0
         for each in _alive():
             lost: dict[int, int] = {}
-            for entry in post_order([other._tree for other in _alive()], _operands):
+            for entry in post_order([other._tree for other in _alive()], children_of):
                 if entry.__class__ is Tensor and not _is_held(entry):
                     lost[id(entry.root)] = entry.root.nbytes
             if sum(lost.values()) <= BYTES + 4 * max(lost.values(), default=0):

@@ -336,6 +336,11 @@ def operands_of(node: Any) -> list[Any]:
     return operands
 
 
+def variables_of(entry: Any) -> list[Any]:
+    """The operands of a node that are variables; none of a leaf."""
+    return [x for x in operands_of(entry) if isinstance(x, Variable)] if isinstance(entry, OpTreeNode) else []
+
+
 def key_of(leaf: Any) -> Any:
     """The entry of a leaf in plan keys, where it occurs first."""
     return leaf.__class__ if leaf.__class__ in _PLAIN else leaf.spec.token

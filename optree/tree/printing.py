@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from optree.errors import line_of
+from optree.errors import built_at
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
@@ -63,6 +63,11 @@ def _head(node: Any) -> str:
     return f"{node.label}{props} {node.type}"
 
 
+def described(instruction: Any) -> str:
+    """An instruction in a line: its op, type, and the line that built it."""
+    return f"{instruction.op} {instruction.type}{built_at(instruction.node.origin)}"
+
+
 def instruction_text(program: Any, index: int) -> str:
     """An instruction of a program: its value's number, op, inputs and type."""
     op, inputs, node = program.instructions[index]
@@ -74,9 +79,7 @@ def listing(program: Any, remark: Callable[[Any], str] = lambda instruction: "")
     """A program with one line for each step: number, op, inputs, type, a remark, and the line that built it."""
     found = [f"%{i} = {_leaf(leaf)}" for i, leaf in enumerate(program.leaves)]
     for i, instruction in enumerate(program.instructions, len(program.leaves)):
-        line = line_of(instruction.node.origin)
-        text = instruction_text(program, i - len(program.leaves))
-        said = [text, remark(instruction), f"built at {line}" if line else ""]
-        found.append(", ".join(filter(None, said)))
+        said = filter(None, [instruction_text(program, i - len(program.leaves)), remark(instruction)])
+        found.append(", ".join(said) + built_at(instruction.node.origin))
     outputs = ", ".join(f"%{number}" for number in program.outputs)
     return "\n".join([*found, f"return {outputs}"])

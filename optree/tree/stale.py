@@ -20,6 +20,7 @@ from typing import Any
 from optree import settings
 from optree.errors import Origin, StaleTreeError, StaleTreeWarning, caller_frame, clock, describe, line_of
 from optree.tree.node import OpTreeNode, signature_of
+from optree.tree.substitution import children_of
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 
@@ -113,7 +114,7 @@ def signature_of_together(roots: Sequence[Any]) -> Signature:
 
 def _beside(old: list[OpTreeNode], known: set[int]) -> list[OpTreeNode]:
     """The nodes that are not under those with known ids, which have run before."""
-    under = {id(x) for x in post_order([node for node in old if id(node) in known], _operands)}
+    under = {id(x) for x in post_order([node for node in old if id(node) in known], children_of)}
     return [node for node in old if id(node) not in under]
 
 
@@ -131,7 +132,7 @@ def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNo
     known = {id(node) for node in old}
     hidden = False
     for node in suspects:  # the common case: the tensor is its operand
-        for operand in _operands(node):
+        for operand in children_of(node):
             if not isinstance(operand, Tensor):
                 hidden = hidden or id(operand) not in known
             elif operand.version > node.origin[2]:
@@ -142,11 +143,11 @@ def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNo
 def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None:
     """The same where the tensor may be under nodes that are not suspects."""
     newest: dict[int, Tensor] = {}
-    for entry in post_order(suspects, _operands):
+    for entry in post_order(suspects, children_of):
         if isinstance(entry, Tensor):
             newest[id(entry)] = entry
             continue
-        found = [newest[id(x)] for x in _operands(entry) if id(x) in newest]
+        found = [newest[id(x)] for x in children_of(entry) if id(x) in newest]
         if found:
             newest[id(entry)] = max(found, key=lambda tensor: tensor.version)
     for node in suspects:
@@ -154,14 +155,6 @@ def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None
         if tensor is not None and tensor.version > node.origin[2]:
             return _named(node, suspects), tensor
     return None
-
-
-def _operands(node: Any) -> list[Any]:
-    """A node's operands that are nodes or tensors."""
-    if node.__class__ is not OpTreeNode:
-        return []
-    _, left, right = node
-    return [x for x in (left, right) if x.__class__ is OpTreeNode or isinstance(x, Tensor)]
 
 
 def _named(node: OpTreeNode, suspects: list[OpTreeNode]) -> OpTreeNode:

@@ -293,7 +293,7 @@ def test_lazy_arrays_are_bounded_in_memory(xp, monkeypatch):
         lost = {
             id(entry.root)
             for each in lazy._alive()
-            for entry in lazy.post_order([each._tree], lazy._operands)
+            for entry in lazy.post_order([each._tree], lazy.children_of)
             if isinstance(entry, optree.Tensor) and not lazy._is_held(entry)
         }
         assert len(lost) * size * 8 <= 2 * lazy.BYTES + 5 * size * 8
