@@ -276,15 +276,12 @@ def gradients(
 
 def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:
     """The derivatives, those by arrays as arrays."""
-    chosen = [i for i, x in enumerate(wrt) if isinstance(x, LazyValue) and not _is_absent(gradients[i])]
+    absent = {i for i, gradient in enumerate(gradients) if gradient is None or is_disconnected(gradient)}
+    chosen = [i for i, x in enumerate(wrt) if isinstance(x, LazyValue) and i not in absent]
     arrays = type(wrt[chosen[0]]).together([gradients[i] for i in chosen]) if chosen else []
     for i, array in zip(chosen, arrays, strict=True):
         gradients[i] = array
     return gradients
-
-
-def _is_absent(gradient: Any) -> bool:
-    return gradient is None or is_disconnected(gradient)
 
 
 def _listed(variables: Sequence[Variable]) -> str:

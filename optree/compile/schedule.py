@@ -103,7 +103,7 @@ def moments(program: Program) -> list[Moment]:
     for (op, inputs, _), is_early in zip(instructions, is_needed, strict=True):
         given = [found[i - first] for i in inputs if i >= first]
         level = max((each.level for each in given), default=0) + op.waits
-        is_ordered = op.destroy_map and not (op.begins or _is_of_buffer(op))
+        is_ordered = op.destroy_map and not (op.begins or (isinstance(op, Assign) and op.owns_target))
         level = max(level, last.level) if is_ordered else level
         if level == 0:
             found.append(Moment(begun, 0))
@@ -192,10 +192,6 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
 def is_assignment(op: Any) -> bool:
     """Whether an op writes a tensor that others see, which it does after all that may fail."""
     return isinstance(op, Assign) and not op.owns_target
-
-
-def _is_of_buffer(op: Any) -> bool:
-    return isinstance(op, Assign) and op.owns_target
 
 
 def failing(instructions: Sequence[Instruction]) -> list[int]:

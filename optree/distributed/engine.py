@@ -90,6 +90,17 @@ class Engine:
         return self
 
 
+def spec_of(x: Any) -> str:
+    """An array's dtype and shape, by which ranks compare what they are about to do."""
+    return f"{x.dtype} {x.shape}"
+
+
+def exchange_of(x: Any, to: int | None, source: int | None) -> str:
+    """An exchange in words, for errors."""
+    ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
+    return f"send or recv of {spec_of(x)} {' and '.join(ends)}"
+
+
 def as_bytes(x: Any) -> Any:
     """An array's elements as one vector of bytes, which engines move whatever the dtype is."""
     return contiguous(x).reshape(-1).view(np.uint8)

@@ -26,7 +26,7 @@ mpi4py.rc(initialize=False, finalize=True)  # where this is imported and nothing
 from mpi4py import MPI  # noqa: E402
 
 from optree.arrays import stored  # noqa: E402
-from optree.distributed.engine import Engine, as_bytes, narrowed, wide  # noqa: E402
+from optree.distributed.engine import Engine, as_bytes, exchange_of, narrowed, spec_of, wide  # noqa: E402
 from optree.distributed.errors import DistributedError  # noqa: E402
 from optree.distributed.launch import Launch  # noqa: E402
 
@@ -165,7 +165,7 @@ class MPIEngine(Engine):
     # The operations
 
     def all_reduce(self, x: Any, kind: str, out: Any = None) -> Any:
-        self.agree(f"all_reduce, {kind} of {_spec(x)}")
+        self.agree(f"all_reduce, {kind} of {spec_of(x)}")
         given = wide(x)
         op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
         made = out if _is_of(out, given) else np.empty_like(given)
@@ -193,33 +193,33 @@ class MPIEngine(Engine):
             made[...] = whole[: given.size].reshape(made.shape)
 
     def all_gather(self, x: Any, out: Any = None) -> Any:
-        self.agree(f"all_gather of {_spec(x)}")
+        self.agree(f"all_gather of {spec_of(x)}")
         made = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         self._wait(self._comm.Iallgather(as_bytes(x), as_bytes(made)))
         return made
 
     def reduce_scatter(self, parts: Any, out: Any = None) -> Any:
-        self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
+        self.agree(f"reduce_scatter of {spec_of(parts)}, the parts of all ranks")
         given = wide(parts)
         made = out if _is_of(out, given) else np.empty(given.shape[1:], given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
         return stored(narrowed(made, parts), out)
 
     def broadcast(self, x: Any, root: int) -> Any:
-        self.agree(f"broadcast of rank {root}'s {_spec(x)}")
+        self.agree(f"broadcast of rank {root}'s {spec_of(x)}")
         made = np.array(x, order="C")
         self._wait(self._comm.Ibcast(as_bytes(made), root))
         return made
 
     def reduce(self, x: Any, root: int) -> Any:
-        self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
+        self.agree(f"reduce, sum of {spec_of(x)} to rank {root}")
         given = wide(x)
         made = np.zeros_like(given)
         self._wait(self._comm.Ireduce(given, made if self.rank == root else None, MPI.SUM, root))
         return narrowed(made, x)
 
     def all_to_all(self, parts: Any) -> Any:
-        self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
+        self.agree(f"all_to_all of {spec_of(parts)}, the parts for all ranks")
         made = np.empty_like(parts, order="C")
         self._wait(self._comm.Ialltoall(as_bytes(parts), as_bytes(made)))
         return made
@@ -228,20 +228,19 @@ class MPIEngine(Engine):
         self._settle()
         if self._failed:
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
-        ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
-        self._say(f"send or recv of {_spec(x)} {' and '.join(ends)}")
+        self._say(exchange_of(x, to, source))
         # The message is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
         self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
         if to is not None:
-            memory, head = np.array(x, order="C"), _encoded(_spec(x))
+            memory, head = np.array(x, order="C"), _encoded(spec_of(x))
             self._sending.append((self._comm.Isend(head, to, HEAD), head))
             self._sending.append((self._comm.Isend(as_bytes(memory), to, DATA), memory))
         made = np.zeros(x.shape, x.dtype)
         if source is not None:
             head = np.empty(WORDS, np.uint8)
             self._wait(self._comm.Irecv(head, source, HEAD))
-            if _decoded(head) != _spec(x):
-                self._fail(f"{self._who}: recv of {_spec(x)} from rank {source}, which sends {_decoded(head)}")
+            if _decoded(head) != spec_of(x):
+                self._fail(f"{self._who}: recv of {spec_of(x)} from rank {source}, which sends {_decoded(head)}")
             self._wait(self._comm.Irecv(as_bytes(made), source, DATA))
         return made
 
@@ -366,10 +365,6 @@ def _listed(ranks: Sequence[int]) -> str:
 def _is_of(out: Any, given: Any) -> bool:
     """Whether an array is of the dtype that is reduced."""
     return out is not None and out.dtype == given.dtype
-
-
-def _spec(x: Any) -> str:
-    return f"{x.dtype} {x.shape}"
 
 
 def _encoded(text: str) -> np.ndarray:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.distributed.engine import Engine, as_bytes, contiguous, narrowed, wide
+from optree.distributed.engine import Engine, as_bytes, contiguous, exchange_of, narrowed, spec_of, wide
 from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
 from optree.records import NamedTuple
@@ -96,7 +96,7 @@ class NCCLEngine(Engine):
         return _awaited(self._begin_all_reduce(x, kind))
 
     def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
-        self.agree(f"all_reduce, {kind} of {_spec(x)}")
+        self.agree(f"all_reduce, {kind} of {spec_of(x)}")
         given = _reducible(x)
         made = self._memory(given.shape, given.dtype, out)
         op = kind if kind in ("max", "min") else "sum"
@@ -107,7 +107,7 @@ class NCCLEngine(Engine):
         return _awaited(self._begin_all_gather(x))
 
     def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
-        self.agree(f"all_gather of {_spec(x)}")
+        self.agree(f"all_gather of {spec_of(x)}")
         made, given = self._memory((self.size, *x.shape), x.dtype, out), as_bytes(x)
         wait = self._launch(self._comm.all_gather, *([given, as_bytes(made), x.nbytes] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out)
@@ -116,27 +116,27 @@ class NCCLEngine(Engine):
         return _awaited(self._begin_reduce_scatter(parts))
 
     def _begin_reduce_scatter(self, parts: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
-        self.agree(f"reduce_scatter of {_spec(parts)}, the parts of all ranks")
+        self.agree(f"reduce_scatter of {spec_of(parts)}, the parts of all ranks")
         given = _reducible(parts)
         made = self._memory(given.shape[1:], given.dtype, out)
         wait = self._launch(self._comm.reduce_scatter, *([given, made, made.size, "sum"] if made.size else []))
         return self._begun(wait, given, made, parts.dtype, out)
 
     def broadcast(self, x: Any, root: int) -> Any:
-        self.agree(f"broadcast of rank {root}'s {_spec(x)}")
+        self.agree(f"broadcast of rank {root}'s {spec_of(x)}")
         made = x.copy(order="C")
         self._launch(self._comm.broadcast, *([as_bytes(made), root] if x.size else []))()
         return made
 
     def reduce(self, x: Any, root: int) -> Any:
-        self.agree(f"reduce, sum of {_spec(x)} to rank {root}")
+        self.agree(f"reduce, sum of {spec_of(x)} to rank {root}")
         given = _reducible(x)
         made = self.cupy.zeros_like(given)
         self._launch(self._comm.reduce, *([given, made, root, "sum"] if x.size else []))()
         return narrowed(made, x)
 
     def all_to_all(self, parts: Any) -> Any:
-        self.agree(f"all_to_all of {_spec(parts)}, the parts for all ranks")
+        self.agree(f"all_to_all of {spec_of(parts)}, the parts for all ranks")
         made = self.cupy.empty(parts.shape, parts.dtype)
         rows = (self.size, parts.nbytes // self.size)
         given = [as_bytes(parts).reshape(rows), as_bytes(made).reshape(rows)] if parts.size else []
@@ -144,8 +144,7 @@ class NCCLEngine(Engine):
         return made
 
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
-        ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
-        self._watch.expect(f"send or recv of {_spec(x)} {' and '.join(ends)}")
+        self._watch.expect(exchange_of(x, to, source))
         made = self.cupy.zeros(x.shape, x.dtype)
         self._launch(*([self._exchange, as_bytes(x), as_bytes(made), to, source] if x.size else [self._exchange]))()
         return made
@@ -274,10 +273,6 @@ def _awaited(begun: tuple[Any, Callable[[], None]]) -> Any:
     value, finish = begun
     finish()
     return value
-
-
-def _spec(x: Any) -> str:
-    return f"{x.dtype} {x.shape}"
 
 
 def _reducible(x: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, brief, clock, describe
 from optree.ops.batching import batched_trees, spread
-from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along
+from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Spec, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Input, Variable, in_dtype, variable_of
@@ -316,7 +316,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
     """
     x, axis, size = _along(x, axis, obj, "insert")
-    given = variable_of(values if isinstance(values, Variable) else np.asarray(values), "insert")
+    given = strong(values, "insert")
     if given.ndim > x.ndim:
         raise ShapeError(f"insert: the values {describe(given)} have more axes than {describe(x)}")
     # Numbers and NumPy's arrays are arranged here, by the same functions, and not in each run.

@@ -372,16 +372,16 @@ class AttentionGradient(AttentionOperator):
         dq, dk, dv = (or_zeros(g, x) for g, x in zip(output_gradients, inputs[:3], strict=True))
         scale = self.factor(query)
         weights = self._weights(query, key, sums, mask)
-        products = f.matmul(delta, _turned(value)) - along
+        products = f.matmul(delta, f.matrix_transpose(value)) - along
         slopes = weights * products * scale
-        met = (f.matmul(dq, _turned(key)) + f.matmul(query, _turned(dk))) * scale
+        met = (f.matmul(dq, f.matrix_transpose(key)) + f.matmul(query, f.matrix_transpose(dk))) * scale
         by_product = weights * met
-        by_score = weights * (met * products + f.matmul(delta, _turned(dv)))
+        by_score = weights * (met * products + f.matmul(delta, f.matrix_transpose(dv)))
         scaled = by_score * scale
         return [
             f.matmul(scaled, key) + f.matmul(slopes, dk),
-            f.matmul(_turned(scaled), query) + f.matmul(_turned(slopes), dq),
-            f.matmul(_turned(by_product), delta),
+            f.matmul(f.matrix_transpose(scaled), query) + f.matmul(f.matrix_transpose(slopes), dq),
+            f.matmul(f.matrix_transpose(by_product), delta),
             f.matmul(by_product, value) + f.matmul(weights, dv),
             -f.sum(by_product, axis=-1, keepdims=True),
             -f.sum(by_score, axis=-1, keepdims=True),
@@ -399,19 +399,15 @@ class AttentionGradient(AttentionOperator):
         mask: Sequence[Variable],
     ) -> Any:
         """The derivatives by the scores of all keys, as a tree: those by a mask of floats, which is as large."""
-        return self._weights(query, key, sums, mask) * (f.matmul(delta, _turned(value)) - along)
+        return self._weights(query, key, sums, mask) * (f.matmul(delta, f.matrix_transpose(value)) - along)
 
     def _weights(self, query: Variable, key: Variable, sums: Variable, mask: Sequence[Variable]) -> Any:
         """The weights of all keys, as a tree."""
-        scores = _masked(f.matmul(query, _turned(key)) * self.factor(query), mask)
+        scores = _masked(f.matmul(query, f.matrix_transpose(key)) * self.factor(query), mask)
         if self.causal:
             rows, columns = rows_and_columns(scores)
             scores = f.where(rows >= columns, scores, -np.inf)
         return f.exp(scores - sums)
-
-
-def _turned(x: Variable) -> Variable:
-    return f.matrix_transpose(x)
 
 
 def _sums(out: TensorType) -> TensorType:

@@ -19,11 +19,6 @@ from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_a
 from optree.tree.variable import Variable, is_neon, variable_of
 
 
-def _swap(x: Variable) -> Variable:
-    """The operand with its last two axes swapped."""
-    return f.transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
-
-
 def _times(x: Variable, y: Variable) -> Variable:
     return f.dot(x, y) if max(x.ndim, y.ndim) <= 2 else f.matmul(x, y)
 
@@ -66,7 +61,7 @@ class ProductOperator(BinaryOperator):
         if ranks[0] == 1 and not batched[1] and ranks[1] <= 2:  # one product of matrices
             return f.dot(x, y)
         if ranks[1] == 1 and not batched[0] and ranks[0] <= 2:
-            return f.dot(y, x if ranks[0] == 1 else _swap(x))
+            return f.dot(y, x if ranks[0] == 1 else f.matrix_transpose(x))
         if ranks[0] == 2 and ranks[1] == 2 and not batched[1]:
             return _contract(x, y, (2,), (0,))
         rows, columns = (each and rank == 1 for each, rank in zip(batched, ranks, strict=True))
@@ -96,7 +91,7 @@ class ProductOperator(BinaryOperator):
         if x.ndim <= 2 < y.ndim:
             stack = range(y.ndim - 2)
             return _contract(delta, y, (*stack, delta.ndim - 1), (*stack, y.ndim - 1))
-        return _times(y, delta) if x.ndim == 1 else _times(delta, _swap(y))
+        return _times(y, delta) if x.ndim == 1 else _times(delta, f.matrix_transpose(y))
 
     def grad_right(self, x: Variable, y: Variable, delta: Variable) -> Variable:
         """The delta of y; stack axes that y does not have are contracted too."""
@@ -106,7 +101,7 @@ class ProductOperator(BinaryOperator):
             return f.expand_dims(x, 1) * f.expand_dims(delta, y.ndim - 2)
         if y.ndim <= 2 < x.ndim:
             return _contract(x, delta, range(x.ndim - 1), range(x.ndim - 1))
-        return _times(_swap(x), delta)
+        return _times(f.matrix_transpose(x), delta)
 
 
 def _misfit(name: str, x: Shape, y: Shape) -> str:

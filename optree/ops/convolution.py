@@ -13,6 +13,7 @@ from optree.dtypes import NARROW
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import with_images
 from optree.ops.op import Op
+from optree.ops.shape import strong
 from optree.ops.windows import (
     ImageOperator,
     Sliding,
@@ -29,7 +30,7 @@ from optree.ops.windows import (
 )
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable
 
 #: The most spatial dimensions.
 MOST = 3
@@ -494,8 +495,7 @@ class ConvTranspose(ConvolutionOperator):
 
 def _vector_of(value: Any, what: str) -> Variable:
     """An operand as a vector: numbers and lists have NumPy's dtype, and a number is a vector of one."""
-    value = value if isinstance(value, Variable) else np.asarray(value)
-    x = f.atleast_1d(variable_of(value, what))
+    x = f.atleast_1d(strong(value, what))
     if x.ndim != 1:
         raise ShapeError(f"{what}: vectors are wanted, and {describe(x)} has {x.ndim} axes")
     if x.shape[0] == 0:

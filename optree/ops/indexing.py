@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
 from optree.ops.shape import Slice, part, sizes_of
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote

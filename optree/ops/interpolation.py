@@ -14,7 +14,7 @@ from optree.errors import OperandError, ShapeError, describe
 from optree.ops.indexing import Take
 from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
-from optree.ops.shape import slice_along
+from optree.ops.shape import slice_along, strong
 from optree.ops.traits import longest_axis
 from optree.registry import f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, integer_of, normalise_axes, normalise_axis, promote
@@ -218,7 +218,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.
     """
     wide = np.dtype("float64")
-    x, xp, fp = (in_dtype(variable_of(_as_array(v), "interp"), wide) for v in (x, xp, fp))
+    x, xp, fp = (in_dtype(strong(v, "interp"), wide) for v in (x, xp, fp))
     if xp.ndim != 1 or fp.ndim != 1 or (None not in (*xp.shape, *fp.shape) and xp.shape != fp.shape):
         raise ShapeError(f"interp: {describe(xp)} and {describe(fp)} are no two vectors of one size")
     if xp.shape[0] == 0:
@@ -238,8 +238,3 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     found = f.interpolate(x, xp, fp)
     found = found if left is None else f.where(f.lt(x, low), left, found)
     return found if right is None else f.where(f.gt(x, high), right, found)
-
-
-def _as_array(values: Any) -> Any:
-    is_list = isinstance(values, list | tuple) and not isinstance(values, Variable)
-    return np.asarray(values, np.float64) if is_list else values

@@ -13,7 +13,7 @@ from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
 from optree.ops.op import Op
-from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, with_leading_axes
+from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.ops.traits import (
     AssociativeOperator,
     Choose,
@@ -512,7 +512,7 @@ def _blocks(arrays: Any, depth: int) -> list[tuple[tuple[int, ...], Variable]]:
             raise OperandError("block: operands are in lists of one depth, and some here are in fewer")
         found = [((*place, i), part) for place, parts in found for i, part in enumerate(parts)]
     # A number is not weak here, as in NumPy.
-    operands = [variable_of(x if isinstance(x, Variable) else np.asarray(x), "block") for _, x in found]
+    operands = [strong(x, "block") for _, x in found]
     dtype = promote(*(x.dtype for x in operands))
     return [(place, in_dtype(x, dtype)) for (place, _), x in zip(found, operands, strict=True)]
 

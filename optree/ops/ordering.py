@@ -17,6 +17,7 @@ from optree.ops.op import Op
 from optree.ops.reduction import INFINITY
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
+from optree.ops.shape import strong
 from optree.ops.traits import (
     BinaryOperator,
     IntegerOperator,
@@ -252,7 +253,7 @@ class IsIn(BinaryOperator, LogicalOperator):
 
     @classmethod
     def function(cls, x: Any, y: Any) -> Any:  # type: ignore[override]
-        x, y = (variable_of(v if isinstance(v, Variable) else np.asarray(v), "isin") for v in (x, y))
+        x, y = (strong(v, "isin") for v in (x, y))
         if None in y.shape or not 0 < y.size <= FEW_MEMBERS:
             return cls.make()(x, y)
         members = f.reshape(y, (-1,))
@@ -337,7 +338,7 @@ def _numpy_searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) 
 @function(numpy=np.digitize)
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
     """The bin index of each element, for monotonic edges; with `right`, bins include their right edges."""
-    x, edges = variable_of(x, "digitize"), variable_of(_as_vector(bins), "digitize")
+    x, edges = variable_of(x, "digitize"), strong(bins, "digitize")
     if edges.ndim != 1:
         raise ShapeError(f"digitize: the edges are a vector, and {describe(edges)} is none")
     rising = f.searchsorted(edges, x, "left" if right else "right")
@@ -354,11 +355,6 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
     size = _size(edges, 0)
     falling = size - f.searchsorted(f.flip(edges, 0), x, "left" if right else "right")
     return f.where(falls, falling, rising) if isinstance(falls, Variable) else falling
-
-
-def _as_vector(values: Any) -> Any:
-    is_list = isinstance(values, list | tuple | range) and not isinstance(values, Variable)
-    return np.asarray(values) if is_list else values
 
 
 def _size(x: Variable, axis: int) -> Any:

@@ -17,7 +17,7 @@ from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
-from optree.ops.shape import slice_along
+from optree.ops.shape import slice_along, strong
 from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
@@ -291,7 +291,7 @@ def _before(x: Variable, axis: int, first: float) -> Variable:
 
 def _end_of(x: Variable, value: Any, axis: int) -> Variable:
     """A value put before or after an operand: a number, of NumPy's dtype, stands along the other axes."""
-    value = variable_of(value if isinstance(value, Variable) else np.asarray(value), "diff")
+    value = strong(value, "diff")
     if value.ndim:
         return value
     sizes = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
@@ -321,7 +321,7 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]
     for at, values in ((1, to_end), (0, to_begin)):
         if values is not None:
-            ends = f.ravel(variable_of(values if isinstance(values, Variable) else np.asarray(values), "ediff1d"))
+            ends = f.ravel(strong(values, "ediff1d"))
             if not can_cast(ends.dtype, found.dtype, "same_kind"):
                 raise DTypeError(f"ediff1d: {describe(ends)} is put beside differences of {found.dtype}, and not cast")
             parts.insert(at, in_dtype(ends, found.dtype))

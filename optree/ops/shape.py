@@ -16,7 +16,7 @@ from optree.ops.op import Op
 from optree.ops.traits import Choose, CopyOperator, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
-from optree.tree.types import Shape, TensorType, normalise_axes, normalise_axis
+from optree.tree.types import Shape, TensorType, array_of, normalise_axes, normalise_axis
 from optree.tree.variable import Variable, as_operand, as_variable, is_neon, spec_of, variable_of
 
 
@@ -39,6 +39,11 @@ def sizes_for_reshape(sizes: Sequence[int | None], x: Variable, what: str) -> tu
     if sum(n is None for n in sizes) > 1:
         raise ShapeError(f"{what}: of {describe(x)} more than one size is open; a function's input may name the others")
     return tuple(-1 if n is None else n for n in sizes)
+
+
+def strong(value: Any, what: str) -> Variable:
+    """A value as a variable whose dtype is not weak: a number or a list is an array, as NumPy's functions have it."""
+    return variable_of(value if isinstance(value, Variable) else array_of(value, what), what)
 
 
 def with_leading_axes(x: Any, ndim: int) -> Any:

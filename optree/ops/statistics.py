@@ -11,7 +11,7 @@ import numpy as np
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.reduction import mean_dtype
-from optree.ops.shape import sizes_for_reshape
+from optree.ops.shape import sizes_for_reshape, strong
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import check_fits, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
@@ -502,10 +502,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     if weights is None:
         mean = f.mean(x, axis=axis, keepdims=keepdims)
         return (mean, f.broadcast_like(in_dtype(f.count(x, axis), mean.dtype), mean)) if returned else mean
-    w = variable_of(
-        np.asarray(weights) if isinstance(weights, list | tuple) and not isinstance(weights, Variable) else weights,
-        "average",
-    )
+    w = strong(weights, "average")
     floats = [d for d in (x.dtype, w.dtype) if is_floating(d)]
     dtype = promote(x.dtype, w.dtype) if is_floating(x.dtype) else promote(*floats, np.dtype("float64"))
     if w.shape != x.shape:

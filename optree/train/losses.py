@@ -16,6 +16,7 @@ import numpy as np
 
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
+from optree.ops.shape import strong
 from optree.registry import f
 from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
@@ -232,8 +233,7 @@ def _columns(x: Variable) -> Variable:
 
 def _integers(given: Any, what: str) -> Variable:
     """An operand of integers, as int64."""
-    is_list = isinstance(given, list | tuple) and not isinstance(given, Variable)  # a tree is a tuple
-    found = variable_of(np.asarray(given) if is_list else given, what)
+    found = strong(given, what)
     if found.dtype.kind not in "iu":
         raise DTypeError(f"{what} are integers, not {describe(found)}")
     return in_dtype(found, np.dtype(np.int64))

@@ -268,7 +268,8 @@ class TensorType(Type):
         ------
         DTypeError, ShapeError
         """
-        if value.__class__ is float and allow_downcast is not False and not strict and self._is_scalar():
+        is_plain = value.__class__ is float and allow_downcast is not False and not strict
+        if is_plain and self.shape == () and is_floating(self.dtype):
             return np.array(value, self.dtype)  # a fast path: the same as below in a tenth of the time
         if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
             value = value.item()  # a learning rate computed by NumPy counts as a number
@@ -292,9 +293,6 @@ class TensorType(Type):
             if size is not None and size != found:
                 raise ShapeError(f"the shape {wanted} is wanted, not {array.shape}")
         return array
-
-    def _is_scalar(self) -> bool:
-        return is_floating(self.dtype) and self.shape == ()
 
     def _converts(self, value: Any, array: Any, allow_downcast: bool | None) -> bool:
         if allow_downcast:
