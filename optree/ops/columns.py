@@ -40,21 +40,20 @@ class ColumnsOperator(WindowOperator):
     dilation: Any = 1
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(**self.bound_to(types[self.images].ndim))
+        return self.bound_to(types[self.images].ndim)
 
-    def bound_to(self, ndim: int) -> dict[str, Any]:
-        """The parameters in their normal form for images of `ndim` dimensions."""
+    def bound_to(self, ndim: int) -> Op:
+        """The op with its parameters in their normal form for images of `ndim` dimensions."""
         what = str(self.name)
         if ndim < 3:
             raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
-        return {
-            **self.props,
-            "window": per_axis(self.window, ndim - 2, f"{what}: window"),
-            "stride": per_axis(self.stride, ndim - 2, f"{what}: stride"),
-            "padding": padding_of(self.padding, ndim - 2, what),
-            "dilation": per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
-            "layout": layout_of(self.layout, ndim, "NC", f"{what}: layout"),
-        }
+        return self.with_props(
+            window=per_axis(self.window, ndim - 2, f"{what}: window"),
+            stride=per_axis(self.stride, ndim - 2, f"{what}: stride"),
+            padding=padding_of(self.padding, ndim - 2, what),
+            dilation=per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
+            layout=layout_of(self.layout, ndim, "NC", f"{what}: layout"),
+        )
 
     def columns_shape(self, images: Shape) -> Shape:
         """The shape of the columns of images; ShapeError if a window is larger than its padded axis."""
@@ -199,7 +198,7 @@ class Fold(ColumnsOperator, MorphOperator):
         if types[0].ndim != 3:
             raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {types[0].ndim}")
         size = self.size if isinstance(self.size, tuple | list) else (self.size,)
-        return self.make(**{**self.bound_to(len(size) + 2), "size": per_axis(size, len(size), "fold: size")})
+        return self.bound_to(len(size) + 2).with_props(size=per_axis(size, len(size), "fold: size"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (columns,) = shapes

@@ -79,17 +79,13 @@ class ConvolutionOperator(ImageOperator):
             )
         (ndim,) = ndims
         layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
-        weights = layout_of(self.weights_layout, ndim, "OI", f"{what}: weights_layout", spatial_of(layout))
-        return self.make(
-            **{
-                **self.props,
-                "stride": per_axis(self.stride, ndim - 2, f"{what}: stride"),
-                "padding": padding_of(self.padding, ndim - 2, what),
-                "dilation": per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
-                "groups": per_axis(self.groups, 1, f"{what}: groups")[0],
-                "layout": layout,
-                "weights_layout": weights,
-            }
+        return self.with_props(
+            layout=layout,
+            weights_layout=layout_of(self.weights_layout, ndim, "OI", f"{what}: weights_layout", spatial_of(layout)),
+            stride=per_axis(self.stride, ndim - 2, f"{what}: stride"),
+            padding=padding_of(self.padding, ndim - 2, what),
+            dilation=per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
+            groups=per_axis(self.groups, 1, f"{what}: groups")[0],
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -450,7 +446,7 @@ class ConvTranspose(ConvolutionOperator):
         for count, stride in zip(more, bound.stride, strict=True):
             if count >= stride:
                 raise OperandError(f"conv_transpose: output_padding {more} is not below the stride {bound.stride}")
-        return self.make(**{**bound.props, "output_padding": more})
+        return bound.with_props(output_padding=more)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, weights = shapes

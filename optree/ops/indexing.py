@@ -572,7 +572,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         return self.make(n=int(self.n), axis=axis, dtype=as_dtype(self.dtype), flat=flat)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(**{**self.props, "axis": self.axis + 1})(*inputs)
+        return self.with_props(axis=self.axis + 1)(*inputs)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape = flattened(shapes[0]) if self.flat else shapes[0]

@@ -108,7 +108,7 @@ class Concatenate(CopyOperator, AssociativeOperator):
             begin = end
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
+        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Views, each relative to the one before, so that the tree contains no sizes.
@@ -160,7 +160,7 @@ class HeadLike(ViewOperator, MorphOperator):
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
+        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
@@ -372,7 +372,7 @@ class Unrepeat(MorphOperator):
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(repeats=self.repeats, axis=normalise_axis(self.axis, types[1].ndim, "unrepeat"))
+        return self.with_props(axis=normalise_axis(self.axis, types[1].ndim, "unrepeat"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes
@@ -390,7 +390,7 @@ class Unrepeat(MorphOperator):
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(**{**self.props, "axis": self.axis + 1})(*spread_all(inputs, batched))
+        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

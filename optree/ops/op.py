@@ -263,6 +263,10 @@ class Op:
             cls._instances[key] = found
         return found
 
+    def with_props(self, **changed: Any) -> Any:
+        """The op with other values of some parameters."""
+        return self.make(**{**self.props, **changed})
+
     def __setattr__(self, name: str, value: Any) -> None:
         if self.is_shared:
             raise DefinitionError(
@@ -348,7 +352,7 @@ class Op:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_shared:
-            return _made_again, (type(self), self.props)
+            return partial(type(self).make, **self.props), ()
         # By its attributes, and not by its parameters: its __init__ may take others.
         return _restored, (type(self),), self.state()
 
@@ -784,10 +788,6 @@ def _explained(make_node: Callable[..., Any]) -> Callable[..., Any]:
         return _applied_by(self, partial(make_node, self), inputs, kwargs)
 
     return call
-
-
-def _made_again(cls: type[Op], props: dict[str, Any]) -> Any:
-    return cls.make(**props)
 
 
 def _restored(cls: type[Op]) -> Any:

@@ -488,7 +488,7 @@ class TopIndices(UnaryOperator, IntegerOperator):
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(k=self.k, axis=normalise_axis(self.axis, types[0].ndim, "top_indices"))
+        return self.with_props(axis=normalise_axis(self.axis, types[0].ndim, "top_indices"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -498,7 +498,7 @@ class TopIndices(UnaryOperator, IntegerOperator):
         return (*shape[: self.axis], self.k, *shape[self.axis + 1 :])
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(k=self.k, axis=self.axis + 1)(*inputs)
+        return self.with_props(axis=self.axis + 1)(*inputs)
 
     def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0], self.axis)

@@ -59,20 +59,17 @@ class PoolOperator(WindowOperator):
             for pair, size in zip(padding, window, strict=True):
                 if max(pair) >= size:
                     raise OperandError(f"{what}: a padding of {max(pair)} leaves a window of {size} without an element")
-        return self.make(
-            **{
-                **self.props,
-                "window": window,
-                "stride": window if self.stride is None else per_axis(self.stride, len(axes), f"{what}: stride"),
-                "padding": padding,
-                "layout": None,
-                "axes": axes,
-                "ceil": bool(self.ceil),
-            }
+        return self.with_props(
+            window=window,
+            stride=window if self.stride is None else per_axis(self.stride, len(axes), f"{what}: stride"),
+            padding=padding,
+            layout=None,
+            axes=axes,
+            ceil=bool(self.ceil),
         )
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(**{**self.props, "axes": shifted(self.axes)})(*spread_all(inputs, batched))
+        return self.with_props(axes=shifted(self.axes))(*spread_all(inputs, batched))
 
     def _axes(self, ndim: int, what: str) -> tuple[int, ...]:
         if self.axes is not None:
@@ -283,7 +280,7 @@ class MeanOperator(MeanDtypeOperator, PoolOperator):
     count_padding: bool = False
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(**{**super().bind(types, backend).props, "count_padding": bool(self.count_padding)})
+        return super().bind(types, backend).with_props(count_padding=bool(self.count_padding))
 
     def divided(self, total: Any, shape: Sequence[int]) -> Any:
         """Numbers for each window on images of a shape, divided by the windows' elements."""

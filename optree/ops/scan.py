@@ -34,18 +34,14 @@ class OneAxisOperator(UnaryOperator):
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:
-            return self.along(0)(f.reshape(inputs[0], (-1,)))
+            return self.with_props(axis=0)(f.reshape(inputs[0], (-1,)))
         return super().__call__(*inputs)
 
-    def along(self, axis: int) -> Any:
-        """The same op along another axis."""
-        return self.make(**{**self.props, "axis": axis})
-
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.along(normalise_axis(self.axis, types[0].ndim, str(self.name)))
+        return self.with_props(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.along(self.axis + 1)(*inputs)
+        return self.with_props(axis=self.axis + 1)(*inputs)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -225,11 +221,11 @@ class Recurrence(BinaryOperator):
         return np.moveaxis(total[::-1] if self.reverse else total, 0, self.axis).astype(dtype, copy=False)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.make(axis=self.axis + 1, reverse=self.reverse)(*aligned(inputs, batched))
+        return self.with_props(axis=self.axis + 1)(*aligned(inputs, batched))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (a, b), (delta,) = inputs, output_gradients
-        value, adjoint = self(a, b), self.make(axis=self.axis, reverse=not self.reverse)(a, delta)
+        value, adjoint = self(a, b), self.with_props(reverse=not self.reverse)(a, delta)
         first, second = (adjoint, value) if self.reverse else (value, adjoint)
         return [_used_product(_before(first, self.axis, 0), second), adjoint]
 

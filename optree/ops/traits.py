@@ -214,7 +214,7 @@ class AxisOperator(Op):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         axes = self.axes(types[0].ndim)
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
-        return self.make(**{**self.props, "axis": axis})
+        return self.with_props(axis=axis)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -224,7 +224,7 @@ class AxisOperator(Op):
         given = aligned(given, [True] * len(given))
         axes = self.axes(given[0].ndim - 1)
         axis = axes[0] if isinstance(self.axis, int) else axes
-        return self.make(**{**self.props, "axis": shifted(axis)})(*given)
+        return self.with_props(axis=shifted(axis))(*given)
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The op's axes, non-negative, for an operand of `ndim` dimensions."""
@@ -305,8 +305,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         return super().flops(outputs, inputs)
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        bound = super().bind(types, backend)
-        return self.make(**{**bound.props, "keepdims": bool(self.keepdims or is_neon(backend))})
+        return super().bind(types, backend).with_props(keepdims=bool(self.keepdims or is_neon(backend)))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes

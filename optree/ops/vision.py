@@ -236,13 +236,10 @@ class RegionOperator(ImageOperator):
         ndim = types[self.images].ndim
         if ndim != 4:
             raise ShapeError(f"images have a batch, channels and two spatial axes, and this has {ndim} dimensions")
-        return self.make(
-            **{
-                **self.props,
-                "size": per_axis(self.size, 2, f"{what}: size"),
-                "scale": _factors(self.scale, 1, what)[0],
-                "layout": layout_of(self.layout, ndim, "NC", f"{what}: layout"),
-            }
+        return self.with_props(
+            size=per_axis(self.size, 2, f"{what}: size"),
+            scale=_factors(self.scale, 1, what)[0],
+            layout=layout_of(self.layout, ndim, "NC", f"{what}: layout"),
         )
 
     def regions_shape(self, images: Shape, boxes: Shape) -> Shape:
@@ -367,7 +364,7 @@ class AlignOperator(RegionOperator):
 
     def bound(self, types: Sequence[TensorType], what: str) -> Op:
         (samples,) = per_axis(self.samples, 1, f"{what}: samples")
-        return self.make(**{**super().bound(types, what).props, "samples": samples, "aligned": bool(self.aligned)})
+        return super().bound(types, what).with_props(samples=samples, aligned=bool(self.aligned))
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
