@@ -15,7 +15,7 @@ from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, numbers_of
 from optree.ops.op import Op
-from optree.ops.shape import Slice, part, sizes_of
+from optree.ops.shape import Slice, part, sizes_of, strong
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
@@ -628,7 +628,7 @@ def _ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: 
     found: Any = 0
     parts = list(zip(given, sizes, modes, strict=True))
     for index, size, how in parts if order == "C" else parts[::-1]:
-        x = as_variable(index if isinstance(index, Variable) else np.asarray(index))
+        x = strong(index, "ravel_multi_index")
         check_indices([x.type], "ravel_multi_index")
         x = in_dtype(x, np.dtype("int64"))
         found = found * size + (f.mod(x, size) if how == "wrap" else f.clip(x, 0, size - 1) if how == "clip" else x)

@@ -8,13 +8,14 @@ import numpy as np
 
 from optree.dtypes import finfo
 from optree.errors import ShapeError, describe
+from optree.ops.shape import strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import integer_of, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 
 def _coefficients(given: Any, what: str) -> Variable:
-    p = variable_of(given if isinstance(given, Variable) else np.asarray(given), f"{what}: the coefficients")
+    p = strong(given, f"{what}: the coefficients")
     if p.ndim != 1 or p.shape[0] is None:
         raise ShapeError(f"{what}: the coefficients {describe(p)} are no vector of known size")
     return p
@@ -98,7 +99,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, weights: Any =
         raise ShapeError(f"polyfit: {describe(x)} and {describe(y)} are no points: a vector, and one or columns")
     columns = vander(x, integer_of(deg, "polyfit: deg", 0) + 1)
     if weights is not None:
-        w = f.expand_dims(variable_of(weights if isinstance(weights, Variable) else np.asarray(weights), "polyfit"), 1)
+        w = f.expand_dims(strong(weights, "polyfit"), 1)
         columns, y = columns * w, y * (w if y.ndim == 2 else f.squeeze(w, 1))
     if rcond is None:
         if x.shape[0] is None:

@@ -370,7 +370,7 @@ def _weighted(x: Any, q: Any, axis: Any, method: str, keepdims: bool, weights: A
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
-    x, w = variable_of(x, what), as_variable(weights if isinstance(weights, Variable) else np.asarray(weights))
+    x, w = variable_of(x, what), strong(weights, what)
     axes = normalise_axes(axis, x.ndim, what)
     if w.shape != x.shape and w.ndim == len(axes) == 1:
         w = f.expand_dims(w, tuple(i for i in range(x.ndim) if i not in axes))

@@ -10,9 +10,10 @@ import numpy as np
 
 from optree.dtypes import can_cast
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
+from optree.ops.shape import strong
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree.types import normalise_axis
-from optree.tree.variable import Variable, variable_of
+from optree.tree.variable import Variable
 
 
 def _writer(numpy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -30,16 +31,11 @@ def _value(target: Any, given: Any, what: str, casting: str = "same_kind") -> Va
     if not hasattr(target, "copy_from"):
         kind = describe(target) if isinstance(target, Variable) else f"a {type(target).__name__}"
         raise OperandError(f"{what} writes into a tensor, and {kind} is none; of a tree, f.where or x.at tell another")
-    value = _operand(given, what)
+    value = strong(given, what)
     weak = not value.ndim and not isinstance(given, Variable | np.generic | np.ndarray)
     if not can_cast(value.dtype, target.dtype, "same_kind" if weak and casting == "safe" else casting):
         raise DTypeError(f"{what}: {describe(value)} is not cast to {target.dtype} as {casting!r} casts")
     return value
-
-
-def _operand(given: Any, what: str) -> Variable:
-    """A mask, or indices: an operand, or what NumPy makes an array of."""
-    return variable_of(given if isinstance(given, Variable) else np.asarray(given), what)
 
 
 def _repeated(value: Variable, count: int, what: str) -> Variable:
@@ -53,14 +49,14 @@ def _repeated(value: Variable, count: int, what: str) -> Variable:
 def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     """Write values into a tensor, where a mask is true."""
     value = _value(dst, src, "np.copyto", casting)
-    dst[...] = value if where is True else f.where(_operand(where, "np.copyto"), value, dst)
+    dst[...] = value if where is True else f.where(strong(where, "np.copyto"), value, dst)
 
 
 @_writer(np.putmask)
 def _putmask(a: Any, mask: Any, values: Any) -> None:
     """Write values, repeated to the tensor's size, where a mask is true."""
     value = _repeated(_value(a, values, "np.putmask"), math.prod(a.shape), "np.putmask")
-    is_there = _operand(mask, "np.putmask")
+    is_there = strong(mask, "np.putmask")
     if is_there.shape != tuple(a.shape):
         raise ShapeError(f"np.putmask: the mask {describe(is_there)} is not of the shape {tuple(a.shape)}")
     a[...] = f.where(is_there, f.reshape(value, a.shape) if value.ndim else value, a)
@@ -69,7 +65,7 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
 @_writer(np.place)
 def _place(arr: Any, mask: Any, vals: Any) -> None:
     """Write values one after the other, repeated, where a mask is true."""
-    value, is_there = f.ravel(_value(arr, vals, "np.place")), f.ne(_operand(mask, "np.place"), 0)
+    value, is_there = f.ravel(_value(arr, vals, "np.place")), f.ne(strong(mask, "np.place"), 0)
     if not value.size:
         raise ShapeError(f"np.place: {describe(value)} has no element to write")
     order = f.mod(f.maximum(f.cumsum(is_there) - 1, 0), value.size)
@@ -80,7 +76,7 @@ def _place(arr: Any, mask: Any, vals: Any) -> None:
 def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     """Write values, repeated, at indices of the flattened tensor."""
     value = _value(a, v, "np.put")
-    at = _operand(ind, "np.put")
+    at = strong(ind, "np.put")
     size = math.prod(a.shape)
     if mode != "raise":
         at = {"wrap": lambda: f.mod(at, size), "clip": lambda: f.clip(at, 0, size - 1)}[mode]()
