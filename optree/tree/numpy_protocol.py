@@ -172,14 +172,16 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     return out
 
 
-def no_equal(func: Callable[..., Any]) -> TypeError:
-    """The error for a NumPy function without an equivalent here."""
+def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
+    """The error for a NumPy function without an equivalent here, on operands of a backend."""
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
     module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
     name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
     ours = None if func.__name__ in OPS else FUNCTIONS.get(func.__name__)  # the op resize is not np.resize
     sized = ours is not None and "size" in inspect.signature(ours).parameters
     remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
+    if hasattr(type(backend), func.__name__) and not sized:
+        remedy = f"; be.{func.__name__} makes a tensor"
     return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 
