@@ -136,10 +136,17 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         _check_others(func, roles, values)
     out = None if roles.out is None else values[roles.out]
     dtype = None if roles.dtype is None else values[roles.dtype]
-    if dtype is not None and hasattr(operands[0], "astype"):  # accumulate in that dtype
-        operands[0] = f.cast(operands[0], np.dtype(dtype))
+    if dtype is not None:
+        operands[0] = _cast(operands[0], np.dtype(dtype))
     tree = ours(*operands, **options)
     return write_out(tree if dtype is None else tree.astype(dtype), out)
+
+
+def _cast(operand: Any, dtype: np.dtype) -> Any:
+    """An operand of a function, or several in a list or tuple, in the dtype that it computes in."""
+    if hasattr(operand, "astype"):
+        return f.cast(operand, dtype)
+    return [_cast(x, dtype) for x in operand] if isinstance(operand, list | tuple) else operand
 
 
 def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
