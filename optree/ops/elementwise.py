@@ -293,14 +293,16 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 def _narrow_after(x: Any, y: Any) -> Any:
     """`nextafter` of 16 bits, by the bits: CuPy has none of bfloat16, and its of an infinite float16 is nan."""
+    is_half = x.dtype == np.float16
+    infinity = 0x7C00 if is_half else 0x7F80
     bits, towards = (a.view(np.int16) for a in (x, y))
     rank, goal = (np.where(b < 0, -(b & 0x7FFF), b) for b in (bits, towards))  # in the order of the numbers
-    rank = rank + (goal > rank) - (goal < rank)
-    magnitude = np.abs(rank)
-    found = np.where((rank < 0) | ((rank == 0) & (bits < 0)), magnitude | -0x8000, magnitude)
-    equal = x if x.dtype == np.float16 else y  # as NumPy's and ml_dtypes': 0.0 or -0.0
-    after = np.where(x == y, equal, found.view(x.dtype))
-    return np.where((x == x) & (y == y), after, x + y)
+    after = rank + (goal > rank) - (goal < rank)
+    magnitude = np.abs(after)
+    found = np.where((after < 0) | ((after == 0) & (bits < 0)), magnitude | -0x8000, magnitude)
+    found = np.where(rank == goal, bits if is_half else towards, found)  # as NumPy's and ml_dtypes': 0.0 or -0.0
+    found = np.where(np.abs(goal) > infinity, towards, found)
+    return np.where(np.abs(rank) > infinity, bits, found).view(x.dtype)
 
 
 class Neg(UnaryOperator, ElementwiseOperator):

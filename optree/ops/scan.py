@@ -333,6 +333,8 @@ def unwrap(x: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
     x = variable_of(x, "unwrap")
     steps = diff(x, axis=axis)
     whole = not is_floating(steps.dtype) and isinstance(period, int)
+    if whole and steps.dtype.kind == "u":
+        raise DTypeError(f"unwrap: {describe(x)} is unsigned, and its differences wrap; x.astype('int64') has them all")
     high = period // 2 if whole else period / 2
     moved = f.mod(steps + high, period) - high
     if not whole or period % 2 == 0:  # half a period up stays one up
@@ -340,4 +342,5 @@ def unwrap(x: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
     jumps = f.where(abs(steps) < (period / 2 if discont is None else discont), 0, moved - steps)
     first = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 0, 1)
     later = slice_along(x, normalise_axis(axis, x.ndim, "unwrap"), 1, None) + f.cumsum(jumps, axis)
-    return f.concatenate([in_dtype(first, later.dtype), later], axis)
+    dtype = steps.dtype if whole else later.dtype
+    return f.concatenate([in_dtype(first, dtype), in_dtype(later, dtype)], axis)

@@ -274,6 +274,12 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             "tree.at[...] and be.slice(tree, ...) give its value's elements"
         )
 
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.label} is a lazy expression without memory to write to: t = tree.astensor() is a tensor of its "
+            "value, t[...] = ... writes a part, and np.where(mask, x, tree) chooses"
+        )
+
 
 applications.Node = OpTreeNode
 

@@ -136,10 +136,17 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         _check_others(func, roles, values)
     out = None if roles.out is None else values[roles.out]
     dtype = None if roles.dtype is None else values[roles.dtype]
-    if dtype is not None and hasattr(operands[0], "astype"):  # accumulate in that dtype
-        operands[0] = f.cast(operands[0], np.dtype(dtype))
+    if dtype is not None:
+        operands[0] = _cast(operands[0], np.dtype(dtype))
     tree = ours(*operands, **options)
     return write_out(tree if dtype is None else tree.astype(dtype), out)
+
+
+def _cast(operand: Any, dtype: np.dtype) -> Any:
+    """An operand of a function, or several in a list or tuple, in the dtype that it computes in."""
+    if hasattr(operand, "astype"):
+        return f.cast(operand, dtype)
+    return [_cast(x, dtype) for x in operand] if isinstance(operand, list | tuple) else operand
 
 
 def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
@@ -172,14 +179,16 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     return out
 
 
-def no_equal(func: Callable[..., Any]) -> TypeError:
-    """The error for a NumPy function without an equivalent here."""
+def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
+    """The error for a NumPy function without an equivalent here, on operands of a backend."""
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
     module = (getattr(func, "__module__", None) or "numpy").replace("numpy", "np", 1)
     name = f"np.{owner.__name__}.{func.__name__}" if isinstance(owner, np.ufunc) else f"{module}.{func.__name__}"
     ours = None if func.__name__ in OPS else FUNCTIONS.get(func.__name__)  # the op resize is not np.resize
     sized = ours is not None and "size" in inspect.signature(ours).parameters
     remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
+    if hasattr(type(backend), func.__name__) and not sized:
+        remedy = f"; be.{func.__name__} makes a tensor"
     return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 

@@ -122,9 +122,9 @@ class Variable:
         """A 1-D tree of the operand's elements, in C order."""
         return f.ravel(self)
 
-    def astype(self, dtype: Any) -> Variable:
-        """A tree of the operand's values in another dtype."""
-        return f.cast(self, as_dtype(dtype))
+    def astype(self, dtype: Any, copy: bool = True) -> Variable:
+        """A tree of the operand's values in another dtype; without `copy`, itself if it has that."""
+        return f.cast(self, as_dtype(dtype)) if copy or as_dtype(dtype) != self.dtype else self
 
     def view(self, dtype: Any = None) -> NoReturn:
         """Raises: NumPy's method reinterprets an array's bytes as another dtype, which tensors do not."""
@@ -568,7 +568,7 @@ class Variable:
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tree = numpy_protocol.call_function(func, args, kwargs)
         if tree is NotImplemented and all(issubclass(kind, _NUMPYS_AND_OURS) for kind in types):
-            raise numpy_protocol.no_equal(func)
+            raise numpy_protocol.no_equal(func, self.backend)
         return tree
 
 

@@ -178,6 +178,21 @@ def test_attributes_of_numpys_arrays(cpu: Any, values: Any) -> None:
         _ = cpu.ones(2).mT
 
 
+def test_astype_takes_numpys_copy(cpu: Any, values: Any) -> None:
+    x = cpu.array(values, np.float64)
+    for found in (x, x + 1):
+        assert found.astype(np.float64, copy=False) is found
+        assert found.astype(np.float64).op.name == "cast" and found.astype("f4", copy=False).dtype == np.float32
+
+
+def test_a_tree_that_is_written_to_and_numpys_creation_say_what_to_do(cpu: Any) -> None:
+    x = cpu.ones(3)
+    with pytest.raises(TypeError, match=r"mul is a lazy expression without memory.* t = tree\.astensor\(\)"):
+        (x * 2)[0] = 1
+    with pytest.raises(TypeError, match=r"np\.zeros has no equal here.*; be\.zeros makes a tensor"):
+        np.zeros(3, like=x)
+
+
 def test_attributes_that_operands_do_not_have_say_what_to_do(cpu: Any, values: Any) -> None:
     x = cpu.array(values)
     for found in (x, x + 1, TensorType("float32", (2,))("i"), Constant(TensorType("int8", ()), 1)):
