@@ -213,7 +213,7 @@ class LazyValue:
         """Whether the value has not been computed."""
         return self._tree is not None
 
-    def view(self, tree: Any) -> LazyValue | None:
+    def view_by(self, tree: Any) -> LazyValue | None:
         """The view that a node describes, of one view op on this value; None where it would be a copy."""
         if tree.__class__ is not OpTreeNode:
             return None

@@ -179,6 +179,32 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     return out
 
 
+_COMPLEX = "its values are complex, and there are no complex dtypes"
+_UNKNOWN = "how many elements it gives is known only when it has run"
+
+#: Why functions of NumPy's have no equal, by their names; those of ``numpy.fft`` are complex too.
+REASONS = {
+    **dict.fromkeys(("eig", "eigvals", "roots", "poly"), _COMPLEX),
+    **dict.fromkeys(("argwhere", "compress", "extract", "trim_zeros"), _UNKNOWN),
+    **dict.fromkeys(("union1d", "intersect1d", "setdiff1d", "setxor1d"), _UNKNOWN),
+    **dict.fromkeys(("unique_all", "unique_counts", "unique_inverse", "unique_values"), _UNKNOWN),
+}
+
+#: Equivalents of functions of NumPy's that have no equal.
+INSTEAD = {
+    "eig": "of symmetric matrices, np.linalg.eigh is a tree",
+    "eigvals": "of symmetric matrices, np.linalg.eigvalsh is a tree",
+    "compress": "be.where(condition, x, other) is a tree",
+    "extract": "be.where(condition, x, other) is a tree",
+    "piecewise": "np.select(conditions, choices) is a tree, of choices that are computed everywhere",
+    "choose": "np.select or np.take_along_axis is a tree",
+    "polymul": "np.convolve is a tree",
+    "apply_over_axes": "a reduction takes several axes",
+    "ldexp": "x * 2.0**i is a tree",
+    "geomspace": "np.exp(np.linspace(np.log(start), np.log(stop), num)) is a tree",
+}
+
+
 def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
     """The error for a NumPy function without an equivalent here, on operands of a backend."""
     owner = getattr(func, "__self__", None)  # of a ufunc's method, the ufunc
@@ -189,7 +215,11 @@ def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
     remedy = f"; with its size given, be.{func.__name__}(x, size=...) is a tree" if sized else ""
     if hasattr(type(backend), func.__name__) and not sized:
         remedy = f"; be.{func.__name__} makes a tensor"
-    return TypeError(f"{name} has no equal here; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
+    known = "" if isinstance(owner, np.ufunc) else func.__name__
+    reason = _COMPLEX if module == "np.fft" else REASONS.get(known)
+    why = f": {reason}" if reason else ""
+    remedy += f"; {INSTEAD[known]}" if known in INSTEAD else ""
+    return TypeError(f"{name} has no equal here{why}; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 
 @lru_cache(maxsize=512)

@@ -16,7 +16,7 @@ device: x.backend is where it is
 fill: x[...] = value writes a tensor, and np.full_like(x, value) is a tree
 flat: x.ravel() has its elements in C order
 partition: np.partition(x, kth) is a tree, and x[...] = np.partition(x, kth) writes a tensor
-put: x[...] = ... writes a tensor or a part of one, also at arrays of indices
+put: np.put(x, indices, values) writes a tensor, and be.scatter(x, indices, values) is a tree
 resize: np.resize(x, shape) is a tree
 setfield: x[...] = ... writes a tensor or a part of one
 setflags: x is always writeable if it is a tensor

@@ -11,7 +11,7 @@ import numpy as np
 from optree.cache import Cache
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
-from optree.registry import APPLICATIONS, OPS, f
+from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
@@ -194,6 +194,12 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
+    def item(self, *index: Any) -> Any:
+        """The only element, or that at a flat index or at one for each axis, as a Python number."""
+        if index:
+            return (self[index] if len(index) > 1 else f.ravel(self).at[index[0]]).item()
+        return super().item()
+
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
@@ -221,6 +227,10 @@ class Tensor(Variable):
     def sort(self, axis: int = -1) -> None:
         """Sort the elements along an axis in place, as NumPy's method does; ``be.sort(x, axis)`` is a tree."""
         self[...] = f.sort(self, axis)
+
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+        """Write values at flat indices in place, as NumPy's method does."""
+        NUMPY_FUNCTIONS[np.put](self, indices, values, mode)
 
     def copy(self, name: str | None = None) -> Tensor:
         """A new tensor with the same values, in C order."""

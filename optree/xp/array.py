@@ -42,7 +42,7 @@ def viewed(x: Array, value: Any) -> Array:
     """The array of a tensor's view, or of a tree built of one array, which is a view of it where it can be."""
     if value.__class__ is Tensor:
         return type(x)(value)
-    view = x.view(value)
+    view = x.view_by(value)
     return built(value) if view is None else view  # type: ignore[return-value]
 
 
@@ -204,8 +204,10 @@ class Array(LazyValue):
         """The values as a new NumPy array."""
         return self.tensor.get()
 
-    def item(self) -> Any:
-        """The only element, as a Python number."""
+    def item(self, *index: Any) -> Any:
+        """The only element, or that at a flat index or at one for each axis, as a Python number."""
+        if index:
+            return self.tensor.item(*index)
         if self._tree is not None and self._error is None:
             op_dict, x, _ = self._tree
             if x.__class__ is Tensor and op_dict.op.__class__ is OPS["copy"]:
@@ -280,6 +282,10 @@ class Array(LazyValue):
     def __deepcopy__(self, memo: Any) -> Array:
         return self.__copy__()
 
+    def view(self, dtype: Any = None) -> None:
+        """Raises, as bytes are not read as another dtype; `astype` converts values."""
+        self.tree.view(dtype)
+
     # Elements
 
     def __getitem__(self, key: Any, /) -> Array:
@@ -348,6 +354,10 @@ class Array(LazyValue):
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
         return found if isinstance(found, Array) or _is_plain(found) else built(found)
+
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+        """Write values at flat indices in place."""
+        NUMPY_FUNCTIONS[np.put](self, *map(operand, (indices, values)), mode)
 
     def fill(self, value: Any) -> None:
         """Set every element to a number."""

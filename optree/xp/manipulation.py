@@ -85,7 +85,7 @@ def reshape(x: Array, /, shape: Any, *, copy: bool | None = None) -> Array:
     tree = f.reshape(of(x, "reshape").tree, sizes)
     if copy:
         return built(f.copy(tree))
-    view = x.view(tree)
+    view = x.view_by(tree)
     if view is None and copy is False:
         raise ShapeError(f"reshape: the memory of an array of shape {x.shape} cannot be viewed as {sizes}")
     return built(tree) if view is None else view  # type: ignore[return-value]

@@ -14,7 +14,7 @@ import pytest
 
 from backends import gen_backend
 from optree import Constant, OpTreeNode, Tensor, TensorType, Variable
-from optree.errors import AxisError, ShapeError
+from optree.errors import AxisError, OptreeError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS
 from optree.testing.comparison import compare
 
@@ -206,6 +206,25 @@ def test_attributes_that_operands_do_not_have_say_what_to_do(cpu: Any, values: A
     with pytest.raises(AttributeError, match=r"np\.sort\(x\) is a tree"):
         _ = (x + 1).sort
     assert (x + 1).get().strides == values.strides
+
+
+def test_methods_of_numpys_arrays_on_tensors_and_lazy_arrays(cpu: Any, values: Any) -> None:
+    for x in (cpu.array(values), cpu.xp.asarray(values), cpu.xp.asarray(values) * 1.0):
+        assert x.item(4) == 5.0 and x.item(1, 0, 2) == 4.0 and x.item(-1) == 4.0
+        with pytest.raises(OptreeError, match="view: the bytes of"):
+            x.view("i8")
+        assert np.array_equal(x.conj().get(), values)
+    assert round(cpu.xp.asarray(2.456), 2) == 2.46
+    for x in (cpu.array(values), cpu.xp.asarray(values)):
+        assert x.nbytes == values.nbytes
+        wanted, before = values.copy(), x * 1
+        wanted.sort(axis=0)
+        assert x.sort(axis=0) is None and x.tolist() == wanted.tolist()
+        wanted.put([0, -1], [7.0, 8.0])
+        assert x.put([0, -1], [7.0, 8.0]) is None and x.tolist() == wanted.tolist()
+        x.fill(3.0)
+        assert set(np.ravel(x.get())) == {3.0}
+    assert before.tolist() == values.tolist(), "a lazy array keeps what was read"
 
 
 def test_the_value_as_pythons_lists(cpu: Any, values: Any) -> None:
