@@ -194,12 +194,6 @@ class Tensor(Variable):
         """The values as a new NumPy array, as `get`."""
         return self.get()
 
-    def item(self, *index: Any) -> Any:
-        """The only element, or that at a flat index or at one for each axis, as a Python number."""
-        if index:
-            return (self[index] if len(index) > 1 else f.ravel(self).at[index[0]]).item()
-        return super().item()
-
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")

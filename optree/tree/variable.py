@@ -21,9 +21,7 @@ from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_n
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
-    bool: Spec.own(TensorType("bool", ())),
-    int: Spec.own(TensorType("int64", ())),
-    float: Spec.own(TensorType("float64", ())),
+    number: Spec.own(TensorType(dtype, ())) for number, dtype in ((bool, "bool"), (int, "int64"), (float, "float64"))
 }
 
 
@@ -535,8 +533,10 @@ class Variable:
             raise BackendError(f"{describe(self)}: no operand lives on a backend; make one a tensor with be.array")
         return backend
 
-    def item(self) -> Any:
-        """The value of the only element, as a Python number."""
+    def item(self, *index: Any) -> Any:
+        """The only element, or that at a flat index or at one for each axis, as a Python number."""
+        if index:
+            return (self.at[index] if len(index) > 1 else f.ravel(self).at[index[0]]).item()
         shape = self.type.shape
         if None in shape or math.prod(shape) != 1:
             raise ShapeError(f"{self.label} of shape {shape} has {self.size} elements, not one")
