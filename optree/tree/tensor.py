@@ -192,7 +192,7 @@ class Tensor(Variable):
 
     def asnumpyarray(self) -> np.ndarray:
         """The values as a new NumPy array, as `get`."""
-        return self.get()
+        return self._backend.to_host(self.array)
 
     def item(self, *index: Any) -> Any:
         """The only element, or that at a flat index or at one for each axis, as a Python number."""
