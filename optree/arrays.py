@@ -125,7 +125,7 @@ _deferred: ContextVar[list[Any] | None] = ContextVar("deferred", default=None)
 
 
 @contextmanager
-def putting_off() -> Iterator[list[Any]]:
+def deferring_checks() -> Iterator[list[Any]]:
     """Defer checks: within it, `is_any` appends to this list instead of waiting for the device, and returns False."""
     found: list[Any] = []
     token = _deferred.set(found)
@@ -135,13 +135,13 @@ def putting_off() -> Iterator[list[Any]]:
         _deferred.reset(token)
 
 
-def is_put_off() -> bool:
-    """Whether `putting_off` defers checks here, as where work is captured."""
+def defers_checks() -> bool:
+    """Whether `deferring_checks` defers checks here, as where work is captured."""
     return _deferred.get() is not None
 
 
 def is_any(wrong: Any) -> bool:
-    """Whether any element of an array is true; False while `putting_off` defers the answer."""
+    """Whether any element of an array is true; False while `deferring_checks` defers the answer."""
     found = _deferred.get()
     if found is None or isinstance(wrong, np.ndarray | np.generic):
         return bool(wrong.any())

@@ -30,7 +30,7 @@ from backends.execution.tiles import BackendTiles
 from backends.gpu.convolution import Convolution
 from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions, Resizing
-from optree.arrays import is_array, is_portable, is_put_off, overlap
+from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, performer, value_of_op
@@ -107,7 +107,7 @@ def _in_order(device: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """A draw after all earlier ones, on whatever streams, as they share a random state; of graphs, their call is."""
 
     def drawn(*values: Any) -> Any:
-        if is_put_off():
+        if defers_checks():
             return call(*values)
         with device.draws:
             return call(*values)

@@ -21,7 +21,7 @@ from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.cupy_device import InFlight, InOrder, is_want_of_memory
 from backends.gpu.matmul import Workspace
-from optree.arrays import is_portable, putting_off
+from optree.arrays import deferring_checks, is_portable
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets
 from optree.compile.program import Program
@@ -313,7 +313,7 @@ class _Memory:
         views = {i: _location(registers[i]) for i in of.views if i in _used(part)}
         allocated = of.cupy.cuda.using_allocator(partial(self._hold, held))
         kernels = nullcontext() if of.device.kernels is None else of.device.kernels.holding(held)
-        with of.stream, allocated, kernels, putting_off() as flags, of.workspace.shared(), _collected(errors):
+        with of.stream, allocated, kernels, deferring_checks() as flags, of.workspace.shared(), _collected(errors):
             of.stream.begin_capture()
             try:
                 with _collected(errors):

@@ -23,9 +23,7 @@ from optree.tree.variable import Variable, number_of, variable_of
 
 
 class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
-    """A comparison, by a `symbol` of Python and C; a Python integer may be out of range of x's dtype."""
-
-    symbol: str
+    """A comparison; a Python integer may be out of range of x's dtype."""
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         for i, y in enumerate(inputs if len(inputs) == 2 else ()):
@@ -39,9 +37,9 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
         """The kernel, which compares a negative integer with an unsigned one by value."""
         kinds = [dtype.kind for dtype in dtypes]
         if kinds == ["i", "u"]:
-            return self._signed("{0}", holds=self.symbol in ("<", "<=", "!="))
+            return self._signed("{0}", holds=self.numpy(-1, 0))
         if kinds == ["u", "i"]:
-            return self._signed("{1}", holds=self.symbol in (">", ">=", "!="))
+            return self._signed("{1}", holds=self.numpy(0, -1))
         return self.kernel
 
     def _signed(self, operand: str, holds: bool) -> str:
@@ -59,7 +57,6 @@ class Equal(Comparison):
     name = "eq"
     commutative = True
     numpy = np.equal
-    symbol = "=="
     kernel = "{0} == {1}"
     aliases = ("equal",)
 
@@ -70,7 +67,6 @@ class NotEqual(Comparison):
     name = "ne"
     commutative = True
     numpy = np.not_equal
-    symbol = "!="
     kernel = "{0} != {1}"
     aliases = ("not_equal",)
 
@@ -80,7 +76,6 @@ class Less(Comparison):
 
     name = "lt"
     numpy = np.less
-    symbol = "<"
     kernel = "{0} < {1}"
     aliases = ("less",)
 
@@ -90,7 +85,6 @@ class LessEqual(Comparison):
 
     name = "le"
     numpy = np.less_equal
-    symbol = "<="
     kernel = "{0} <= {1}"
     aliases = ("less_equal",)
 
@@ -100,7 +94,6 @@ class Greater(Comparison):
 
     name = "gt"
     numpy = np.greater
-    symbol = ">"
     kernel = "{0} > {1}"
     aliases = ("greater",)
 
@@ -110,7 +103,6 @@ class GreaterEqual(Comparison):
 
     name = "ge"
     numpy = np.greater_equal
-    symbol = ">="
     kernel = "{0} >= {1}"
     aliases = ("greater_equal",)
 

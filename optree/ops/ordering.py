@@ -558,7 +558,9 @@ class PartitionOperator(OneAxisOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         size = shapes[0][self.axis]
-        _check_places(self.kth, size)
+        for k in self.kth:
+            if size is not None and not -size <= k < size:
+                raise ShapeError(f"of {size} elements there is none at {k}")
         return shapes[0]
 
 
@@ -611,13 +613,6 @@ class ArgPartition(PartitionOperator, IntegerOperator):
             return np.argsort(x, axis=self.axis, kind="stable")  # CuPy's partition sorts, too
         keys = _keys_of(x) if x.dtype == np.float16 else x
         return np.argpartition(keys, np.asarray(self.kth, np.intp), axis=self.axis)
-
-
-def _check_places(kth: Any, size: int | None, what: str = "") -> None:
-    """Raise ShapeError for a place among elements that is not there."""
-    for k in np.atleast_1d(kth).tolist():
-        if size is not None and not -size <= integer_of(k, f"{what}kth") < size:
-            raise ShapeError(f"{what}of {size} elements there is none at {k}")
 
 
 @numpy_function(np.partition)
