@@ -63,7 +63,6 @@ REASONS: dict[str, str] = {
     r"^[a-z]+.reduceat": "a call, 10 us, and NumPy's beside it",
     r"^cumulative_sum": "copied behind its initial 0",
     r"^exclusive_prod": "without division, so that it is right at zeros",
-    r"^(nan)?cum(sum|prod)": "NumPy's, which holds the interpreter's lock for fewer than 500 rows, as in blocks",
     r"^repeat\(x, 2.*64": "two strided copies by NumPy, where np.repeat is one loop",
     r"^heat": "temporaries of 32 MB are in new pages in each call; not in a function, which takes half of NumPy's time",
     r"^scatter": "a copy as NumPy's, and a call of 20 us",

@@ -74,8 +74,8 @@ class InBlocks:
         if count < LEAST:
             return None
         shapes = [np.shape(x) for x in arrays]
-        axis, axes = self._op.blocks(*shapes) or (0, ())
-        sizes = [shape[along] for shape, along in zip(shapes, axes, strict=False) if along is not None]
+        axis, axes, least = self._op.blocks(*shapes) or (0, (), 1)
+        sizes = [shape[along] // least for shape, along in zip(shapes, axes, strict=False) if along is not None]
         count = min(count, *sizes) if sizes else 0
         return (axis, axes, count) if count >= LEAST else None
 

@@ -135,9 +135,9 @@ class Interpolate(Op):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if any(batched[1:]) else self(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0])
-        return None if axis is None else (axis, (axis, None, None))
+        return None if axis is None else (axis, (axis, None, None), 1)
 
     @portable
     def value(self, *arrays: Any) -> Any:

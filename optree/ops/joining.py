@@ -333,9 +333,9 @@ class Repeat(CopyOperator, MorphOperator):
         size = shape[axis]
         return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0][: self.axis])
-        return None if axis is None else (axis, (axis,))
+        return None if axis is None else (axis, (axis,), 1)
 
     def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
         (x,), after = arrays, self.axis + 1

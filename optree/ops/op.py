@@ -138,7 +138,7 @@ class Op:
         A method ``fill(out, *operands)`` that writes the value into an array of any layout, apart from the operands,
         or raises before. `value` follows from it.
     blocks : callable, optional
-        From operands' shapes: the axes of the value and of each operand (None: whole) that blocks run along, or None.
+        From operands' shapes: the axes of the value and operands (None: whole) to divide, and the least size; or None.
     coefficients : tuple of int, or None
         For a linear combination, the factor of each operand.
     random_props : callable, optional
@@ -188,7 +188,7 @@ class Op:
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
-    blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...]] | None] | None] = None
+    blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...], int] | None] | None] = None
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False

@@ -222,9 +222,9 @@ class SearchSorted(BinaryOperator, IntegerOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[1])
-        return None if axis is None else (axis, (None, axis))
+        return None if axis is None else (axis, (None, axis), 1)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -500,9 +500,9 @@ class TopIndices(UnaryOperator, IntegerOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.with_props(axis=self.axis + 1)(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0], self.axis)
-        return None if axis is None else (axis, (axis,))
+        return None if axis is None else (axis, (axis,), 1)
 
     @portable
     def value(self, *arrays: Any) -> Any:

@@ -216,9 +216,9 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
         (((0, 3),), {"axis": 0}),
     )
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
-        return None if axis is None else (axis, (axis,))
+        return None if axis is None else (axis, (axis,), 1)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -441,12 +441,12 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
         found = self._found(x.transpose(*outer, *self.axis).reshape([x.shape[i] for i in outer] + [count]), axis=-1)
         return np.expand_dims(found, self.axis) if self.keepdims else found
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         reduced = self.axes(len(shapes[0]))
         axis = longest_axis(shapes[0], *reduced)
         if axis is None or len(shapes[0]) - 1 in reduced:  # of rows, they take a fraction of a nanosecond an element
             return None
-        return axis - (0 if self.keepdims else sum(each < axis for each in reduced)), (axis,)
+        return axis - (0 if self.keepdims else sum(each < axis for each in reduced)), (axis,), 1
 
     def _found(self, x: Any, **along: Any) -> Any:
         if isinstance(x, np.ndarray):

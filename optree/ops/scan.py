@@ -23,12 +23,22 @@ from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
+#: The rows from which NumPy's accumulations release the interpreter's lock: more than 500.
+UNLOCKED = 512
+
 
 class OneAxisOperator(UnaryOperator):
-    """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None."""
+    """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None.
+
+    Attributes
+    ----------
+    least_rows : int
+        The least rows along the axis in a block of those that threads share.
+    """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
+    least_rows: ClassVar[int] = 1
     keeps_shape = True
     random_props = staticmethod(one_axis)
 
@@ -46,14 +56,18 @@ class OneAxisOperator(UnaryOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0], self.axis)
-        return None if axis is None else (axis, (axis,))
+        if axis is None:
+            return None
+        others = math.prod(size for i, size in enumerate(shapes[0]) if i not in (axis, self.axis))
+        return axis, (axis,), -(-self.least_rows // max(others, 1))
 
 
 class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     """A cumulative sum or product, with NumPy's dtypes."""
 
+    least_rows = UNLOCKED
     examples = (
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1}),
@@ -102,6 +116,7 @@ class CumProd(CumulativeOperator):
 class CumulativeExtreme(OneAxisOperator):
     """The extreme of each element and those before it. The gradient is the latest's of equal ones."""
 
+    least_rows = UNLOCKED
     examples = CumulativeOperator.examples
 
     @portable

@@ -144,11 +144,11 @@ def longest_axis(shape: tuple[int, ...], *but: int) -> int | None:
     return max((axis for axis in range(len(shape)) if axis not in but), key=shape.__getitem__, default=None)
 
 
-def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...]] | None:
+def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:
     """`Op.blocks` of an elementwise op whose operands have one shape, or are numbers."""
     whole = [shape for shape in shapes if shape]
     axis = longest_axis(whole[0]) if whole and whole.count(whole[0]) == len(whole) else None
-    return None if axis is None else (axis, tuple(axis if shape else None for shape in shapes))
+    return None if axis is None else (axis, tuple(axis if shape else None for shape in shapes), 1)
 
 
 class MorphOperator(UnaryOperator):

@@ -397,7 +397,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
             op.fill(filled, *arrays)
             expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
     if op.blocks is not None and (divided := op.blocks(*(x.shape for x in arrays))) is not None:
-        axis, axes = divided
+        axis, axes, _ = divided
         for block in (slice(0, 1), slice(1, None)):
             parts = [x if i is None else x[(*[slice(None)] * i, block)] for x, i in zip(arrays, axes, strict=True)]
             wanted = value[(*[slice(None)] * axis, block)]

@@ -15,6 +15,7 @@ from optree import grad
 from optree.ops.bits import Gcd
 from optree.ops.interpolation import Interpolate
 from optree.ops.ordering import ArgSort
+from optree.ops.scan import CumSum
 from optree.settings import override
 from optree.tree.node import OpTreeNode
 
@@ -91,6 +92,18 @@ def test_a_large_value_is_made_of_blocks_by_several_threads(
         LINES[name](x).asnumpyarray()
     assert len(seen) == 2 * x.array.nbytes // size and sum(count for count, _ in seen) == x.array.size
     assert len({thread for _, thread in seen}) == 2
+
+
+@pytest.mark.parametrize(("shape", "count"), [((2048, 512), 4), ((2048, 32, 16), 16), ((1023, 1024), 0)])
+def test_blocks_of_an_accumulation_have_rows_for_which_numpy_frees_the_interpreter(
+    shape: tuple[int, ...], count: int, be: Any, monkeypatch: Any
+) -> None:
+    seen: list[int] = []
+    whole, array = CumSum.fill, _drawn("float64", shape)
+    monkeypatch.setattr(CumSum, "fill", lambda op, out, *arrays: seen.append(out.size) or whole(op, out, *arrays))
+    found = np.cumsum(be.array(array, "float64"), axis=1).asnumpyarray()
+    np.testing.assert_array_equal(found, np.cumsum(array, axis=1))
+    assert len(seen) == count and all(size // shape[1] > 500 for size in seen)
 
 
 def test_a_ufunc_without_a_kernel_runs_in_blocks(be: Any, monkeypatch: Any) -> None:
