@@ -51,6 +51,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     dtype = kwargs.pop("dtype", None)
     casting = "same_kind" if dtype is None else kwargs.pop("casting", "same_kind")
     where = kwargs.pop("where", True)
+    axis = {"axis": kwargs.pop("axis")} if "axis" in kwargs and "axis" in _parameters_of(ours)[1] else {}
     if kwargs:
         raise _refusal(ufunc, kwargs)
     if where is not True and out is None:
@@ -63,7 +64,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
         inputs = _with_axes(x, np.ndim(y)), y
     if dtype is not None:
         inputs = _in_loop(ufunc, inputs, as_dtype(dtype), casting)
-    trees = ours(*inputs)
+    trees = ours(*inputs, **axis)
     if ufunc.nout > 1:
         targets = outs if len(outs) > 1 else (None,) * ufunc.nout
         return tuple(write_out(*pair, where) for pair in zip(trees, targets, strict=True))

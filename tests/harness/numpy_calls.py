@@ -207,7 +207,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
     ],
     np.count_nonzero: [lambda x: np.count_nonzero(x, axis=0), lambda x: np.count_nonzero(x, axis=1, keepdims=True)],
     np.cross: [lambda x: np.cross(x, np.ones(3)), lambda x: np.cross(x[0], x[1], axis=0)],
-    np.vecdot: [lambda x: np.vecdot(x, np.ones(3))],
+    np.vecdot: [lambda x: np.vecdot(x, np.ones(3)), lambda x: np.vecdot(x, x, axis=0)],
     np.matvec: [lambda x: np.matvec(x, np.ones(3)), lambda x: np.matvec(np.ones((4, 2, 3)), x[0])],
     np.vecmat: [lambda x: np.vecmat(np.ones(2), x), lambda x: np.vecmat(x, np.ones((3, 2)))],
     np.inner: [lambda x: np.inner(x, x), lambda x: np.inner(2.0, x), lambda x: np.inner(np.ones(3), x)],
