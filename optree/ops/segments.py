@@ -24,7 +24,8 @@ UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 class SegmentReduce(Op):
     """The sums, maxima or minima (`reduce`) of segments of an axis, which begin at ascending indices `starts`.
 
-    Each ends where the next begins, and the last with the axis. Equal extremes share the gradient.
+    Each ends where the next begins, and the last with the axis. Equal extremes share the gradient. Starts
+    that do not ascend give what `reduceat` does, and no gradient of it.
     """
 
     name = "segment_reduce"
@@ -61,8 +62,8 @@ class SegmentReduce(Op):
         x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
         dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
         x = x.astype(wide_dtype(dtype), copy=False)
-        if starts.size and ((starts[1:] <= starts[:-1]).any() or not 0 <= starts[0] <= starts[-1] < x.shape[self.axis]):
-            raise AxisError(f"segment_reduce: starts ascend within axis {self.axis} of {x.shape}: {brief(starts)}")
+        if starts.size and not (starts.min() >= 0 and starts.max() < x.shape[self.axis]):
+            raise AxisError(f"segment_reduce: starts are beyond axis {self.axis} of {x.shape}: {brief(starts)}")
         if isinstance(x, np.ndarray):
             return UFUNCS[self.reduce].reduceat(x, starts, self.axis).astype(dtype, copy=False)
         found = _in_rows(np.moveaxis(x, self.axis, 0), starts, self.reduce)
@@ -91,7 +92,7 @@ class SegmentReduce(Op):
 
 def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
     """Reductions of segments of the first axis by libraries without `reduceat`: as rows, each filled by its last."""
-    stops = np.append(starts[1:], np.full_like(starts[:1], len(x)))
+    stops = np.maximum(np.append(starts[1:], np.full_like(starts[:1], len(x))), starts + 1)
     within = np.arange(int((stops - starts).max()) if starts.size else 0, like=starts)
     rows = x[np.minimum(starts[:, None] + within, stops[:, None] - 1)]
     if reduce == "sum":
@@ -101,16 +102,14 @@ def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
 
 
 def _reduceat(name: str) -> Callable[..., Any]:
-    """A reduction of segments, with the parameters of a ufunc's ``reduceat``; indices that a tree gives ascend."""
+    """A reduction of segments, with the parameters of a ufunc's ``reduceat``."""
 
     def ours(array: Any, indices: Any, axis: int = 0) -> Any:
         what = f"{name} by reduceat"
         x = variable_of(array, what)
         axis = normalise_axis(axis, x.ndim, what)
         if isinstance(indices, Variable):
-            if name == "prod":
-                return NotImplemented
-            return f.segment_reduce(x, indices, name, axis)
+            return NotImplemented  # whether they ascend is known only when it has run
         starts = np.asarray(indices)
         size = x.shape[axis]
         if starts.size and starts.dtype.kind not in "iu":

@@ -13,7 +13,7 @@ from harness.numpy_calls import ANSWERS, CALLS, FACTS, SEVERAL
 from numpy.lib.stride_tricks import sliding_window_view
 
 from backends import gen_backend
-from optree import OpTreeNode, Variable, check_grad
+from optree import OpTreeNode, Variable, check_grad, grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
@@ -319,10 +319,19 @@ def test_segments_are_of_known_indices_within_the_axis(cpu: Any) -> None:
     with pytest.raises(ShapeError, match=r"axis 1 of x .* not \[0, 3\]"):
         np.add.reduceat(x, [0, 3], axis=1)
     i = cpu.array([0, 2], "int64", name="i")
-    assert np.add.reduceat(x, i, axis=1).tolist() == [[2.0, 1.0], [2.0, 1.0]]
-    i[:] = [1, 0]
-    with pytest.raises(AxisError, match="segment_reduce: starts ascend"):
-        np.add.reduceat(x, i, axis=1).get()
+    assert cpu.segment_reduce(x, i, "sum", 1).tolist() == [[2.0, 1.0], [2.0, 1.0]]
+    with pytest.raises(TypeError, match="np.add.reduceat has no equal here"):
+        np.add.reduceat(x, i, axis=1)
+    assert np.add.reduceat(cpu.xp.asarray(x), cpu.xp.asarray(i), axis=1).tolist() == [[2.0, 1.0], [2.0, 1.0]]
+    i[:] = [0, 3]
+    with pytest.raises(AxisError, match="segment_reduce: starts are beyond axis 1"):
+        cpu.segment_reduce(x, i, "sum", 1).get()
+
+
+def test_equal_extremes_of_a_segment_share_the_gradient(cpu: Any) -> None:
+    x = cpu.array([2.0, 5.0, 5.0, 1.0, 1.0])
+    y = np.maximum.reduceat(x, [1, 3]) * np.array([6.0, 8.0])
+    assert grad(cpu.sum(y), x).tolist() == [0.0, 3.0, 3.0, 4.0, 4.0]
 
 
 def test_an_extreme_of_some_elements_needs_a_first_value(cpu: Any) -> None:
