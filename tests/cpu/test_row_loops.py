@@ -303,8 +303,8 @@ def test_first_states_of_any_layout(runs: list[tuple[int, int]]) -> None:
 def test_long_loops_are_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python handles signals after each."""
     called: list[Any] = []
-    call = loops._call
-    monkeypatch.setattr(loops, "_call", lambda function, words: (called.append(words), call(function, words)))
+    call = loops.call_packed
+    monkeypatch.setattr(loops, "call_packed", lambda function, words: (called.append(words), call(function, words)))
     monkeypatch.setattr(loops, "CALL", 1)
     arrays = drawn("rnn", 7, 16, 3, 4, "float64")
     close(network(True, "rnn", arrays), network(False, "rnn", arrays))

@@ -306,14 +306,18 @@ def _in_float64(name: str, *shapes: Any, pick: Any = None, **options: Any) -> Ca
 
 def _kept(name: str, *shapes: Any, **options: Any) -> Case:
     case = _in_float64(name, *shapes, **{"keepdims": True, **options})
-    if not isinstance(options.get("q"), np.ndarray):
+    if not isinstance(q := options.get("q"), np.ndarray):
         return case
 
     def build(x: Any) -> Any:
         found = case.build(x)
-        return f.cast(found, x.dtype if is_floating(x.dtype) else np.float64)
+        return f.cast(found, x.dtype) if is_floating(x.dtype) else found
 
-    return Case(case.operands, build, case.meaning)
+    def meaning(x: Any) -> Any:
+        found = case.meaning(x)
+        return found if is_floating(x.dtype) else found.astype(np.result_type(x, q))
+
+    return Case(case.operands, build, meaning)
 
 
 def _with_nans(name: str, shape: tuple[int, ...], **options: Any) -> Case:
