@@ -353,7 +353,8 @@ class Program:
         """A value at an index, written and read, or an error where NumPy raises one."""
         tensor, array = self.view()
         (at, index), (value, numbers) = self.index(array.shape), self.number()
-        if not _is_sure(numbers, array.dtype):
+        is_unchecked = np.size(numbers) == 0 and np.ndim(numbers) > 1  # NumPy writes nothing at indices in any shape
+        if is_unchecked or not _is_sure(numbers, array.dtype):
             return
         self.said.append(f"{_name(tensor)}[{index!r}] = {value!r}")
         with _refused_alike(

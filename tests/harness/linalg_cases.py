@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.cases import Case
+from optree.errors import ShapeError
 from optree.registry import f
 from optree.testing.examples import Example
 from optree.tree.variable import constant
@@ -19,6 +20,8 @@ def regular(x: Any, size: int = 7) -> Any:
     Each place of the diagonal gets another number, so that singular values are apart.
     """
     *_, m, n = x.shape
+    if m is None or n is None:
+        raise ShapeError(f"the diagonal of a matrix of {m} x {n} is not known")
     more = (np.eye(m, n) * (size + 3 * np.arange(n))).astype(np.int8)
     return x + (more if isinstance(x, np.ndarray) else constant(more))
 
