@@ -606,20 +606,20 @@ def _rows_of(x: Any, rows: int) -> Any:
 
 @numpy_function(np.unravel_index)
 def _unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Any, ...]:
-    """The indices along each axis of flat ones, from 0 to below the size."""
+    """The indices along each axis of flat ones; negative ones count from the end."""
     flat, sizes = variable_of(indices, "unravel_index"), sizes_of(shape, "unravel_index")
     check_indices([flat.type], "unravel_index")
     flat, found = in_dtype(flat, np.dtype("int64")), []
     for size in sizes[:0:-1] if order == "C" else sizes[:-1]:
         found.append(f.mod(flat, size))
         flat = f.floor_divide(flat, size)
-    found.append(flat)
+    found.append(_in_range(flat, sizes[0 if order == "C" else -1]) if sizes else flat)
     return tuple(found[::-1] if order == "C" else found)
 
 
 @numpy_function(np.ravel_multi_index)
 def _ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: str = "C") -> Any:
-    """The flat indices of those along each axis, from 0 to below its size; or those wrapped or clipped to it."""
+    """The flat indices of those along each axis; out of range, they are refused, wrapped or clipped."""
     sizes = sizes_of(dims, "ravel_multi_index")
     given = f.unstack(multi_index) if isinstance(multi_index, Variable) else multi_index
     modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
@@ -631,8 +631,14 @@ def _ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: 
         x = strong(index, "ravel_multi_index")
         check_indices([x.type], "ravel_multi_index")
         x = in_dtype(x, np.dtype("int64"))
-        found = found * size + (f.mod(x, size) if how == "wrap" else f.clip(x, 0, size - 1) if how == "clip" else x)
+        within = f.mod(x, size) if how == "wrap" else f.clip(x, 0, size - 1) if how == "clip" else _in_range(x, size)
+        found = found * size + within
     return found
+
+
+def _in_range(x: Any, size: int) -> Any:
+    """Indices along an axis, from 0 on; AxisError when it runs if one is out of range."""
+    return f.take(np.arange(size), x)
 
 
 @numpy_function(np.ix_)

@@ -403,3 +403,16 @@ def test_out_takes_no_value_of_another_kind(call: Any, kept: str) -> None:
     assert out.get().tolist() == np.array([1, 0], kept).tolist()
     with pytest.raises(TypeError):
         call(x.get(), out=out.get())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.unravel_index(x, (3, 4))[0],
+        lambda x: np.unravel_index(x, (3, 4), order="F")[1],
+        lambda x: np.ravel_multi_index((x, 0), (3, 4)),
+    ],
+)
+def test_indices_out_of_range_are_refused(call: Any, cpu: Any) -> None:
+    with pytest.raises(AxisError, match="out of range"):
+        call(cpu.array([12], dtype="int64")).get()
