@@ -343,9 +343,7 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
             q = q.astype("float64")
         dtype = dtype if weak else promote(x.dtype, q.dtype)
         if q.ndim > 1 or (not isinstance(q, Variable) and not (np.all(q >= 0) and np.all(q <= 1))):
-            raise OperandError(
-                f"{what}: quantiles are from 0 to 1 (percentiles to 100), in one dimension at most; not {q}"
-            )
+            raise OperandError(f"{what}: parts are from 0 to 1 (percentages / 100), in one dimension at most; not {q}")
     axes = normalise_axes(axis, x.ndim, what)
     omits = omits and is_floating(x.dtype)
     taken = x if method in TAKING else in_dtype(x, mean_dtype(x.dtype))
