@@ -71,7 +71,9 @@ REASONS: dict[str, str] = {
     r"^topk.* float32": "NumPy's line sorts as quickly as it partitions; ties and nan are looked for",
     r"^x - max": "in tiles of 64 columns, whose rows threads share from 1,025 on",
     r"^(isin|partition|histogram|linalg\.(solve|inv|cholesky|\w+vals\w*|slogdet))\b": "NumPy's routine, 0.95 to 1.05",
-    r"^(dot|tensordot)\(.* (u?int\d+|bool)": "NumPy's routine, 0.95 to 1.05",
+    r"^(dot|tensordot|matvec|vecmat)\(.* (u?int\d+|bool)": "NumPy's routine, 0.95 to 1.05",
+    r"^(take\(x, rows|insert|delete)": "a copy as NumPy's, and a call of 5 to 12 us",
+    r"^(append|concatenate|tile|roll|[vhd]?stack)\(": "a copy as NumPy's, 1.0 to 1.1 on one thread",
     r"^(copy|nan_to_num|isinf|(f|nan)?(min|max)|m(in|ax)imum)\(": "as quick as the cache, and a call of 2 to 5 us",
 }
 
@@ -186,6 +188,9 @@ CALLS: dict[str, Line] = {
     "cov(x[:64])": lambda x: np.cov(_rows(x, 64)),
     "corrcoef(x[:64])": lambda x: np.corrcoef(_rows(x, 64)),
     "dot(x[:64], x)": lambda x: np.dot(_rows(x, 64), x),
+    "matvec(x, x[:64])": lambda x: np.matvec(x, _rows(x, 64)),
+    "vecmat(x[:64], x)": lambda x: np.vecmat(_rows(x, 64), x),
+    "vecdot(x, x)": lambda x: np.vecdot(x, x),
     "tensordot(x[:64], x, 1)": lambda x: np.tensordot(_rows(x, 64), x, 1),
     "cross(x)": lambda x: np.cross(np.reshape(_columns(x, 1023), (-1, 3)), np.reshape(_columns(x, 1023), (-1, 3))),
     "searchsorted(edges, x)": lambda x: np.searchsorted(np.arange(0, 100, 7, dtype=x.dtype), x),
@@ -455,7 +460,7 @@ def without_rows() -> list[str]:
 def functions() -> Iterator[tuple[str, Line, int]]:
     """The ufuncs that there are here too, of arrays and with a number; then other functions, and operators."""
     for function in NUMPY_FUNCTIONS:
-        if not isinstance(function, np.ufunc) or function is np.matmul:
+        if not isinstance(function, np.ufunc) or function.signature:  # products are among the calls
             continue
         name = function.__name__
         if function.nin == 1 and function.nout == 1:
