@@ -49,7 +49,7 @@ LISTED = 1.0
 #: Why lines take longer than NumPy's, by a pattern of their names and dtypes, of which the first that fits counts.
 REASONS: dict[str, str] = {
     r"^(diag|diagonal|trace)\(": "a call, 2 us: NumPy's is a view, or 1,024 elements",
-    r"^(nan)?arg(max|min).* bool": "a call: the first element decides",
+    r"^((nan)?arg(max|min)|vecdot).* bool": "a call: the first element decides",
     r"^(power\(x, y\)|x\*\*y).* float64": "the C library's on vectors: 1.1 on one thread",
     r"^(power\(x, y\)|x\*\*y).* float32": "in float64, 0.54 units in the last place; NumPy's 1.0, in float32",
     r"^(exp|exp2|log)\(.* float16": "computed in float32; NumPy's in float16, on processors that can",

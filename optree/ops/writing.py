@@ -78,6 +78,8 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     value = _value(a, v, "np.put")
     at = strong(ind, "np.put")
     size = math.prod(a.shape)
+    if mode not in ("raise", "wrap", "clip"):
+        raise OperandError(f"np.put: mode is 'raise', 'wrap' or 'clip', not {mode!r}")
     if mode != "raise":
         at = {"wrap": lambda: f.mod(at, size), "clip": lambda: f.clip(at, 0, size - 1)}[mode]()
     written = f.scatter(f.ravel(a), f.ravel(at), _repeated(value, at.size, "np.put"))
