@@ -11,6 +11,7 @@ import numpy as np
 from optree.cache import Cache
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
+from optree.locks import import_later
 from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
@@ -460,6 +461,8 @@ class Tensor(Variable):
     # Other libraries
 
     def __dlpack__(self, **kwargs: Any) -> Any:
+        if not kwargs.get("copy"):
+            self._give_away()
         try:
             with self.backend.active():  # the consumer waits for the current stream, which must be this device's
                 return self.array.__dlpack__(**kwargs)
@@ -479,4 +482,11 @@ class Tensor(Variable):
         if is_bfloat16(self.dtype):
             raise AttributeError(f"__cuda_array_interface__ has no name for the bfloat16 of {self.label}; DLPack has")
         with self.backend.active():
-            return self.array.__cuda_array_interface__  # an AttributeError for NumPy's arrays
+            interface = self.array.__cuda_array_interface__  # an AttributeError for NumPy's arrays
+        self._give_away()
+        return interface
+
+    def _give_away(self) -> None:
+        """Run the lazy values that read this memory, to which another library may write at once, unseen."""
+        self.root.is_shared = True
+        import_later("optree.tree.lazy").settle([self])

@@ -10,7 +10,7 @@ import numpy as np
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
-from optree.tree.lazy import BASIC, LazyValue, own, settle
+from optree.tree.lazy import BASIC, LazyValue, own
 from optree.tree.node import OpTreeNode
 from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.tensor import Tensor
@@ -312,11 +312,7 @@ class Array(LazyValue):
     # Other libraries
 
     def __dlpack__(self, **options: Any) -> Any:
-        capsule = self.tensor.__dlpack__(**options)
-        if not options.get("copy"):
-            self.tensor.root.is_shared = True
-            settle([self.tensor])  # the other library may write at once
-        return capsule
+        return self.tensor.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()

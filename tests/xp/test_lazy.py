@@ -235,9 +235,14 @@ def test_shared_memory_is_not_read_lazily():
     y = x + 1
     theirs[0] = 5
     assert (y.tolist(), x.tolist()) == ([2.0, 3.0], [5.0, 2.0])
+
+
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: x.tensor], ids=["array", "tensor"])
+def test_memory_that_is_given_away_is_not_read_lazily(given):
+    xp = gen_backend("cpu", datatype=np.float64).xp
     mine = xp.asarray([1.0, 2.0])
     before = mine * 3
-    seen = np.from_dlpack(mine)
+    seen = np.from_dlpack(given(mine))
     z = mine * 2
     seen[1] = 9
     assert (before.tolist(), z.tolist(), mine.tolist()) == ([3.0, 6.0], [2.0, 4.0], [1.0, 9.0])
