@@ -155,7 +155,8 @@ def before_kernels(
     for n, step in enumerate(steps) if made_by else ():
         if not isinstance(step, Kernel) or step.reduced:
             continue
-        value = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
+        loaded = (i for i in made_by.keys() & step.axes.keys() if not _reads_shape(program, step, i))
+        value = max(loaded, key=made_by.__getitem__, default=None)
         if value is None or not all(step.is_whole(i) for i in (value, *step.writes)):
             continue
         between = steps[made_by[value] + 1 : n]
@@ -165,7 +166,8 @@ def before_kernels(
             alike = (i for i in step.writes if sizes.dims[i] == dims and program.type_of(i).dtype == type.dtype)
             stored = next(alike, None)
             is_stored = value in program.outputs
-            if not is_stored and stored is not None and all(_reads_shape(program, each, value) for each in later):
+            by_calls = all(isinstance(each, Call) and _reads_shape(program, each, value) for each in later)
+            if not is_stored and stored is not None and by_calls:
                 program = _reading(program, later, value, stored)
             else:
                 is_stored = is_stored or bool(later)
@@ -183,9 +185,7 @@ def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
 
 
 def _reads_shape(program: Program, step: Kernel | Call, value: int) -> bool:
-    """Whether a step is a call that reads the shape alone of a value."""
-    if isinstance(step, Kernel):
-        return False
+    """Whether a step reads the shape alone of a value, which may be made after it."""
     uses = [program.instructions[index] for index in step.instructions]
     return all(n in op.shape_only for op, inputs, _ in uses for n, i in enumerate(inputs) if i == value)
 

@@ -351,3 +351,13 @@ def test_what_depends_on_places_or_reads_in_between_is_no_epilogue(compiled: Any
     wanted = (value - value.mean(axis=(0, 2, 3), keepdims=True)) * 2
     np.testing.assert_allclose(normed.asnumpyarray(), wanted, rtol=1e-3, atol=1e-4)
     assert "in blocks" not in debugprint(normed, stage="plan", file="str")
+
+
+def test_a_kernel_that_uses_the_shape_alone_is_no_epilogue(compiled: Any) -> None:
+    rng = np.random.RandomState(0)
+    x, w, z = (compiled.array(rng.normal(size=s), "float64") for s in ((1, 2, 5, 6), (4, 2, 2, 2), (1, 4, 4, 5)))
+    value = compiled.conv(x * 2, w)
+    spread = compiled.broadcast_like(compiled.array(np.arange(4.0).reshape(1, 4, 1, 1), "float64"), value) * z
+    for outputs in ((value, spread), (spread, value), (spread, value * 2)):
+        for found, tree in zip(compiled.evaluate(list(outputs)), outputs, strict=True):
+            np.testing.assert_allclose(found.get(), tree.asnumpyarray(), rtol=1e-12)
