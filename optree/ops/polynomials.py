@@ -77,8 +77,8 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     if x.ndim != 1 or count is None:
         raise ShapeError(f"vander: {describe(x)} is no vector of a known size, by default the number of columns")
     x = in_dtype(x, promote(x.dtype, np.dtype("int64")))
-    powers = [f.fill_like(x, 1)]
-    while len(powers) < integer_of(count, "vander: N", 0):
+    count, powers = integer_of(count, "vander: N", 0), [f.fill_like(x, 1)]
+    while len(powers) < count:
         powers.append(powers[-1] * x if len(powers) > 1 else x)
     powers = powers[:count]
     if not powers:

@@ -90,15 +90,20 @@ class SegmentReduce(Op):
         return [of_elements(delta / f.maximum(count, 1)) * is_extreme, None]
 
 
+def _rows_of(starts: Any, size: int) -> tuple[Any, Any]:
+    """The indices in segments, in rows as long as the longest, filled by their last; and which are a segment's own."""
+    stops = np.maximum(np.append(starts[1:], np.full_like(starts[:1], size)), starts + 1)
+    within = np.arange(int((stops - starts).max()) if starts.size else 1, like=starts)
+    return np.minimum(starts[:, None] + within, stops[:, None] - 1), within < (stops - starts)[:, None]
+
+
 def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
-    """Reductions of segments of the first axis by libraries without `reduceat`: as rows, each filled by its last."""
-    stops = np.maximum(np.append(starts[1:], np.full_like(starts[:1], len(x))), starts + 1)
-    within = np.arange(int((stops - starts).max()) if starts.size else 0, like=starts)
-    rows = x[np.minimum(starts[:, None] + within, stops[:, None] - 1)]
+    """Reductions of segments of the first axis by libraries without `reduceat`."""
+    positions, is_there = _rows_of(starts, len(x))
+    rows = x[positions]
     if reduce == "sum":
-        is_there = within < (stops - starts)[:, None]
         rows = np.where(is_there.reshape(*is_there.shape, *(1,) * (x.ndim - 1)), rows, rows.dtype.type(0))
-    return getattr(np, reduce)(rows, axis=1) if starts.size else x[:0]
+    return getattr(np, reduce)(rows, axis=1)
 
 
 def _reduceat(name: str) -> Callable[..., Any]:
@@ -119,12 +124,10 @@ def _reduceat(name: str) -> Callable[..., Any]:
             raise ShapeError(f"{what}: a vector of indices of axis {axis} of {describe(x)} is wanted, not {indices!r}")
         if name != "prod" and np.all(np.diff(starts) > 0):
             return f.segment_reduce(x, starts, name, axis)
-        # Segments that overlap, or products: rows as long as the longest, each filled by its last element.
-        stops = np.maximum(np.append(starts[1:], size)[: len(starts)], starts + 1)
-        within = np.arange((stops - starts).max(initial=1))
-        rows = f.take(x, np.minimum(starts[:, None] + within, stops[:, None] - 1), axis=axis)
+        positions, is_there = _rows_of(starts, size)  # of segments that overlap, or products
+        rows = f.take(x, positions, axis=axis)
         if name in ("sum", "prod"):
-            is_there = np.expand_dims(within < (stops - starts)[:, None], tuple(range(2, x.ndim + 1 - axis)))
+            is_there = np.expand_dims(is_there, tuple(range(2, x.ndim + 1 - axis)))
             rows = f.where(is_there, in_dtype(rows, sum_dtype(x.dtype)), int(name == "prod"))
         return FUNCTIONS[name](rows, axis=axis + 1, keepdims=False)
 
