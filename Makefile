@@ -56,6 +56,7 @@ lint: $(VENV)/dev.stamp ## check style and types
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/python tools/lint_c.py
 
 format: $(VENV)/dev.stamp ## put the source into the project's style
 	$(BIN)/python -m ruff check --fix .

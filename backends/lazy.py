@@ -16,7 +16,7 @@ MODULES = {
     "ahead": "backends.cpu.ahead",
     "libraries": "backends.cpu.libraries",
     "loops": "backends.execution.loops",
-    "loops_in_c": "backends.cpu.loops",
+    "loops_in_c": "backends.cpu.routines.loops",
     "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",

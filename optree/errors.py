@@ -34,6 +34,7 @@ _OWN_PACKAGES = frozenset(
             "backends.execution",
             "backends.cpu",
             "backends.cpu.codegen",
+            "backends.cpu.routines",
             "backends.gpu",
         ),
         *("backends.gpu.codegen", "backends.neon"),

@@ -37,9 +37,10 @@ from harness.random_calls import RANDOM
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal, run_by_numpy
 
 from backends import gen_backend
-from backends.cpu import attention, convolution, in_blocks, loops, pooling, products
+from backends.cpu import in_blocks
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
+from backends.cpu.routines import attention, convolution, loops, pooling, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import can_cast, finfo, is_floating
 from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError

@@ -37,8 +37,8 @@ UNNEEDED = {
     *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff.api", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
     *("optree.ops.rest", "optree.ops.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
-    *("backends.cpu.libraries", "backends.cpu.convolution", "backends.cpu.ahead", "backends.execution.loops"),
-    *("backends.cpu.loops", "backends.cpu.row_axes"),
+    *("backends.cpu.libraries", "backends.cpu.routines.convolution", "backends.cpu.ahead", "backends.execution.loops"),
+    *("backends.cpu.routines.loops", "backends.cpu.row_axes"),
 }
 
 

@@ -17,7 +17,7 @@ from backends.cpu.compiler import compile_counts, compile_source, find_compiler,
 from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
-from backends.cpu.products import Products
+from backends.cpu.routines.products import Products
 from backends.cpu.workers import share_address
 from backends.execution.executor import Executor, quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps

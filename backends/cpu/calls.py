@@ -7,7 +7,7 @@ from typing import Any
 
 from backends import lazy
 from backends.cpu.in_blocks import InBlocks
-from backends.cpu.products import merging
+from backends.cpu.routines.products import merging
 from backends.execution.memory import Reused
 from backends.execution.routines import (
     Implementation,

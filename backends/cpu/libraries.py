@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from operator import methodcaller
 
-from backends.cpu.attention import CompiledAttention
-from backends.cpu.convolution import Convolution
-from backends.cpu.pooling import Pool
+from backends.cpu.routines.attention import CompiledAttention
+from backends.cpu.routines.convolution import Convolution
+from backends.cpu.routines.pooling import Pool
 from backends.execution.routines import BEGINNING, Routine, always, takes_floats, takes_floats_first, views
 from optree.ops.attention import Attention, AttentionGradient
 from optree.ops.collectives import Begin

@@ -9,7 +9,7 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
-from backends.cpu.attention import FEW, SMALL, CompiledAttention
+from backends.cpu.routines.attention import FEW, SMALL, CompiledAttention
 from optree import debugprint, settings
 from optree.ops.attention import Attention, AttentionGradient, AttentionOperator
 

@@ -11,10 +11,10 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
-from backends.cpu import products
-from backends.cpu.codegen.products import source
 from backends.cpu.openblas import threads
-from backends.cpu.products import MIN_ROWS, MIN_SIDE, ROW_BYTES, ROWS, SHARED, Products
+from backends.cpu.routines import products
+from backends.cpu.routines.products import MIN_ROWS, MIN_SIDE, ROW_BYTES, ROWS, SHARED, Products
+from backends.cpu.routines.vectors import vector_source
 from backends.cpu.workers import share_address
 from optree import settings
 from optree.registry import f
@@ -180,7 +180,7 @@ def test_without_a_compiler_blas_multiplies() -> None:
 
 
 def test_a_part_for_each_thread_packs_the_least(be: Any, several: int) -> None:
-    divide = be.c_functions(source("float"), ("divide",))["divide"]
+    divide = be.c_functions(vector_source("products.c", "float"), ("divide",))["divide"]
 
     def parts(rows: int, inner: int, columns: int, threads: int = several, count: int = 1) -> tuple[int, int]:
         words = array("q", [0, threads, 0, 0, 0, count, rows, inner, columns, inner, 1, columns, 1, columns, 1, 0, 0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from backends.cpu import convolution, pooling
+from backends.cpu.routines import convolution, pooling
 from optree import debugprint, function, grad, settings
 from optree.ops.convolution import Conv
 from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool

@@ -11,7 +11,7 @@ from harness.compiling import needs_compiler
 
 import optree
 from backends import gen_backend
-from backends.cpu import loops
+from backends.cpu.routines import loops
 from optree import settings
 from optree.registry import f
 

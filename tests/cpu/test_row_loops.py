@@ -11,8 +11,9 @@ from harness.compiling import needs_compiler
 
 import optree
 from backends import gen_backend
-from backends.cpu import backend, loops
-from backends.cpu.loops import ROWS, LoopInC
+from backends.cpu import backend
+from backends.cpu.routines import loops
+from backends.cpu.routines.loops import ROWS, LoopInC
 from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override

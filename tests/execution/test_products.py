@@ -14,7 +14,7 @@ from harness.homes import stand_in
 
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
-from backends.cpu.products import merging
+from backends.cpu.routines.products import merging
 from optree import function
 
 

@@ -11,7 +11,7 @@ from harness.compiling import needs_compiler
 
 import optree
 from backends import gen_backend, launches
-from backends.cpu import loops
+from backends.cpu.routines import loops
 from optree import TensorType
 from optree.errors import DTypeError, OptreeError, ParameterError, ShapeError
 from optree.registry import f

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.attention import source
+from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.openblas import share_products
-from backends.cpu.products import TYPES, is_in_elements
+from backends.cpu.routines.products import TYPES, is_in_elements
+from backends.cpu.routines.vectors import vector_source
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
@@ -32,6 +33,15 @@ FEW = 8
 PANELS, TASKS = 4, 8
 
 NAMES = ("attend", "scratch_bytes", "panel_width")
+
+
+#: The functions of vectors that the C calls, as one file.
+_MATH = (("vector_math.h", f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{EXP}"),)
+
+
+def source(number: str, is_gradient: bool) -> str:
+    """The C source for numbers of a type."""
+    return vector_source("attention.c", number, _MATH, GRADIENT=int(is_gradient))
 
 
 class CompiledAttention:

@@ -1,12 +1,9 @@
-"""C of pools: each row of windows meets the rows of elements that are in them, one after the other, in vectors."""
+/* Pools: each row of windows meets the rows of elements that are in them, one after the other, in vectors.
 
-from __future__ import annotations
+   A driver defines T, the type of elements, BY_INDEX, and the statements MEET, BEGIN and END of a kind of pool
+   (backends/execution/pooling.py); of those not by an index, also BY_BLOCKS and WRITES_INDICES. */
 
-from functools import cache
-
-from backends.execution.pooling import Kind
-
-_HEAD = """#include <math.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -43,9 +40,59 @@ static word windows(const pool *p, int axis, word element, word *first)
     const word after = offset >= p->size[axis] ? 0 : (p->size[axis] - 1 - offset) / p->stride[axis] + 1;
     return least(p->count[axis], after) - *first;
 }
-"""
 
-_MET = """
+#if BY_INDEX
+/* The offset of each element of a window that has few. */
+typedef struct { word offsets[TABLE], full; } table;
+
+static table prepared(const pool *p)
+{
+    table all = {.full = p->window[0] * p->window[1] * p->window[2] * p->window[3]};
+    for (word number = 0; number < all.full && all.full <= TABLE; number++) {
+        word rest = number;
+        for (int axis = AXES - 1; axis >= 0; axis--)
+            all.offsets[number] += rest % p->window[axis] * p->x_stride[axis], rest /= p->window[axis];
+    }
+    return all;
+}
+
+/* The windows of a row: those at positions of the first three pooled axes. */
+static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
+{
+    const word full = all->full;
+    int is_inside = 1;
+    word unused;
+    for (int axis = 0; axis < 3; axis++) {
+        is_inside = is_inside && inside(p, axis, at[axis], &unused) == p->window[axis];
+        x += (at[axis] * p->stride[axis] - p->before[axis]) * p->x_stride[axis];
+    }
+    for (word j = 0; j < p->count[3]; j++) {
+        const int is_whole = is_inside && inside(p, 3, j, &unused) == p->window[3];
+        T *from = x + (j * p->stride[3] - p->before[3]) * p->x_stride[3];
+        for (word i = 0; i < p->inner; i++, y++, z++) {
+            BEGIN(*y)
+            if (*z < 0 || *z >= full)
+                continue;
+            if (is_whole && full <= TABLE) {
+                MEET(from[all->offsets[*z] + i], *y);
+                continue;
+            }
+            word rest = *z, there = 0;
+            int is_there = 1;
+            for (int axis = AXES - 1; axis >= 0; axis--) {
+                const word element = rest % p->window[axis];
+                const word position = (axis < 3 ? at[axis] : j) * p->stride[axis] - p->before[axis] + element;
+                is_there = is_there && (is_whole || (position >= 0 && position < p->size[axis]));
+                there += element * p->x_stride[axis];
+                rest /= p->window[axis];
+            }
+            if (is_there)
+                MEET(from[there + i], *y);
+        }
+    }
+    (void)t;
+}
+#else
 /* For positions e of a window along axis 3, the first window that has it inside, how many have, and the element of the
    first in a line's phases; those beyond the table are computed when they are needed. */
 typedef struct { word first[TABLE], count[TABLE], at[TABLE], length; } table;
@@ -153,63 +200,8 @@ static void some(const pool *p, const table *all, const word *at, T *x, T *y, in
     else
         memcpy(y, t, count * sizeof(T));
 }
+#endif
 
-"""
-
-_INDEXED = """
-/* The offset of each element of a window that has few. */
-typedef struct { word offsets[TABLE], full; } table;
-
-static table prepared(const pool *p)
-{
-    table all = {.full = p->window[0] * p->window[1] * p->window[2] * p->window[3]};
-    for (word number = 0; number < all.full && all.full <= TABLE; number++) {
-        word rest = number;
-        for (int axis = AXES - 1; axis >= 0; axis--)
-            all.offsets[number] += rest % p->window[axis] * p->x_stride[axis], rest /= p->window[axis];
-    }
-    return all;
-}
-
-/* The windows of a row: those at positions of the first three pooled axes. */
-static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
-{
-    const word full = all->full;
-    int is_inside = 1;
-    word unused;
-    for (int axis = 0; axis < 3; axis++) {
-        is_inside = is_inside && inside(p, axis, at[axis], &unused) == p->window[axis];
-        x += (at[axis] * p->stride[axis] - p->before[axis]) * p->x_stride[axis];
-    }
-    for (word j = 0; j < p->count[3]; j++) {
-        const int is_whole = is_inside && inside(p, 3, j, &unused) == p->window[3];
-        T *from = x + (j * p->stride[3] - p->before[3]) * p->x_stride[3];
-        for (word i = 0; i < p->inner; i++, y++, z++) {
-            BEGIN(*y)
-            if (*z < 0 || *z >= full)
-                continue;
-            if (is_whole && full <= TABLE) {
-                MEET(from[all->offsets[*z] + i], *y);
-                continue;
-            }
-            word rest = *z, there = 0;
-            int is_there = 1;
-            for (int axis = AXES - 1; axis >= 0; axis--) {
-                const word element = rest % p->window[axis];
-                const word position = (axis < 3 ? at[axis] : j) * p->stride[axis] - p->before[axis] + element;
-                is_there = is_there && (is_whole || (position >= 0 && position < p->size[axis]));
-                there += element * p->x_stride[axis];
-                rest /= p->window[axis];
-            }
-            if (is_there)
-                MEET(from[there + i], *y);
-        }
-    }
-    (void)t;
-}
-"""
-
-_TASKS = """
 static void tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const pool *p = state;
@@ -240,19 +232,3 @@ int64_t pooled(const pool *p)
     ((sharing *)p->share)(tasks, p, p->outer[0] * p->outer[1] * p->outer[2] * p->outer[3], p->threads);
     return 0;
 }
-"""
-
-
-@cache
-def source(kind: Kind, number: str) -> str:
-    """The C source for an op, and numbers of a type, ``"float"`` or ``"double"``."""
-    if kind.is_by_index:
-        indexed = f"#define MEET(x, y) {kind.meet}\n#define BEGIN(y) {kind.begin}\n"
-        return f"typedef {number} T;\n{indexed}{_HEAD}{_INDEXED}{_TASKS}"
-    macros = (
-        f"#define MEET(x, y, z, t) {{ {kind.meet} }}",
-        f"#define BEGIN(y, z, t) {{ {kind.begin} }}",
-        f"#define END(y) {{ {kind.end} }}",
-        f"enum {{ BY_BLOCKS = {int(kind.writes != 'x')}, WRITES_INDICES = {int(kind.writes == 'z')} }};",
-    )
-    return "\n".join((f"typedef {number} T;", *macros, _HEAD)) + _MET + _TASKS

@@ -1,29 +1,22 @@
-"""C of convolutions: tiles of matrix products whose operands are packed into the cache.
+/* Convolutions: tiles of matrix products whose operands are packed into the cache.
 
-An image has four axes of positions here, and channels. Axis 3 is contiguous in
-packed memory: the last spatial one, or the batch of a layout that has it last.
-Every convolution, and each phase of its derivative by images, is
+   An image has four axes of positions here, and channels. Axis 3 is contiguous in
+   packed memory: the last spatial one, or the batch of a layout that has it last.
+   Every convolution, and each phase of its derivative by images, is
 
-    out[q, o] = sum over taps t and channels c of weights[t, c, o] * x[q * step + offset(t), c]
+       out[q, o] = sum over taps t and channels c of weights[t, c, o] * x[q * step + offset(t), c]
 
-with zeros outside x. A block of positions is packed with its surroundings, so
-that the products of all its taps read the same memory: no matrix of windows is
-ever made. A tile is the products of a row of positions with a panel of outputs, as many
-as one or two vectors hold, in registers.
-"""
+   with zeros outside x. A block of positions is packed with its surroundings, so
+   that the products of all its taps read the same memory: no matrix of windows is
+   ever made. A tile is the products of a row of positions with a panel of outputs, as many
+   as one or two vectors hold, in registers.
 
-from __future__ import annotations
+   A driver defines PANEL, the vectors of outputs in a panel, 1 or 2, and VARIANTS, the variants of an epilogue. */
 
-from functools import cache
+#include "vectors.h"
+#include "transpose.h"
 
-from backends.cpu.codegen.direct_convolution import DIRECT
-from backends.cpu.codegen.vectors import transpose, vectors
-
-#: The variants of an epilogue: blocks are whole or cut off along four axes, and channels.
-VARIANTS = 32
-
-#: Tiles are of up to TILE positions, and of the outputs in PANEL vectors.
-_HEAD = """enum { WIDTH = PANEL * LANES, AXES = 4, VARIANTS = @VARIANTS, MOST_ROWS = 7, FEW = 4 };
+enum { WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
 
 typedef struct {
     word share, threads, scratch, scratch_bytes;
@@ -233,10 +226,10 @@ static inline __attribute__((always_inline)) void product(const T *a, const T *b
             save(c + i * WIDTH + v * LANES, sum[i][v]);
 }
 
-#define SIZE(R, C) \\
-    case R * 16 + C: \\
-        if (R * C <= TILE) \\
-            product(a, b, rows, offsets, outer, inner, step, c, adds, R * C <= TILE ? R : 1, R * C <= TILE ? C : 1); \\
+#define SIZE(R, C) \
+    case R * 16 + C: \
+        if (R * C <= TILE) \
+            product(a, b, rows, offsets, outer, inner, step, c, adds, R * C <= TILE ? R : 1, R * C <= TILE ? C : 1); \
         return;
 
 static void tile(const T *a, const T *b, const word *rows, const word *offsets, word outer, word inner, word step, T *c,
@@ -267,9 +260,7 @@ static int rows_of(word rows, int columns)
             return heights[i];
     return 1;
 }
-"""
 
-_FORWARD = """
 /* Where rows of a block are: in the packed memory, and in out. */
 static void find_rows(const problem *p, const block *b, word row, int count, word *packed, word *out)
 {
@@ -438,9 +429,7 @@ void pack_weights(const panels *p)
 {
     ((sharing *)p->share)(panel_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
 }
-"""
 
-_WEIGHTS = """
 /* Pack the deltas of a panel's outputs: [position][output]. */
 static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
 {
@@ -572,11 +561,5 @@ void add_parts(const totals *p)
 {
     ((sharing *)p->share)(total_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
 }
-"""
 
-
-@cache
-def source(number: str, panel: int) -> str:
-    """The C source for numbers of a type, ``"float"`` or ``"double"``, and panels of one or two vectors of outputs."""
-    head = _HEAD.replace("@VARIANTS", str(VARIANTS))
-    return f"{vectors(number)}{transpose(number)}enum {{ PANEL = {panel} }};\n{head}{_FORWARD}{_WEIGHTS}{DIRECT}"
+#include "direct_convolution.c"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.pooling import source
+from backends.cpu.c_files import c_text
 from backends.cpu.compiler import call_packed
-from backends.cpu.products import TYPES
+from backends.cpu.routines.products import TYPES
+from backends.cpu.routines.vectors import FOLDER
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, element_strides, empty_array
-from backends.execution.pooling import ROLES
+from backends.execution.pooling import ROLES, Kind
 from optree.arrays import overlap, stored
 from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
@@ -27,6 +29,19 @@ SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 AXES, BLOCK = 4, 16
 
 NAMES = ("pooled",)
+
+
+@cache
+def source(kind: Kind, number: str) -> str:
+    """The C source for a kind of pool, and numbers of a type, ``"float"`` or ``"double"``."""
+    defined: dict[str, object] = {"T": number, "BY_INDEX": int(kind.is_by_index)}
+    if kind.is_by_index:
+        defined |= {"MEET(x, y)": kind.meet, "BEGIN(y)": kind.begin}
+    else:
+        defined |= {"MEET(x, y, z, t)": f"{{ {kind.meet} }}", "BEGIN(y, z, t)": f"{{ {kind.begin} }}"}
+        defined |= {"END(y)": f"{{ {kind.end} }}", "BY_BLOCKS": int(kind.writes != "x")}
+        defined |= {"WRITES_INDICES": int(kind.writes == "z")}
+    return c_text(FOLDER / "pooling.c", defined)
 
 
 class Pool:

@@ -1,9 +1,5 @@
-"""C of convolutions whose groups have few outputs: vectors along positions, and each weight a number."""
+/* Convolutions whose groups have few outputs: vectors along positions, and each weight a number. */
 
-from __future__ import annotations
-
-#: The functions, after those of `codegen.convolution`.
-DIRECT = """
 enum { VECTORS = 4, TAPS = 12 };
 
 /* One output on rows of positions, vectors along them; the weights are [tap][input] here. */
@@ -32,10 +28,7 @@ static inline __attribute__((always_inline)) void direct(const T *x, const word 
             save(out + (r * VECTORS + v) * LANES, sum[r][v]);
 }
 
-#define ROWS(R, V) \
-    case R * 16 + V: \
-        direct(x, rows, offsets, p->taps, p->inputs, b->channel, weights, sums, R, V); \
-        break;
+#define ROWS(R, V)     case R * 16 + V:         direct(x, rows, offsets, p->taps, p->inputs, b->channel, weights, sums, R, V);         break;
 
 /* One output on a block. */
 static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights,
@@ -284,4 +277,3 @@ int64_t correlate_channels(const problem *p)
     ((sharing *)p->share)(channel_weight_tasks, p, (p->groups + LANES - 1) / LANES, p->threads);
     return 0;
 }
-"""

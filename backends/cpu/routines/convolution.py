@@ -2,7 +2,7 @@
 
 The rule: floats, of a compiler's backend, where the work pays for the call;
 everything else is the op's own value. Products of panels where a group has many
-outputs, direct loops where it has few (`codegen.convolution` says how).
+outputs, direct loops where it has few (convolution.c says how).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.convolution import source
 from backends.cpu.compiler import call_packed
-from backends.cpu.convolution_epilogues import BlockedConvolutionKernel
-from backends.cpu.products import TYPES
+from backends.cpu.routines.convolution_epilogues import VARIANTS, BlockedConvolutionKernel
+from backends.cpu.routines.products import TYPES
+from backends.cpu.routines.vectors import vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
@@ -180,7 +180,7 @@ def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) ->
 
 
 class Problem:
-    """Sums over taps and channels, for the C functions of `codegen.convolution`.
+    """Sums over taps and channels, for the C functions of convolution.c.
 
     Parameters
     ----------
@@ -596,10 +596,14 @@ class Convolution:
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
             return None
-        functions = self.backend.c_functions(source(TYPES[dtype], 2), NAMES)
+        functions = self._compiled(TYPES[dtype], 2)
         if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
-            functions = self.backend.c_functions(source(TYPES[dtype], 1), NAMES)
-        return functions  # type: ignore[no-any-return]
+            functions = self._compiled(TYPES[dtype], 1)
+        return functions
+
+    def _compiled(self, number: str, panel: int) -> Any:
+        """The C functions by panels of one or two vectors of outputs; None where there is no compiler."""
+        return self.backend.c_functions(vector_source("convolution.c", number, PANEL=panel, VARIANTS=VARIANTS), NAMES)
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""

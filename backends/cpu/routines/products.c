@@ -1,94 +1,12 @@
-"""C of products of matrices: tiles in registers, of rows of x and panels of columns of y that are packed.
+/* Products of matrices: tiles in registers, of rows of x and panels of columns of y that are packed.
 
-A panel's columns are two vectors. Sums over the inner axis are in parts of equal lengths that the sizes alone choose,
-so neither the number of threads nor the layouts of operands change a bit of a product.
-"""
+   A panel's columns are two vectors. Sums over the inner axis are in parts of equal lengths that the sizes alone choose,
+   so neither the number of threads nor the layouts of operands change a bit of a product. */
 
-from __future__ import annotations
+#include "vectors.h"
+#include "transpose.h"
+#include "panels.h"
 
-from functools import cache
-
-from backends.cpu.codegen.vectors import transpose, vectors
-
-#: Tiles of products, after `vectors`: `column` multiplies any rows with a panel of WIDTH contiguous columns.
-PANELS = """
-/* GCC keeps sums in registers where all loops over them are unrolled. */
-#define UNROLLED _Pragma("GCC unroll 16")
-
-/* Steps of a loop, by which its own instructions weigh less, and the rows of y that are prefetched. */
-enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 8 };
-
-/* In elements; columns of y and out are contiguous. */
-typedef struct { word x_row, x_column, y_row, out_row; } strides;
-
-#define STEP(at) \\
-    { \\
-        const T *row = y + (at) * y_row, *later = row + AHEAD * y_row; \\
-        __builtin_prefetch(later); \\
-        if (BYTES > 32) \\
-            __builtin_prefetch(later + LANES); \\
-        const vector left = load(row), right = load(row + LANES); \\
-        UNROLLED for (int r = 0; r < R; r++) { \\
-            const T factor = x[r * x_row + (at) * x_column]; \\
-            sum[r][0] += left * factor, sum[r][1] += right * factor; \\
-        } \\
-    }
-
-/* out[r, j] (+)= sum over k of x[r, k] * y[k, j], of R rows and WIDTH columns, in registers. */
-static inline __attribute__((always_inline)) void product(word x_row, word x_column, word y_row, word out_row,
-                                                          const T *x, const T *y, T *out, word inner, int adds,
-                                                          const int R)
-{
-    vector sum[TILE][2]; /* of a constant size: others are not kept in registers */
-    UNROLLED for (int r = 0; r < R; r++)
-        sum[r][0] = sum[r][1] = (vector){0};
-    word k = 0;
-    for (; k + STEPS <= inner; k += STEPS, x += STEPS * x_column, y += STEPS * y_row)
-        UNROLLED for (int i = 0; i < STEPS; i++)
-            STEP(i)
-    if (k < inner)
-        STEP(0)
-    if (adds)
-        UNROLLED for (int r = 0; r < R; r++)
-            sum[r][0] += load(out + r * out_row), sum[r][1] += load(out + r * out_row + LANES);
-    UNROLLED for (int r = 0; r < R; r++)
-        save(out + r * out_row, sum[r][0]), save(out + r * out_row + LANES, sum[r][1]);
-}
-
-#define ROWS(R, X_ROW, X_COLUMN) \\
-    case R: \\
-        if (R <= TILE) \\
-            product(X_ROW, X_COLUMN, p->y_row, p->out_row, x, y, out, inner, adds, R <= TILE ? R : 1); \\
-        return;
-
-/* The product of up to TILE rows with a panel. Strides of x that are constants are the quickest. */
-#define TILES(name, X_ROW, X_COLUMN) \\
-    static void name(const strides *p, const T *x, const T *y, T *out, word inner, int adds, int rows) \\
-    { \\
-        switch (rows) { \\
-            ROWS(1, X_ROW, X_COLUMN) ROWS(2, X_ROW, X_COLUMN) ROWS(3, X_ROW, X_COLUMN) ROWS(4, X_ROW, X_COLUMN) \\
-            ROWS(5, X_ROW, X_COLUMN) ROWS(6, X_ROW, X_COLUMN) ROWS(7, X_ROW, X_COLUMN) ROWS(8, X_ROW, X_COLUMN) \\
-            ROWS(9, X_ROW, X_COLUMN) ROWS(10, X_ROW, X_COLUMN) ROWS(11, X_ROW, X_COLUMN) \\
-            ROWS(12, X_ROW, X_COLUMN) ROWS(13, X_ROW, X_COLUMN) ROWS(14, X_ROW, X_COLUMN) \\
-        } \\
-    }
-"""
-
-#: The products of any rows with a panel, in tiles of about equally many rows, after PANELS.
-COLUMN = """
-TILES(tile, p->x_row, p->x_column)
-
-static void column(const strides *p, const T *x, const T *y, T *out, word rows, word inner, int adds)
-{
-    const word tiles = (rows + TILE - 1) / TILE;
-    for (word t = 0; t < tiles; t++) {
-        const word from = rows * t / tiles, to = rows * (t + 1) / tiles;
-        tile(p, x + from * p->x_row, y, out + from * p->out_row, inner, adds, (int)(to - from));
-    }
-}
-"""
-
-_MULTIPLY = """
 /* Numbers of a row of x, and columns of y, that are packed: y for a second-level cache. With this pitch, packed rows of
    x share no sets of the first. */
 enum { DEPTH = 1536 / sizeof(T), HELD = 768, PITCH = DEPTH + LANES };
@@ -208,10 +126,3 @@ int64_t multiply(const void *state)
     ((sharing *)p->share)(tasks, state, p->count * p->down * p->along, p->threads);
     return 0;
 }
-"""
-
-
-@cache
-def source(number: str) -> str:
-    """The C source for numbers of a type, ``"float"`` or ``"double"``."""
-    return f"{vectors(number)}{transpose(number)}{PANELS}{_MULTIPLY}"

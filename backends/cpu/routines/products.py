@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from backends.cpu import openblas
-from backends.cpu.codegen.products import source
 from backends.cpu.mkl import described
+from backends.cpu.routines.vectors import vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, empty_array
@@ -61,7 +61,7 @@ class Products:
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
         is_small = x.size * y.size <= SHARED  # no less than the multiplications
         is_ours = not is_small and self.supports(x, y)
-        functions = self._backend.c_functions(source(TYPES[x.dtype]), NAMES) if is_ours else None
+        functions = self._backend.c_functions(vector_source("products.c", TYPES[x.dtype]), NAMES) if is_ours else None
         if functions is None:
             return self.blas(x, y, out=out)
         stacks = x.shape[:-2], y.shape[:-2]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.convolution import VARIANTS
 from backends.execution.convolution_kernel import ConvolutionKernel
 from backends.execution.memory import empty_array
 from backends.execution.specialize import FusedKernel, Layout, as_int64, strides_along
@@ -20,6 +19,9 @@ from optree.arrays import overlap
 from optree.errors import CompilerError
 from optree.records import NamedTuple
 from optree.settings import thread_count
+
+#: The variants of an epilogue: blocks are whole or cut off along four axes, and channels.
+VARIANTS = 32
 
 
 class _Variant(NamedTuple):

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.loops import PRODUCTS, SOURCE, products
+from backends.cpu.c_files import c_text
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import call_packed
 from backends.cpu.plan import KernelPlan
-from backends.cpu.products import BYTES, TYPES, is_in_elements
+from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
+from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest
 from backends.cpu.scratch import Scratch
@@ -44,6 +45,9 @@ from optree.ops.traits import CopyOperator
 from optree.records import NamedTuple
 from optree.settings import thread_count
 from optree.tree.types import TensorType
+
+#: The C functions of products by packed matrices.
+PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
 
 #: The least rows of a part.
 ROWS = 8
@@ -467,7 +471,8 @@ class Emitter:
 
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
         """The C functions of products."""
-        found: dict[str, Any] | None = self.backend.c_functions(products(TYPES[dtype]), PRODUCTS)
+        source = vector_source("loop_products.c", TYPES[dtype])
+        found: dict[str, Any] | None = self.backend.c_functions(source, PRODUCTS)
         if found is None:
             raise Elsewhere
         return found
@@ -561,8 +566,10 @@ class LoopInC:
         """The calls for arrays of the layouts of some; False if there are none, None if there are none yet."""
         leaves = [x.at(0, 2) if isinstance(x, Argument) else x for x in arguments]
         steps = self._plan.compiled_steps(leaves[: len(leaves) - len(self._constants)])
-        functions = None if steps is None else self._backend.c_functions(SOURCE, ("run", "copy"))
-        if steps is None or functions is None:
+        if steps is None:
+            return None
+        functions = self._backend.c_functions(c_text(FOLDER / "loops.c", {}), ("run", "copy"))
+        if functions is None:
             return None
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
             return False

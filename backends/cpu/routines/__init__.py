@@ -1,0 +1,1 @@
+"""Routines in C: each a driver in Python beside the file that it compiles."""

@@ -1,0 +1,82 @@
+/* Loops: the steps of each part of the rows, one after the other, on one of the threads that share the parts. */
+
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t word;
+typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
+typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
+
+typedef struct { word function, arguments; } call; /* the arguments' index among the words */
+typedef struct { word index, column, offset; } address; /* a word: an address of the table, and an offset */
+typedef struct { word first_call, last_call, first_address, last_address; } rows;
+
+/* The table has a row for each step: the address of each array. */
+typedef struct {
+    word share, threads;
+    word table, columns, first, last;
+    word parts, rows, calls, addresses, words;
+} loop;
+
+static void run_parts(const void *state, int64_t begin, int64_t end, int64_t thread)
+{
+    const loop *p = state;
+    word *words = (word *)p->words;
+    const call *calls = (const call *)p->calls;
+    const address *addresses = (const address *)p->addresses;
+    for (const rows *own = (const rows *)p->rows + begin; own < (const rows *)p->rows + end; own++)
+        for (word step = p->first; step < p->last; step++) {
+            const word *table = (const word *)p->table + step * p->columns;
+            for (word i = own->first_address; i < own->last_address; i++)
+                words[addresses[i].index] = table[addresses[i].column] + addresses[i].offset;
+            for (word i = own->first_call; i < own->last_call; i++)
+                ((void (*)(const word *))calls[i].function)(words + calls[i].arguments);
+        }
+}
+
+int64_t run(const void *state)
+{
+    const loop *p = state;
+    if (p->parts == 1) /* its kernels may wake threads */
+        run_parts(state, 0, 1, 0);
+    else
+        ((sharing *)p->share)(run_parts, state, p->parts, p->threads);
+    return 0;
+}
+
+enum { TARGET, SOURCE, ITEM, RANK, SIZES };
+
+/* Copy an array to another of its sizes, of any strides in bytes; 0 strides repeat an element. */
+int64_t copy(const void *state)
+{
+    const word *given = state;
+    const word rank = given[RANK], *const sizes = given + SIZES, item = given[ITEM], last = rank - 1;
+    const word *const to = sizes + rank, *const from = to + rank, count = sizes[last];
+    char *target = (char *)given[TARGET];
+    const char *source = (const char *)given[SOURCE];
+    word index[rank];
+    memset(index, 0, sizeof index);
+    for (;;) {
+        if (to[last] == item && from[last] == item)
+            memcpy(target, source, count * item);
+        else
+#define COPY(type) \
+            for (word i = 0; i < count; i++) \
+                *(type *)(target + i * to[last]) = *(const type *)(source + i * from[last])
+            switch (item) {
+            case 1: COPY(uint8_t); break;
+            case 2: COPY(uint16_t); break;
+            case 4: COPY(uint32_t); break;
+            default: COPY(uint64_t);
+            }
+        word axis = last - 1;
+        for (; axis >= 0; axis--) {
+            target += to[axis], source += from[axis];
+            if (++index[axis] < sizes[axis])
+                break;
+            target -= to[axis] * sizes[axis], source -= from[axis] * sizes[axis], index[axis] = 0;
+        }
+        if (axis < 0)
+            return 0;
+    }
+}

@@ -1,0 +1,62 @@
+/* Tiles of products, after vectors.h: `column` multiplies any rows with a panel of WIDTH contiguous columns. */
+
+/* GCC keeps sums in registers where all loops over them are unrolled. */
+#define UNROLLED _Pragma("GCC unroll 16")
+
+/* Steps of a loop, by which its own instructions weigh less, and the rows of y that are prefetched. */
+enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 8 };
+
+/* In elements; columns of y and out are contiguous. */
+typedef struct { word x_row, x_column, y_row, out_row; } strides;
+
+#define STEP(at) \
+    { \
+        const T *row = y + (at) * y_row, *later = row + AHEAD * y_row; \
+        __builtin_prefetch(later); \
+        if (BYTES > 32) \
+            __builtin_prefetch(later + LANES); \
+        const vector left = load(row), right = load(row + LANES); \
+        UNROLLED for (int r = 0; r < R; r++) { \
+            const T factor = x[r * x_row + (at) * x_column]; \
+            sum[r][0] += left * factor, sum[r][1] += right * factor; \
+        } \
+    }
+
+/* out[r, j] (+)= sum over k of x[r, k] * y[k, j], of R rows and WIDTH columns, in registers. */
+static inline __attribute__((always_inline)) void product(word x_row, word x_column, word y_row, word out_row,
+                                                          const T *x, const T *y, T *out, word inner, int adds,
+                                                          const int R)
+{
+    vector sum[TILE][2]; /* of a constant size: others are not kept in registers */
+    UNROLLED for (int r = 0; r < R; r++)
+        sum[r][0] = sum[r][1] = (vector){0};
+    word k = 0;
+    for (; k + STEPS <= inner; k += STEPS, x += STEPS * x_column, y += STEPS * y_row)
+        UNROLLED for (int i = 0; i < STEPS; i++)
+            STEP(i)
+    if (k < inner)
+        STEP(0)
+    if (adds)
+        UNROLLED for (int r = 0; r < R; r++)
+            sum[r][0] += load(out + r * out_row), sum[r][1] += load(out + r * out_row + LANES);
+    UNROLLED for (int r = 0; r < R; r++)
+        save(out + r * out_row, sum[r][0]), save(out + r * out_row + LANES, sum[r][1]);
+}
+
+#define ROWS(R, X_ROW, X_COLUMN) \
+    case R: \
+        if (R <= TILE) \
+            product(X_ROW, X_COLUMN, p->y_row, p->out_row, x, y, out, inner, adds, R <= TILE ? R : 1); \
+        return;
+
+/* The product of up to TILE rows with a panel. Strides of x that are constants are the quickest. */
+#define TILES(name, X_ROW, X_COLUMN) \
+    static void name(const strides *p, const T *x, const T *y, T *out, word inner, int adds, int rows) \
+    { \
+        switch (rows) { \
+            ROWS(1, X_ROW, X_COLUMN) ROWS(2, X_ROW, X_COLUMN) ROWS(3, X_ROW, X_COLUMN) ROWS(4, X_ROW, X_COLUMN) \
+            ROWS(5, X_ROW, X_COLUMN) ROWS(6, X_ROW, X_COLUMN) ROWS(7, X_ROW, X_COLUMN) ROWS(8, X_ROW, X_COLUMN) \
+            ROWS(9, X_ROW, X_COLUMN) ROWS(10, X_ROW, X_COLUMN) ROWS(11, X_ROW, X_COLUMN) \
+            ROWS(12, X_ROW, X_COLUMN) ROWS(13, X_ROW, X_COLUMN) ROWS(14, X_ROW, X_COLUMN) \
+        } \
+    }

@@ -1,0 +1,47 @@
+/* Vectors of a processor's registers: loads and stores, for kernels that tile products. */
+
+#include <stdint.h>
+#include <string.h>
+
+/* Numbers, and integers of their size: a driver defines DOUBLE as 1 for float64, and as 0 for float32. */
+#if DOUBLE
+typedef double T;
+typedef int64_t integer;
+#else
+typedef float T;
+typedef int32_t integer;
+#endif
+
+/* One rounding for a * b + c, as in every matrix product. */
+#if defined __clang__
+#pragma clang fp contract(fast)
+#elif defined __GNUC__
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+/* TILE: the rows for whose sums, each of two vectors, there are registers. */
+#if defined __AVX512F__
+#define BYTES_OF_VECTORS 64
+enum { TILE = 14 };
+#elif defined __AVX__
+#define BYTES_OF_VECTORS 32
+enum { TILE = 6 };
+#elif defined __aarch64__
+#define BYTES_OF_VECTORS 16
+enum { TILE = 14 };
+#else
+#define BYTES_OF_VECTORS 16
+enum { TILE = 6 };
+#endif
+enum { BYTES = BYTES_OF_VECTORS, LANES = BYTES / sizeof(T) };
+
+typedef T vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+typedef integer bits __attribute__((vector_size(BYTES)));
+typedef int64_t word;
+typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
+typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
+
+static vector load(const T *from) { return *(const vector *)from; }
+static void save(T *to, vector value) { *(vector *)to = value; }
+static word least(word a, word b) { return a < b ? a : b; }
+static word most(word a, word b) { return a > b ? a : b; }

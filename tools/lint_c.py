@@ -1,0 +1,61 @@
+"""Check the C files of the routines with a compiler's warnings, in every configuration that a driver compiles.
+
+    python tools/lint_c.py
+
+It prints the warnings, and exits with 1 if there are any; without a C compiler it says so and exits with 0.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from backends.cpu import workers
+from backends.cpu.c_files import c_text
+from backends.cpu.compiler import find_compiler
+from backends.cpu.routines import attention, pooling
+from backends.cpu.routines.convolution_epilogues import VARIANTS
+from backends.cpu.routines.vectors import FOLDER, vector_source
+from backends.execution.pooling import ROLES
+
+#: A configuration need not use all functions of a file, nor a function all parameters of its role.
+WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Wno-psabi")
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """The names of configurations, and their sources."""
+    yield "workers.c", workers.source()
+    yield "loops.c", c_text(FOLDER / "loops.c", {})
+    for number in ("float", "double"):
+        for name in ("products.c", "loop_products.c"):
+            yield f"{name}, {number}", vector_source(name, number)
+        for panel in (1, 2):
+            yield (
+                f"convolution.c, {number}, {panel}",
+                vector_source("convolution.c", number, PANEL=panel, VARIANTS=VARIANTS),
+            )
+        for is_gradient in (False, True):
+            yield f"attention.c, {number}, {is_gradient}", attention.source(number, is_gradient)
+        for op, (kind, _) in ROLES.items():
+            yield f"pooling.c, {number}, {op.__name__}", pooling.source(kind, number)
+
+
+def main() -> int:
+    """Check all of them; return the exit status."""
+    found = find_compiler()
+    if found is None:
+        print("there is no C compiler: the routines are not checked")
+        return 0
+    failed = 0
+    for name, text in sources():
+        command = [*found.command, "-fsyntax-only", "-march=native", *WARNINGS, "-x", "c", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+        if done.stderr:
+            failed = 1
+            print(f"{name}:\n{done.stderr}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
