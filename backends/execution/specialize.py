@@ -135,7 +135,7 @@ class FusedKernel(ExecutableKernel):
         self._set_stages()
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
-        """The values that it stores; None if it reduces no elements, or an array is unaligned."""
+        """The values that it stores; None if its domain is empty and one of them is not, or an array is unaligned."""
         memory, count = self.memory, len(self.reads)
         arrays = [*(memory.array(values[i]) for i in self.reads), *targets]
         input_shapes = self.input_shapes(values)
@@ -209,16 +209,14 @@ class FusedKernel(ExecutableKernel):
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes[i]) for i in self.writes]
         if not self.takes(arrays):
             return shapes, None, None
+        if not all(sizes):  # calls store what has elements, and raise the errors of reductions of none
+            return shapes, None if self.reduced or any(map(all, shapes)) else ([], []), None
         strides = self.strides(arrays, sizes)
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
-        if self.reduced and not all(sizes):
-            return shapes, None, None
         loops = [domain for domain in (outer, inner) if domain is not None]
         loop_sizes = [size for domain in loops for size in domain[0]]
         loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
-        if not all(loop_sizes):
-            return shapes, (loop_sizes, []), None
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
         variant = self._variant(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
         return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), variant

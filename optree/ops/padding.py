@@ -115,10 +115,15 @@ def _gathered(x: Variable, axis: int, width: tuple[int, int], mode: str) -> np.n
     size = x.shape[axis]
     if size is None:
         raise ShapeError(f"pad: axis {axis} of {describe(x)} is of open size; mode {mode} needs a known one")
-    if not size:
-        raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}")
+    _expect_elements(x, axis, mode)
     how: Any = mode
     return np.pad(np.arange(size), width, mode=how)
+
+
+def _expect_elements(x: Variable, axis: int, mode: str) -> None:
+    """Raise ShapeError for an axis without elements, which modes other than constant and empty need."""
+    if x.shape[axis] == 0:
+        raise ShapeError(f"pad: axis {axis} of {describe(x)} is empty, and has no {mode}; mode='constant' pads it")
 
 
 def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
@@ -152,10 +157,12 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
 
 def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
     """The padding on one side of an axis."""
+    if mode in ("constant", "empty"):  # of no elements, so that the axis may be empty
+        width = [(0, count if i == axis else 0) for i in range(x.ndim)]
+        return f.pad(slice_along(x, axis, 0, 0), width, _fitting(0 if mode == "empty" else value, x.dtype))
+    _expect_elements(x, axis, mode)
     edge = slice_along(x, axis, -1, None) if after else slice_along(x, axis, 0, 1)
     sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    if mode in ("constant", "empty"):
-        return _spread(f.fill_like(edge, _fitting(0 if mode == "empty" else value, x.dtype)), count, axis)
     if mode == "linear_ramp":
         steps = np.linspace(0, 1, count, endpoint=False).reshape(-1, *(1,) * (x.ndim - 1 - axis))
         if after:

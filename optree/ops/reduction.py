@@ -698,7 +698,8 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
 def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarray:
     """The p-norm of non-negative numbers over axes, which are kept with size 1."""
-    top = np.max(size, axis=axes, keepdims=True, initial=0) if ord > 0 else np.min(size, axis=axes, keepdims=True)
+    extreme, of_none = (np.max, 0) if ord > 0 else (np.min, np.inf)
+    top = extreme(size, axis=axes, keepdims=True, initial=of_none)
     top = np.where((top > 0) & (top < np.inf), top, 1).astype(size.dtype)
     return accurate_sum((size / top) ** float(ord), axes, True, size.dtype) ** (1 / ord) * top
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -296,8 +297,9 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
         boxes = np.asarray(boxes, np.float64)
         for box, image in enumerate(image_numbers(boxes, len(images), "roi_pool")):
             for i, j, rows, columns in self._bins(boxes[box], images.shape[2:]):
-                part = images[image, :, rows, columns].reshape(images.shape[1], -1)
-                if part.shape[1]:
+                part = images[image, :, rows, columns]
+                part = part.reshape(len(part), prod(part.shape[1:]))
+                if part.size:
                     found = part.argmax(axis=1)[:, None]
                     there = indices[image, :, rows, columns].reshape(part.shape)
                     target[box, :, i, j] = np.take_along_axis(there, found, axis=1)[:, 0]

@@ -200,6 +200,7 @@ def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> A
 
 def _exclusive_prod_along(x: Any, *directions: Any, axis: Any = None, dtype: Any = None) -> Any:
     """At each place, over all picks of other places for the directions, the products of those with x elsewhere."""
+    x, *directions = np.broadcast_arrays(x, *directions)
     result = np.zeros(x.shape, np.longdouble)
     for group in _groups(x, axis):
         for place in group:
