@@ -31,7 +31,7 @@ RUNNING = ("evaluate", "execute", "stats", "update")
 
 BEGINNING = """# Functions
 
-Everything that there is to call, with its defaults. This page is made by `make functions` from the definitions
+For looking a function up: everything that there is to call, with its defaults. This page is made by `make functions` from the definitions
 themselves; `help(be.tanh)` says more of each. In its examples, `be` is `gen_backend("cpu")`.
 
 The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
