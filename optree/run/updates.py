@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from optree.arrays import overlapping
-from optree.dtypes import can_cast
-from optree.errors import DTypeError, OperandError, describe
+from optree.dtypes import can_cast, is_floating
+from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, variable_of
+from optree.tree.types import may_equal
+from optree.tree.variable import Constant, Variable, variable_of
 
 
 def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
@@ -30,19 +33,40 @@ def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) ->
     ------
     OperandError
         If a target is no tensor, or an input, or two targets share an element.
-    DTypeError
-        If a value cannot be cast to its target's dtype.
+    ShapeError, DTypeError
+        If a value has another shape than its target, or another kind of dtype. Numbers broadcast, and are cast as
+        assignments cast them; float64 is cast to float32.
     """
     found: list[tuple[Tensor, Variable]] = []
     for target, value in pairs_of(updates, what, "updates"):
         if not isinstance(target, Tensor) or any(target.root is x for x in inputs):
             raise OperandError(f"{what}: an update is of a tensor that is no input, not of {describe(target)}")
         tree = variable_of(value, f"{what}: the update of {target.label}")
-        if not can_cast(tree.dtype, target.dtype, "same_kind"):
-            raise DTypeError(f"{what}: the update {describe(tree)} does not go into {describe(target)}")
+        _check_type(what, target, tree)
         found.append((target, tree))
     _check_disjoint(what, [target for target, _ in found])
     return found
+
+
+def _check_type(what: str, target: Tensor, value: Variable) -> None:
+    """Refuse a value of another shape or kind of dtype than its target's; a number takes its shape."""
+    is_number = isinstance(value, Constant) and value.ndim == 0
+    if not is_number and not may_equal(value.shape, target.shape):
+        raise ShapeError(
+            f"{what}: the update of {describe(target)} is {describe(value)}, of another shape; "
+            f"be.broadcast_to(value, {target.shape}) repeats a value, value.reshape(...) or a sum over axes changes one"
+        )
+    same_kind = is_number or _kind(value.dtype) == _kind(target.dtype)
+    if not same_kind or not can_cast(value.dtype, target.dtype, "same_kind"):
+        raise DTypeError(
+            f"{what}: the update of {describe(target)} is {describe(value)}, of another kind of dtype; "
+            f"value.astype({str(target.dtype)!r}) casts it"
+        )
+
+
+def _kind(dtype: np.dtype) -> str:
+    """A dtype's kind: b, i or f."""
+    return "f" if is_floating(dtype) else dtype.kind.replace("u", "i")
 
 
 def pairs_of(given: Any, what: str, role: str) -> list[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ from optree import TensorType, function
 from optree.arrays import Region, overlapping
 from optree.compile.aliasing import alias_sets
 from optree.compile.program import flatten
-from optree.errors import OperandError, OptreeError
+from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.ops.assignment import Assign
 from optree.run.updates import assignments
 
@@ -103,6 +103,55 @@ def test_one_that_could_run_before_what_fails_waits_for_it(be, updating):
         step()
     assert not product.get().any()
     assert not logs.get().any()
+
+
+# Types
+
+#: Values that are no updates of a tensor w of shape (2, 3) and float32, with what the error says.
+MISFITS = (
+    ("a row", lambda be, w: be.ones(3, name="row"), "of another shape; be.broadcast_to(value, (2, 3))"),
+    ("a tree of a row", lambda be, w: be.ones(3) * 2.0, "mul (3,) float32"),
+    ("a sum with its axes", lambda be, w: be.sum(w), "sum (1, 1) float32"),
+    ("no axes", lambda be, w: be.sum(w, keepdims=False), "sum () float32"),
+    ("an axis more", lambda be, w: be.expand_dims(w, 0), "(1, 2, 3)"),
+    ("an array", lambda be, w: np.ones((2, 1), np.float32), "(2, 1)"),
+    ("integers", lambda be, w: be.argsort(w, axis=0), "another kind of dtype; value.astype('float32')"),
+    ("bools", lambda be, w: w > 0, "another kind of dtype"),
+)
+
+
+@pytest.mark.parametrize(("make", "says"), [row[1:] for row in MISFITS], ids=[row[0] for row in MISFITS])
+def test_values_of_another_type_are_refused_where_they_are_written(make, says):
+    be = gen_backend("cpu")
+    w = be.zeros((2, 3), name="w")
+    for update in (lambda: function([], None, {w: make(be, w)}), lambda: be.update([(w, make(be, w))])):
+        with pytest.raises((ShapeError, DTypeError), match="the update of w ") as caught:
+            update()
+        assert says in str(caught.value)
+    assert not w.get().any()
+
+
+def test_a_size_that_only_a_call_tells_is_checked_by_it():
+    be, x = gen_backend("cpu"), VECTOR("x")
+    w = be.zeros(3, name="w")
+    step = function([x], None, {w: x * 2.0})
+    step([1.0, 2.0, 3.0])
+    for wrong in ([1.0], [1.0, 2.0]):
+        with pytest.raises(ShapeError):
+            step(wrong)
+    assert w.get().tolist() == [2, 4, 6]
+
+
+def test_numbers_broadcast_and_floats_and_integers_are_cast_within_their_kinds():
+    be = gen_backend("cpu")
+    w, n = be.zeros((2, 3), name="w"), be.zeros(3, dtype="int64", name="n")
+    for value in (2, 2.0, True, np.float64(2.0), np.int32(2), np.array(2.0)):
+        be.update({w: value})
+        assert (w.get() == value).all()
+    wide, narrow = be.array(np.full((2, 3), 0.1)), be.array(np.arange(3, dtype=np.uint8))
+    function([], None, {w: wide * 2, n: narrow})()
+    assert (w.get() == np.float32(0.2)).all()
+    assert n.get().tolist() == [0, 1, 2]
 
 
 # Arguments, and tensors over one memory
