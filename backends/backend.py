@@ -556,6 +556,12 @@ def _check_stale(tree: Any) -> None:
         tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 
 
+#: The paragraphs that every method's help has, and that every reduction's has second.
+WITH_OUT = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
+KEPT = """The reduced axes are kept with size 1, as neon's are; ``keepdims=False`` drops them, as NumPy does. So with N
+labels ``be.argmax(scores, axis=1) == labels`` is of shape (N, N), and
+``be.argmax(scores, axis=1, keepdims=False) == labels`` is of shape (N,)."""
+
 #: The classes of first operands that a method converts to a tensor.
 _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
@@ -618,8 +624,10 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
         own = own.replace(parameters=[*plain, target, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
-    with_out = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
-    method.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{with_out}"
+    first, *rest = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    keepdims = own.parameters.get("keepdims")
+    kept = [KEPT] if keepdims is not None and keepdims.default is True else []
+    method.__doc__ = "\n\n".join([first, *kept, *rest, WITH_OUT])
     return method
 
 

@@ -36,8 +36,10 @@ themselves; `help(be.tanh)` says more of each. In its examples, `be` is `gen_bac
 
 The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
 NumPy arrays. Each gives a tree; with `out=tensor` it runs at once, writes there, and returns that tensor. Shapes,
-broadcasting and dtypes are NumPy's, but a reduction keeps its axes unless `keepdims=False`. Several names in one row
-are names of one function. Those that take a `like` are what derivatives and indexing are made of.
+broadcasting and dtypes are NumPy's, but a reduction keeps its axes unless `keepdims=False`: for N labels,
+`be.argmax(scores, axis=1) == labels` is of shape (N, N), and with `keepdims=False` of shape (N,). Other defaults that
+are not NumPy's or torch's are [listed below](#defaults-that-differ). Several names in one row are names of one
+function. Those that take a `like` are what derivatives and indexing are made of.
 """
 
 NUMPY = """
@@ -57,6 +59,122 @@ ARRAY_METHODS = """
 Those named after a function of NumPy's mean what NumPy's array methods do, and give trees: `x.sum(axis=0)` is
 `np.sum(x, axis=0)`, and drops the axis.
 """
+
+
+DEFAULTS = """
+## Defaults that differ
+
+Defaults that are not those of NumPy's or torch's functions of that purpose. The first column is read from the
+definitions. `np.` functions and array methods on tensors and trees have NumPy's. A dash is a library without the
+function; "the same" agrees with op-tree.
+
+| op-tree | NumPy | torch | |
+|---|---|---|---|
+"""
+
+SAME, NONE, NEEDED = "the same", "-", "must be given"
+KEPT = "neon's: the reduced axes are kept, so `be.argmax(scores, axis=1) == labels` is (N, N)"
+
+#: Functions, the parameter whose default differs, NumPy's and torch's, and what it is; without the reductions.
+DIFFERENCES: tuple[tuple[tuple[str, ...], str, str, str, str], ...] = (
+    (
+        ("be.softmax", "be.log_softmax", "be.standardize"),
+        "axis",
+        NONE,
+        NEEDED,
+        "None is the only axis of a vector; of a "
+        "matrix it must be given. SciPy's are over all elements, JAX's over the last axis, neon's over the first",
+    ),
+    (("be.logsumexp",), "axis", NONE, NEEDED, "None is all elements, as SciPy's and JAX's"),
+    (("be.var", "be.std"), "ddof", SAME, "`correction=1`", "The divisor is count - ddof"),
+    (
+        ("be.median", "be.nanmedian"),
+        "axis",
+        SAME,
+        SAME,
+        "Of an even number, the mean of the middle two, as NumPy's; torch's is the lower",
+    ),
+    (("be.cumsum", "be.cumprod", "be.cummax", "be.cummin"), "axis", SAME, NEEDED, "None flattens"),
+    (("be.cross",), "axis", SAME, "the first axis of size 3", ""),
+    (("be.expand_dims",), "axis", NEEDED, NEEDED, ""),
+    (("be.flip",), "axis", SAME, NEEDED, "None is all axes"),
+    (("be.repeat",), "repeats", NEEDED, NEEDED, ""),
+    (("be.reshape",), "newshape", NEEDED, NEEDED, "(-1,) flattens"),
+    (("be.broadcast_to",), "shape", NEEDED, NEEDED, ""),
+    (
+        ("be.pad",),
+        "pad_width",
+        NEEDED,
+        NEEDED,
+        "Pairs for each axis from the first, as NumPy's; torch counts from the last",
+    ),
+    (("be.meshgrid",), "indexing", SAME, "`'ij'`", ""),
+    (("be.histogram",), "bins", SAME, NEEDED, ""),
+    (("be.linspace",), "num", SAME, NEEDED, ""),
+    (
+        ("be.array", "be.zeros", "be.ones", "be.empty", "be.full", "be.arange", "be.eye", "be.linspace"),
+        "dtype",
+        "float64; of Python's integers int64",
+        "float32; of Python's integers int64",
+        "None is the backend's `datatype`, float32 unless it was made with another, of Python's integers too",
+    ),
+    (
+        ("be.rand", "be.uniform", "be.normal", "be.standard_normal"),
+        "dtype",
+        "float64",
+        "float32",
+        "None is the backend's `datatype`",
+    ),
+    (("be.batch_norm",), "training", NONE, "`False`; of the module `True`", ""),
+    (("be.rms_norm",), "epsilon", NONE, "the dtype's `eps`", ""),
+    (("be.layer_norm", "be.rms_norm"), "axis", NONE, "`normalized_shape` must be given", ""),
+    (("be.avg_pool",), "count_padding", NONE, "`count_include_pad=True`", "Whether the divisor counts padding"),
+    (("be.resize",), "method", NONE, "`'nearest'`", "torch's name is interpolate"),
+    (("train.losses.cross_entropy",), "axis", NONE, "1", "The classes' axis"),
+    (("train.losses.cross_entropy",), "ignored", NONE, "`ignore_index=-100`", ""),
+    (
+        ("train.losses.ctc",),
+        "reduce",
+        NONE,
+        "the same",
+        "The mean is over examples; torch's divides each loss by its number of labels before",
+    ),
+    (
+        ("train.losses.kl_divergence",),
+        "reduce",
+        NONE,
+        "the same",
+        "The mean is over distributions: of a matrix, torch's `'batchmean'`; torch's `'mean'` is over elements",
+    ),
+    (("train.losses.focal",), "reduce", NONE, "`'none'` (torchvision)", ""),
+    (("train.SGD",), "rate", NONE, "0.001", ""),
+    (("train.Batches",), "shuffle", NONE, "`False`", ""),
+)
+
+
+def all_differences() -> Iterator[tuple[tuple[str, ...], str, str, str, str]]:
+    """`DIFFERENCES`, after those of the reductions."""
+    kept = [name for name in FUNCTIONS if default_of(FUNCTIONS[name], "keepdims") == "`keepdims=True`"]
+    yield tuple(f"be.{name}" for name in kept), "keepdims", "`False`", "`False`", KEPT
+    yield from DIFFERENCES
+
+
+def differences() -> Iterator[str]:
+    """The rows of the defaults that differ."""
+    known = {"be": gen_backend("cpu"), "train": train}
+    for calls, parameter, numpy, torch, remark in all_differences():
+        functions = [operator.attrgetter(path)(known[home]) for home, _, path in (x.partition(".") for x in calls)]
+        (ours,) = {default_of(function, parameter) for function in functions}
+        listed = ", ".join(f"`{call}`" for call in calls)
+        yield f"| {listed}: {ours} | {numpy} | {torch} | {remark} |\n"
+
+
+def default_of(function: Callable[..., Any], parameter: str) -> str | None:
+    """A parameter and its default, as one would write it; None if it has no such parameter."""
+    found = inspect.signature(function).parameters.get(parameter)
+    if found is None:
+        return None
+    return f"`{parameter}` {NEEDED}" if found.default is found.empty else f"`{parameter}={Written(found.default)!r}`"
 
 
 def described(thing: Any) -> str:
@@ -194,6 +312,7 @@ def text() -> str:
     parts += ["\n## Methods of trees (`OpTreeNode`)\n", *rows(method_rows(OpTreeNode))]
     for module in (backends, optree, train, train.losses, train.schedules, train.initializers, testing, pictures):
         parts += [f"\n## `{module.__name__}`\n", *rows(library_rows(module))]
+    parts += [DEFAULTS, *differences()]
     parts += [NUMPY, *listed(numpy_names()), LINALG]
     return "".join(parts)
 

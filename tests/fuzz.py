@@ -254,7 +254,7 @@ class Program:
             made.pop()
         if made:
             self.said.append("update " + ", ".join(f"{_name(t)}: {tree.pp()}" for t, _, tree, *_ in made))
-            self.be.update([(t, tree) for t, _, tree, *_ in made])
+            self.be.update([(t, _as_update(tree, t)) for t, _, tree, *_ in made])
             self.written(made)
 
     def written(self, made: Sequence[Any]) -> None:
@@ -390,7 +390,7 @@ class Program:
         for _ in range(self.chance.choice((0, 1, 2))):
             target = self.target(tree.dtype, tree.shape)
             if target is not None and not any(np.shares_memory(target[0].raw(), t.raw()) for t, _ in found):
-                found.append((target[0], symbolic))
+                found.append((target[0], _as_update(symbolic, target[0])))
         return found
 
     def drawn(self, dtypes: Sequence[str] = ALL_DTYPES) -> tuple[Call, list[Any], Callable[..., Any]]:
@@ -696,6 +696,14 @@ def _open(shape: tuple[int, ...]) -> tuple[int | None, ...]:
 
 def _name(tensor: Any) -> str:
     return f"{tensor.label}{tensor.shape}"
+
+
+def _as_update(tree: Any, target: Any) -> Any:
+    """A tree as the update of a tensor, which has the shape and kind of dtype of that."""
+    tree = tree if tree.dtype == target.dtype else tree.astype(target.dtype)
+    lead = max(tree.ndim - target.ndim, 0)
+    tree = f.reshape(tree, tree.shape[lead:]) if lead else tree
+    return tree if tree.shape == target.shape else f.broadcast_to(tree, target.shape)
 
 
 def _broadcasts(shape: Any, target: Any) -> bool:

@@ -7,6 +7,7 @@ block prints stands in the ``text`` block right below it, or in comments:
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib.util
 import inspect
@@ -17,11 +18,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness import documents
 
 import backends
 import optree
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -91,6 +94,47 @@ def test_no_table_of_functions_is_empty():
     made = text.partition("## New tensors")[2].partition("##")[0]
     for name in ("array", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like", "iobuf"):
         assert f"| `{name}(" in made
+
+
+#: torch's names of our parameters.
+IN_TORCH = {"axis": "dim", "keepdims": "keepdim", "epsilon": "eps", "ddof": "correction"}
+
+
+#: Parameters that are written otherwise, and mean the same.
+NO_DIFFERENCE = {("be.cov", "ddof")}  # None is 1 there
+
+
+def torchs_defaults(function):
+    """The parameters of a function of torch's with their defaults as text; None for those that must be given."""
+    with contextlib.suppress(ValueError, TypeError):
+        own = inspect.signature(function).parameters
+        return {name: None if p.default is p.empty else repr(p.default) for name, p in own.items()}
+    line = (function.__doc__ or "").strip().partition("\n")[0]
+    listed = re.search(r"\((.*?)\)( ->|$)", line)
+    pairs = [part.strip().partition("=") for part in (listed[1] if listed else "").split(",")]
+    return {name: value if sign else None for name, sign, value in pairs}
+
+
+def test_defaults_that_differ_from_numpys_and_torchs_are_listed():
+    listed = {(call, name) for calls, name, *_ in functions_page().all_differences() for call in calls}
+    torch = pytest.importorskip("torch")
+    missing, compared = set(), 0
+    for name, function in FUNCTIONS.items():
+        numpys = getattr(np, name, None) or getattr(np.linalg, name, None)
+        torchs = next((found for home in (torch.nn.functional, torch) if (found := getattr(home, name, None))), None)
+        theirs = inspect.signature(numpys).parameters if numpys in NUMPY_FUNCTIONS else {}
+        others = torchs_defaults(torchs) if torchs is not None else {}
+        for parameter, own in inspect.signature(function).parameters.items():
+            if own.default is own.empty:
+                continue
+            if parameter in theirs and theirs[parameter].default not in (np._NoValue, None, own.default):
+                missing.add((f"be.{name}", parameter))
+            other = IN_TORCH.get(parameter, parameter)
+            if other in others and others[other] not in (repr(own.default), "None"):
+                missing.add((f"be.{name}", parameter))
+            compared += parameter in theirs or other in others
+    assert missing - listed - NO_DIFFERENCE == set()
+    assert compared > 100
 
 
 def test_help_on_a_function_tells_its_parameters_and_out():

@@ -14,12 +14,11 @@ from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, w
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     Accumulator,
-    AxisOperator,
     BinaryOperator,
     CompositeOperator,
+    GivenAxisOperator,
     ReductionOperator,
-    UnaryOperator,
-    any_axes,
+    given_axes,
 )
 from optree.registry import f, numpy_function
 from optree.tree.types import Shape, TensorType, may_equal, promote
@@ -114,7 +113,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [self.restore(delta, x) * f.softmax(x, self.axis)]
+        return [self.restore(delta, x) * f.softmax(x, self.axes(x.ndim))]
 
 
 @numpy_function(np.logaddexp.reduce)
@@ -122,17 +121,18 @@ def _sum_of_logarithms(x: Any, axis: Any, keepdims: bool = False) -> Any:
     return f.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
-class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
+class Softmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """exp(x) divided by its sum over axes, without overflow.
 
-    It is 0 for elements of -inf, even if all are; elements of inf share 1 evenly.
+    The axis of a matrix must be given; ``axis=-1`` is that of its rows. In neon's mode it is 0 by default. It is 0 for
+    elements of -inf, even if all are; elements of inf share 1 evenly.
     """
 
     name = "softmax"
-    keeps_shape = True
-    random_props = staticmethod(any_axes)
+    random_props = staticmethod(given_axes)
     examples = (
-        (((3, 4),), {}),
+        (((4,),), {}),
+        (((3, 4),), {"axis": (0, 1)}),
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1}),
         (((2, 3, 4),), {"axis": (0, 2)}),
@@ -158,16 +158,15 @@ class Softmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator)
         return [weighted - self(x) * f.sum(weighted, axis=self.axis, keepdims=True)]
 
 
-class LogSoftmax(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
+class LogSoftmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """The logarithm of the softmax over axes, accurate where the softmax rounds to 0 or 1.
 
-    The exponential of the maximum is 1, to which small ones would be lost: the others are
-    summed separately, for log1p.
+    The axis of a matrix must be given, as of `softmax`. The exponential of the maximum is 1, to
+    which small ones would be lost: the others are summed separately, for log1p.
     """
 
     name = "log_softmax"
-    keeps_shape = True
-    random_props = staticmethod(any_axes)
+    random_props = staticmethod(given_axes)
     examples = Softmax.examples
 
     def value(self, *arrays: Any) -> Any:

@@ -12,7 +12,7 @@ from optree.dtypes import wide_dtype
 from optree.errors import OperandError, ShapeError, brief, describe
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
-from optree.ops.traits import AxisOperator, CompositeOperator, UnaryOperator
+from optree.ops.traits import CompositeOperator, GivenAxisOperator
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
@@ -37,19 +37,19 @@ def _moments(x: Variable, axis: Any) -> tuple[Variable, Variable, Variable]:
     return mean, centred, f.mean(f.square(centred), axis=axis, keepdims=True)
 
 
-class Standardize(MeanDtypeOperator, CompositeOperator, AxisOperator, UnaryOperator):
+class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """(x - mean) / sqrt(variance + epsilon), with mean and variance over axes.
 
-    The gradient takes both of its sums in one pass; one composed of those of the
-    mean, the difference and the root takes two.
+    The axis of a matrix must be given, as of `softmax`. The gradient takes both of its sums in one
+    pass; one composed of those of the mean, the difference and the root takes two.
     """
 
     name = "standardize"
-    keeps_shape = True
     __props__ = ("axis", "epsilon")
     epsilon: float = EPSILON
     examples = (
-        (((3, 4),), {}),
+        (((4,),), {}),
+        (((3, 4),), {"axis": (0, 1)}),
         (((3, 4),), {"axis": 0}),
         (((3, 4),), {"axis": -1, "epsilon": 0.1}),
         (((2, 3, 4),), {"axis": (0, 2)}),

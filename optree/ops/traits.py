@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.arrays import portable
 from optree.dtypes import ufunc_dtypes
-from optree.errors import ShapeError
+from optree.errors import AxisError, ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.op import Op
 from optree.records import NamedTuple
@@ -45,6 +45,12 @@ def one_axis(choose: Choose, x: Variable) -> dict[str, Any]:
 def any_axes(choose: Choose, x: Variable) -> dict[str, Any]:
     """`Op.random_props` with None, one axis or two."""
     return {"axis": some_axes(choose, x)}
+
+
+def given_axes(choose: Choose, x: Variable) -> dict[str, Any]:
+    """`Op.random_props` with one axis, two or all."""
+    axis = some_axes(choose, x)
+    return {"axis": tuple(range(x.ndim)) if axis is None else axis}
 
 
 class NonDifferentiableOperator(Op):
@@ -229,6 +235,27 @@ class AxisOperator(Op):
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The op's axes, non-negative, for an operand of `ndim` dimensions."""
         return normalise_axes(self.axis, ndim, str(self.name))
+
+
+class GivenAxisOperator(AxisOperator, UnaryOperator):
+    """An op along axes whose value has its operand's shape, so that no shape would tell of a wrong axis.
+
+    The axis of an operand with two axes or more must be given: others' defaults are the first (neon's), the last
+    (JAX's) and all of them (SciPy's). In neon's mode it is the first.
+    """
+
+    keeps_shape = True
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        x = types[0]
+        if self.axis is not None or x.ndim < 2:
+            return super().bind(types, backend)
+        if is_neon(backend):
+            return self.with_props(axis=0)
+        axes = tuple(range(x.ndim))
+        raise AxisError(
+            f"{self.name}: which of the {x.ndim} axes of x {x}? Give axis=-1 for the last, or axis={axes} for all"
+        )
 
 
 class CompositeOperator(Op):
