@@ -10,9 +10,11 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, brief, describe
-from optree.ops.indexing import as_positions, check_indices
+from optree.ops.batching import spread_all
+from optree.ops.indexing import Take, as_positions, check_indices
 from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype
+from optree.ops.scattering import IndexAdd
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
@@ -24,8 +26,8 @@ UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 class SegmentReduce(Op):
     """The sums, maxima or minima (`reduce`) of segments of an axis, which begin at ascending indices `starts`.
 
-    Each ends where the next begins, and the last with the axis. Equal extremes share the gradient. Starts
-    that do not ascend give what `reduceat` does, and no gradient of it.
+    Each ends where the next begins, and the last with the axis. Equal extremes share the gradient. Where the next
+    start is not larger, a segment has one element, as in NumPy's `reduceat`.
     """
 
     name = "segment_reduce"
@@ -39,6 +41,8 @@ class SegmentReduce(Op):
         (((4, 2), [0]), {}),
         (((3, 2), [0, 2]), {"reduce": "max"}),
         (((2, 6), [0, 1, 4]), {"reduce": "min", "axis": 1}),
+        (((6,), [4, 1, 1, 3, 2]), {}),
+        (((6, 2), [5, 1, 1, 3, 0]), {"reduce": "max"}),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
@@ -49,9 +53,7 @@ class SegmentReduce(Op):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, starts = shapes
-        if len(starts) != 1:
-            raise ShapeError("starts is a vector")
-        return (*x[: self.axis], starts[0], *x[self.axis + 1 :])
+        return _reduced_shape(x, starts, self.axis)
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         x, starts = map(promote, dtypes)
@@ -75,24 +77,145 @@ class SegmentReduce(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, starts), (delta,) = inputs, output_gradients
-        along = f.flat_indices(f.slice(x, tuple(slice(None) if i == self.axis else 0 for i in range(x.ndim))))
-        segment = f.searchsorted(starts, along, "right") - 1
-        is_in_one = f.expand_dims(f.ge(segment, 0), tuple(i for i in range(x.ndim) if i != self.axis))
+        return [SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
 
-        def of_elements(each: Any) -> Any:
-            """A value of each segment, for each element in it."""
-            return f.where(is_in_one, f.take(each, f.maximum(segment, 0), axis=self.axis), 0)
 
-        if self.reduce == "sum":
-            return [of_elements(delta), None]
-        is_extreme = f.cast(f.eq(x, of_elements(self(x, starts))), delta.dtype)
-        count = self.make(reduce="sum", axis=self.axis)(is_extreme, starts)
-        return [of_elements(delta / f.maximum(count, 1)) * is_extreme, None]
+class SegmentScatter(Op):
+    """The adjoint of `segment_reduce`: for each element of x, the sum of the deltas of the segments that it is in.
+
+    Those of maxima and minima go to the extremes, in equal parts where several are equal.
+    """
+
+    name = "segment_scatter"
+    operands = ("x", "delta", "starts")
+    __props__ = ("reduce", "axis")
+    reduce: str = "sum"
+    axis: int = 0
+    examples = (
+        (((5,), (3,), [0, 2, 3]), {}),
+        (((2, 5), (2, 5), [3, 1, 1, 4, 0]), {"axis": 1}),
+        (((3, 2), (2, 2), [0, 2]), {"reduce": "max"}),
+        (((2, 6), (2, 5), [4, 1, 1, 3, 2]), {"reduce": "min", "axis": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_indices(types[2:], str(self.name))
+        return self
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, _, starts = shapes
+        _reduced_shape(x, starts, self.axis)
+        return x
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, delta, starts = map(promote, dtypes)
+        return x, delta, starts, delta
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, delta, starts = self._with_axis_first(arrays)
+        pairs = _Pairs(starts, len(x))
+        given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.segments] * pairs.shares(x, self.reduce)
+        return np.moveaxis(pairs.added(given), 0, self.axis).astype(delta.dtype, copy=False)
+
+    def _with_axis_first(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
+        x, delta, starts = (as_array(a, *arrays) for a in arrays)
+        return np.moveaxis(x, self.axis, 0), np.moveaxis(delta, self.axis, 0), as_positions(starts)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        if batched[2]:
+            return self.batch_in_loop(inputs, batched)
+        return self.make(reduce=self.reduce, axis=self.axis + 1)(*spread_all(inputs[:2], batched[:2]), inputs[2])
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, _, starts), (delta,) = inputs, output_gradients
+        return [f.fill_like(x, 0.0), SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+
+
+class SegmentGather(SegmentScatter):
+    """The adjoint of `segment_scatter`: the sums of delta in segments, or its means at their equal extremes in x."""
+
+    name = "segment_gather"
+    examples = (
+        (((5,), (5,), [0, 2, 3]), {}),
+        (((2, 5), (2, 5), [3, 1, 1, 4, 0]), {"axis": 1}),
+        (((3, 2), (3, 2), [0, 2]), {"reduce": "max"}),
+        (((2, 6), (2, 6), [4, 1, 1, 3, 2]), {"reduce": "min", "axis": 1}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, _, starts = shapes
+        return _reduced_shape(x, starts, self.axis)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, delta, starts = self._with_axis_first(arrays)
+        pairs = _Pairs(starts, len(x))
+        given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.elements] * pairs.shares(x, self.reduce)
+        return np.moveaxis(pairs.reduced(given, "sum"), 0, self.axis).astype(delta.dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, _, starts), (delta,) = inputs, output_gradients
+        return [f.fill_like(x, 0.0), SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+
+
+def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:
+    """The shape of an array with a segment's reduction in place of its elements."""
+    if len(starts) != 1:
+        raise ShapeError("starts is a vector")
+    return (*x[:axis], starts[0], *x[axis + 1 :])
+
+
+class _Pairs:
+    """The pairs of a segment and an element in it, those of each segment together.
+
+    Attributes
+    ----------
+    segments, elements : array
+        The indices of each pair.
+    starts : array
+        The first pair of each segment.
+    size : int
+        The number of elements.
+    """
+
+    def __init__(self, starts: Any, size: int) -> None:
+        counts = _stops(starts, size) - starts
+        ends = np.cumsum(counts)
+        numbers = np.arange(int(ends[-1]) if starts.size else 0, like=starts)
+        self.size, self.starts = size, ends - counts
+        self.segments = np.searchsorted(ends, numbers, side="right")
+        self.elements = numbers + (starts - self.starts)[self.segments]
+
+    def reduced(self, values: Any, reduce: str) -> Any:
+        """The reductions of the values of pairs over each segment."""
+        if isinstance(values, np.ndarray):
+            return UFUNCS[reduce].reduceat(values, self.starts, 0)
+        return _in_rows(values, self.starts, reduce)
+
+    def added(self, values: Any) -> Any:
+        """The sums of the values of pairs over each element's segments."""
+        like = np.broadcast_to(np.zeros((), values.dtype, like=values), (self.size, *values.shape[1:]))
+        return IndexAdd.make(indexing=Take.make(axis=0)).value(values, like, self.elements)
+
+    def shares(self, x: Any, reduce: str) -> Any:
+        """The derivative of each segment's reduction by each element in it."""
+        if reduce == "sum":
+            return 1
+        values = x[self.elements]
+        is_extreme = values == self.reduced(values, reduce)[self.segments]
+        counts = self.reduced(is_extreme.astype(np.int64), "sum")
+        return is_extreme / np.maximum(counts, 1)[self.segments]
+
+
+def _stops(starts: Any, size: int) -> Any:
+    """The end of each segment: where the next one begins, or after one element."""
+    return np.maximum(np.append(starts[1:], np.full_like(starts[:1], size)), starts + 1)
 
 
 def _rows_of(starts: Any, size: int) -> tuple[Any, Any]:
     """The indices in segments, in rows as long as the longest, filled by their last; and which are a segment's own."""
-    stops = np.maximum(np.append(starts[1:], np.full_like(starts[:1], size)), starts + 1)
+    stops = _stops(starts, size)
     within = np.arange(int((stops - starts).max()) if starts.size else 1, like=starts)
     return np.minimum(starts[:, None] + within, stops[:, None] - 1), within < (stops - starts)[:, None]
 

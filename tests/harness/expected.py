@@ -90,12 +90,40 @@ def _so_far(function: Meaning, dtype_of: Meaning) -> Meaning:
 
 
 def _segments(x: Any, starts: Any, reduce: str, axis: int) -> np.ndarray:
-    ends = [*starts[1:], x.shape[axis]]
-    parts = [np.take(x, np.arange(i, j), axis) for i, j in zip(starts, ends, strict=True)]
+    parts = [np.take(x, part, axis) for part in _parts(x, starts, axis)]
     wide = np.float64 if x.dtype.kind == "f" else None
     whole = (lambda part: np.sum(part, axis, wide)) if reduce == "sum" else lambda part: getattr(np, reduce)(part, axis)
     found = np.stack([whole(part) for part in parts], axis)
     return found.astype(np.sum(x).dtype if reduce == "sum" else x.dtype)
+
+
+def _parts(x: Any, starts: Any, axis: int) -> list[np.ndarray]:
+    """The indices of each segment."""
+    ends = [*starts[1:], x.shape[axis]]
+    return [np.arange(i, max(j, i + 1)) for i, j in zip(starts, ends, strict=True)]
+
+
+def _weights(x: Any, starts: Any, reduce: str, axis: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each segment its indices, and the derivatives of its reduction by its elements, the axis first."""
+    found = []
+    for part in _parts(x, starts, axis):
+        values = np.moveaxis(np.take(x, part, axis), axis, 0).astype(np.float64)
+        is_extreme = np.ones(values.shape) if reduce == "sum" else values == getattr(np, reduce)(values, 0)
+        found.append((part, is_extreme / (1 if reduce == "sum" else np.maximum(is_extreme.sum(0), 1))))
+    return found
+
+
+def _segment_scatter(x: Any, delta: Any, starts: Any, reduce: str, axis: int) -> np.ndarray:
+    found = np.zeros(np.moveaxis(x, axis, 0).shape)
+    for (part, weights), given in zip(_weights(x, starts, reduce, axis), np.moveaxis(delta, axis, 0), strict=True):
+        found[part] += weights * given
+    return np.moveaxis(found, 0, axis).astype(delta.dtype)
+
+
+def _segment_gather(x: Any, delta: Any, starts: Any, reduce: str, axis: int) -> np.ndarray:
+    given = np.moveaxis(delta, axis, 0)
+    found = [np.sum(weights * given[part], 0) for part, weights in _weights(x, starts, reduce, axis)]
+    return np.stack(found, axis).astype(delta.dtype)
 
 
 def _recurrence(a: Any, b: Any, axis: int, reverse: bool) -> np.ndarray:
@@ -339,6 +367,8 @@ MEANINGS: dict[str, Meaning] = {
     "cumsum": _so_far(np.cumsum, np.sum),
     "cumprod": _so_far(np.cumprod, np.prod),
     "segment_reduce": _segments,
+    "segment_scatter": _segment_scatter,
+    "segment_gather": _segment_gather,
     "cummax": lambda x, axis: np.maximum.accumulate(x, axis),
     "cummin": lambda x, axis: np.minimum.accumulate(x, axis),
     "recurrence": _recurrence,

@@ -314,6 +314,15 @@ def test_reductions_of_segments_have_derivatives(ufunc: np.ufunc, cpu: Any) -> N
     check_grad(lambda x: ufunc.reduceat(x, [1, 0, 3, 2], axis=1) ** 2, [x])
 
 
+@pytest.mark.parametrize("reduce", ["sum", "max", "min"])
+@pytest.mark.parametrize("starts", [[0, 2], [1, 1, 1, 3], [3, 1, 1, 0], [3, 3], [2, 0, 2]], ids=str)
+def test_segments_of_indices_in_any_order_have_derivatives(starts: list[int], reduce: str, cpu: Any) -> None:
+    """Segments overlap where the indices do not ascend."""
+    x, i = cpu.array([[3.0, 1.0], [0.5, 6.0], [-2.0, 5.0], [2.5, -4.0]]), cpu.array(starts, "int64")
+    for given in (i, np.array(starts)):
+        check_grad(lambda x, given=given: cpu.segment_reduce(x, given, reduce) ** 2, [x])
+
+
 def test_segments_are_of_known_indices_within_the_axis(cpu: Any) -> None:
     x = cpu.ones((2, 3), name="x")
     with pytest.raises(ShapeError, match=r"axis 1 of x .* not \[0, 3\]"):
@@ -332,6 +341,8 @@ def test_equal_extremes_of_a_segment_share_the_gradient(cpu: Any) -> None:
     x = cpu.array([2.0, 5.0, 5.0, 1.0, 1.0])
     y = np.maximum.reduceat(x, [1, 3]) * np.array([6.0, 8.0])
     assert grad(cpu.sum(y), x).tolist() == [0.0, 3.0, 3.0, 4.0, 4.0]
+    overlapping = cpu.segment_reduce(x, cpu.array([1, 3, 2], "int64"), "max") * np.array([6.0, 8.0, 2.0])
+    assert grad(cpu.sum(overlapping), x).tolist() == [0.0, 3.0, 3.0 + 2.0, 8.0, 0.0]
 
 
 def test_an_extreme_of_some_elements_needs_a_first_value(cpu: Any) -> None:
