@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.execution.epilogues import Before, before_kernels, with_epilogues
-from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import Memory, unallocated_array
 from backends.execution.routines import Implementation, routine_of
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import ExecutableKernel, FusedKernel
 from backends.gpu.calls import ROUTINES
 from backends.gpu.convolution import Convolution
-from backends.gpu.kernel import CudaNest, Host, RecordingHost
+from backends.gpu.kernel import Host, RecordingHost, launched_by
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
@@ -70,7 +68,7 @@ def _recorded(program: Program, arch: str) -> RecordingHost:
     if arch not in DEVICES:
         raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
     host = RecordingHost(DEVICES[arch])
-    specialize_all(program, partial(CudaNest, host=host), host)
+    specialize_all(program, launched_by(host), host)
     return host
 
 
@@ -88,7 +86,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     Parameters
     ----------
     compile : callable
-        From a loop nest to its runner.
+        From a loop nest to a function that runs it: of its arrays' addresses, its numbers, and the arrays' layout.
     host : Host, optional
         The host of kernels on a GPU, if they are for one.
     """
@@ -137,4 +135,11 @@ def _specialize(kernel: ExecutableKernel, program: Program, known: Sizes, sizes:
     values = [*program.leaves, *[None] * len(program.instructions)]
     for i in (*kernel.reads, *kernel.shape_inputs, *(leaf for leaf, _ in known.sources.values())):
         values[i] = array(i)
-    kernel.run(values, [array(i) for i in kernel.writes])
+    if not isinstance(kernel, FusedKernel):
+        kernel.run(values, [array(i) for i in kernel.writes])
+        return
+    arrays = [array(i) for i in (*kernel.reads, *kernel.writes)]
+    found = kernel.specialize(arrays, kernel.input_shapes(values))
+    if found is not None and found.nest is not None:
+        run = kernel.compile(found.nest)
+        run([0] * len(found.nest.arrays), [0] * len(kernel.numbers), found.layout)

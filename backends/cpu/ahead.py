@@ -10,8 +10,9 @@ from backends.cpu.compiler import concurrently
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory import HOST
-from backends.execution.specialize import FusedKernel, Variant
+from backends.execution.specialize import FusedKernel
 from optree import settings
+from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
 from optree.errors import CompilerError
 from optree.settings import thread_count
@@ -29,26 +30,26 @@ def compile_ahead(program: Program, steps: Sequence[CallStep | KernelStep], valu
     """
     if thread_count() < 2 or "source" in settings.value("show"):  # sources are shown in the order of the steps
         return
-    needed = {}
+    needed: dict[LoopNest, FusedKernel] = {}
     for kernel, arrays, input_shapes in Foresight(program, steps, values, HOST).run():
-        *_, variant = kernel.layout(arrays, input_shapes)
-        if variant is not None and not kernel.is_compiled(variant):
-            needed[kernel.nest(*variant)] = kernel, variant
+        found = kernel.specialize(arrays, input_shapes)
+        if found is not None and found.nest is not None and not kernel.is_compiled(found.nest):
+            needed[found.nest] = kernel
     if len(needed) < 2:
         return
-    jobs = [settings.carried(partial(_compiled, kernel, variant)) for kernel, variant in needed.values()]
+    jobs = [settings.carried(partial(_compiled, kernel, nest)) for nest, kernel in needed.items()]
     made = concurrently(jobs, thread_count())
     failed = next((each for each in made if isinstance(each, Exception)), None)
-    for (kernel, variant), each in zip(needed.values(), made, strict=True):
+    for (nest, kernel), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.
         if each is not None and (each is failed or kernel.is_foreign or not isinstance(each, Exception)):
-            kernel.add(variant, each)
+            kernel.add(nest, each)
 
 
-def _compiled(kernel: FusedKernel, variant: Variant) -> Any:
-    """A variant; of an op that is not op-tree's, the error, which says nothing about other kernels."""
+def _compiled(kernel: FusedKernel, nest: LoopNest) -> Any:
+    """A compiled nest; of an op that is not op-tree's, the error, which says nothing about other kernels."""
     try:
-        return kernel.compiled(variant)
+        return kernel.compile(nest)
     except CompilerError as error:
         if kernel.is_foreign:
             return error

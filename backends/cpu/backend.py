@@ -14,10 +14,10 @@ from backends import lazy
 from backends.backend import Backend, Within
 from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
-from backends.cpu.entry import SOURCE as ENTER
 from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
 from backends.cpu.routines.products import Products
+from backends.cpu.runtime import SOURCE as ENTER
 from backends.cpu.workers import share_address
 from backends.execution.executor import Executor, quietly, runnable, steps_of, steps_text
 from backends.execution.lifetimes import planned_steps

@@ -20,9 +20,9 @@ import numpy as np
 
 from backends.cpu.blocking import Tile, Tiling
 from backends.cpu.thread_pool import share
-from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import HOST
 from backends.execution.routines import Implementation, ImplementationOf
+from backends.execution.specialize import ExecutableKernel
 from optree import settings
 from optree.compile.aliasing import extend
 from optree.compile.fusion import Axes, Kernel
@@ -65,10 +65,7 @@ class _Part(NamedTuple):
 
 
 class BlockKernel(ExecutableKernel):
-    """A kernel of a program, run by NumPy.
-
-    It has no stages; `_is_writable` says what may be overwritten.
-    """
+    """A kernel of a program, run by NumPy; its instructions stand for stages."""
 
     def __init__(self, program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> None:
         super().__init__(kernel, sizes, HOST)
@@ -87,7 +84,9 @@ class BlockKernel(ExecutableKernel):
         #: Whether elements need a reduced value, so that a block must have whole rows.
         self.staged = any(kernel.stages[i] and kernel.reduced.intersection(self.axes[i]) for i in made)
         self.staged = self.staged or max(kernel.stages.values(), default=0) > 1
-        self._last = _last_uses(self.parts)
+        self.last_read = _last_uses(self.parts)
+        # A value of fewer elements than the domain is computed again in other blocks.
+        self.written_in = {part.value: n if part.value in self.full else -1 for n, part in enumerate(self.parts)}
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
         """The values that it stores; None if there are no elements."""
@@ -97,7 +96,7 @@ class BlockKernel(ExecutableKernel):
             return None
         outputs = [
             np.empty([1 if axis is None else sizes[axis] for axis in self.axes[i]], self.dtypes[i])
-            if target is None or not self._is_writable(target, i, arrays)
+            if target is None
             else target
             for i, target in zip(self.writes, targets, strict=True)
         ]
@@ -120,12 +119,6 @@ class BlockKernel(ExecutableKernel):
                     if axis is not None:
                         steps[axis] = max(steps[axis], abs(step))
         return sorted(range(self.rank), key=lambda axis: (-steps[axis], axis in self.reduced))
-
-    def _is_writable(self, target: np.ndarray, value: int, arrays: dict[int, np.ndarray]) -> bool:
-        """Whether a value may be stored in its target: no later instruction reads that memory."""
-        overlapping = [i for i, x in arrays.items() if np.may_share_memory(x, target)]
-        made = next(n for n, part in enumerate(self.parts) if part.value == value)
-        return not overlapping or (value in self.full and all(self._last[i] <= made for i in overlapping))
 
 
 class _Run:

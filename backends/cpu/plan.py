@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -11,21 +11,10 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
-from backends.execution.executor import (
-    NO_BASES,
-    CallStep,
-    ExecutableKernel,
-    Executor,
-    FastCall,
-    KernelStep,
-    quietly,
-    runnable,
-    steps_of,
-    with_views,
-)
+from backends.execution.executor import CallStep, Executor, KernelStep, quietly, runnable, steps_of, with_views
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.program import Program
@@ -114,23 +103,16 @@ class _OptionalKernel(FusedKernel):
         super().__init__(program, kernel, sizes, executor.compiled)
         self._executor, self._by_numpy = executor, False
 
-    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
-        if self._by_numpy:
-            return None
+    def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
+        found = None if self._by_numpy else super().specialize(arrays, input_shapes)
+        if found is None or found.nest is None:
+            return found
         try:
-            return super().run(values, targets)
+            self.compiled(found.nest)
         except CompilerError as error:
             self.fail(error)
             return None
-
-    def entry(
-        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
-    ) -> FastCall | None:
-        try:
-            return super().entry(values, written, bases)
-        except CompilerError as error:
-            self.fail(error)
-            return None
+        return found
 
     def fail(self, error: CompilerError) -> None:
         self._by_numpy = True

@@ -1,22 +1,286 @@
-"""Loop nests compiled as C and run on arrays."""
+"""Loop nests compiled as C, and their calls: a builtin function that checks the layout of arrays, and runs the kernel.
+
+A call passes a list of Python objects. C code reads the arrays and numbers among
+them by the layouts of Python's and NumPy's headers, as an extension module does, and
+compares the arrays' layouts with those of the call; if they are equal, the kernel
+runs. In Python, the address of an array alone takes longer. The C code is a builtin
+function, created as in an extension module: a call takes a fifth of one through ctypes.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import call_packed, compile_source
-from backends.cpu.entry import KernelEntry, enter
 from backends.cpu.workers import Length, share_address
 from backends.execution.memory import LINE, Memory
-from backends.execution.specialize import Layout
+from backends.execution.specialize import NO_MEMORY, OTHER_LAYOUT, OVERLAPS, CheckedCall, Layout, Operands, Run
+from optree.arrays import address, byte_span
 from optree.compile.loopnest import LoopNest
+from optree.records import NamedTuple
 from optree.settings import thread_count
+
+#: The offset of the bytes in a `bytes` object.
+BYTES = bytes.__basicsize__ - 1
+
+#: METH_FASTCALL (methodobject.h): a builtin's arguments come as an array.
+FASTCALL = 0x80
+
+#: The functions of Python's C API that the C calls: the type of each, of a pointer that begins with (*.
+API = {
+    "PyLong_FromLong": "void *(*{})(long)",
+    "PyLong_AsLong": "long (*{})(const void *)",
+    "PyFloat_AsDouble": "double (*{})(const void *)",
+    "PyLong_AsLongLong": "long long (*{})(const void *)",
+    "PyLong_AsUnsignedLongLong": "unsigned long long (*{})(const void *)",
+    "PyObject_IsTrue": "int (*{})(const void *)",
+    "PyErr_Occurred": "void *(*{})(void)",
+    "PyErr_Clear": "void (*{})(void)",
+    "PyEval_SaveThread": "void *(*{})(void)",
+    "PyEval_RestoreThread": "void (*{})(void *)",
+    "PyCFunction_NewEx": "void *(*{})(definition *, void *, void *)",
+}
+
+
+class Record(NamedTuple):
+    """The beginning of a call as C takes it, in words.
+
+    Attributes
+    ----------
+    kernel, share : int
+        The addresses of the kernel, and of the function that shares work among threads; 0 if it uses none.
+    type, head : int
+        The address of NumPy's type of arrays, and the bytes of the head of an object.
+    arrays, reads : int
+        The number of arrays, the first of which it reads.
+    flat_indices : int
+        The number of null pointers between the addresses of reads and writes.
+    words, numbers, offsets : int
+        The number of sizes and strides, of Python numbers, and of scratch arrays.
+    thread_stride : int
+        The bytes between the scratch arrays of two threads.
+    is_shared : int
+        Whether threads share them.
+    """
+
+    kernel: int
+    share: int
+    type: int
+    head: int
+    arrays: int
+    reads: int
+    flat_indices: int
+    words: int
+    numbers: int
+    offsets: int
+    thread_stride: int
+    is_shared: int
+
+
+class ArrayRecord(NamedTuple):
+    """An array, followed by the sizes and strides of the one among the values.
+
+    Attributes
+    ----------
+    number, rank : int
+        The number and the rank of that one.
+    alignment : int
+        In bytes.
+    offset : int
+        The bytes from that one's first element to the array's own.
+    low, high : int
+        The bounds of its memory, from its first element.
+    """
+
+    number: int
+    rank: int
+    alignment: int
+    offset: int
+    low: int
+    high: int
+
+
+def struct(name: str, fields: Any) -> str:
+    """The C struct of words with the fields of a NamedTuple."""
+    return f"typedef struct {{ int64_t {', '.join(fields._fields)}; }} {name};"
+
+
+SOURCE = f"""#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* PyListObject (listobject.h) and PyArrayObject_fields (numpy/ndarraytypes.h), after the head of all objects. */
+typedef struct {{
+    intptr_t length;
+    char **items;
+}} list;
+
+typedef struct {{
+    char *data;
+    int rank;
+    const intptr_t *sizes;
+    const intptr_t *strides;
+}} array;
+
+{struct("call", Record)}
+{struct("array_record", ArrayRecord)}
+enum {{ FLOAT, SIGNED, UNSIGNED, BOOL }}; /* `KINDS` */
+
+/* PyMethodDef (methodobject.h). */
+typedef struct {{
+    const char *name;
+    void *(*function)(void *, const char *const *, intptr_t);
+    int flags;
+    const char *doc;
+}} definition;
+
+/* The functions of Python's C API that are called. */
+static struct {{
+    {"; ".join(type.format(name) for name, type in API.items())};
+}} api;
+
+/* Store a Python number in the 8 bytes in which the kernel takes it; whether it has none. */
+static int convert(const void *number, int64_t kind, int64_t *word)
+{{
+    if (kind == FLOAT) {{
+        const double value = api.PyFloat_AsDouble(number);
+        memcpy(word, &value, sizeof value);
+    }} else if (kind == SIGNED)
+        *word = api.PyLong_AsLongLong(number);
+    else if (kind == UNSIGNED)
+        *word = api.PyLong_AsUnsignedLongLong(number);
+    else
+        *word = api.PyObject_IsTrue(number);
+    if (!api.PyErr_Occurred())
+        return 0;
+    api.PyErr_Clear();
+    return 1;
+}}
+
+/* 0 if the kernel has run, or the status of why it has not (`backends.execution.executor`). */
+static long run(const call *record, const char *values, int64_t threads)
+{{
+    const int64_t *next = (const int64_t *)(record + 1);
+    char *const *items = ((const list *)(values + record->head))->items;
+    const int64_t arrays = record->arrays, reads = record->reads, words = record->words;
+    int64_t packed[arrays + record->flat_indices + words + record->numbers + record->offsets + 3];
+    int64_t start[arrays];
+    uintptr_t low[arrays], high[arrays];
+    for (int64_t i = 0; i < arrays; i++) {{
+        const array_record *known = (const array_record *)next;
+        const char *object = items[known->number] + record->head;
+        const array *x = (const array *)object;
+        const int64_t rank = known->rank, *sizes = (const int64_t *)(known + 1), *strides = sizes + rank;
+        if (((const intptr_t *)object)[-1] != record->type || x->rank != rank)
+            return {OTHER_LAYOUT};
+        for (int64_t axis = 0; axis < rank; axis++)
+            if (x->sizes[axis] != sizes[axis] || x->strides[axis] != strides[axis])
+                return {OTHER_LAYOUT};
+        start[i] = (int64_t)x->data + known->offset; /* of a view, which is not among the values */
+        if (start[i] % known->alignment)
+            return {OTHER_LAYOUT};
+        low[i] = start[i] + known->low;
+        high[i] = start[i] + known->high;
+        next = strides + rank;
+    }}
+    for (int64_t write = reads; write < arrays; write++)
+        for (int64_t read = 0; read < reads; read++) {{
+            const int in_place = *next++ && start[read] == start[write];
+            if (!in_place && low[read] < high[write] && low[write] < high[read])
+                return {OVERLAPS};
+        }}
+    int64_t *end = packed;
+    memcpy(end, start, reads * sizeof *end);
+    end += reads;
+    memset(end, 0, record->flat_indices * sizeof *end);
+    end += record->flat_indices;
+    memcpy(end, start + reads, (arrays - reads) * sizeof *end);
+    end += arrays - reads;
+    memcpy(end, next, words * sizeof *end);
+    end += words;
+    next += words;
+    for (int64_t i = 0; i < record->numbers; i++, next += 2)
+        if (convert(items[next[0]], next[1], end++))
+            return {OTHER_LAYOUT};
+    char *scratch = NULL;
+    if (record->offsets) {{
+        scratch = malloc(record->thread_stride * (record->is_shared ? 1 : threads) + {LINE});
+        if (!scratch)
+            return {NO_MEMORY};
+        for (int64_t i = 0; i < record->offsets; i++)
+            *end++ = (((uintptr_t)scratch + {LINE - 1}) & ~(uintptr_t){LINE - 1}) + next[i];
+    }}
+    *end++ = record->thread_stride;
+    *end++ = threads;
+    *end = record->share;
+    void *thread = api.PyEval_SaveThread();
+    ((void (*)(const int64_t *))record->kernel)(packed);
+    api.PyEval_RestoreThread(thread);
+    free(scratch);
+    return 0;
+}}
+
+static void *enter(void *self, const char *const *arguments, intptr_t count)
+{{
+    (void)self;
+    const int64_t threads = count > 2 ? api.PyLong_AsLong(arguments[2]) : 1;
+    return api.PyLong_FromLong(run((const call *)(arguments[0] + {BYTES}), arguments[1], threads));
+}}
+
+/* The builtin function of a record, the list of values, and the number of threads. Given is the API. */
+void *builtin(const void *given)
+{{
+    static definition entered = {{"enter", enter, {FASTCALL}, 0}};
+    memcpy(&api, given, sizeof api);
+    return api.PyCFunction_NewEx(&entered, 0, 0);
+}}
+"""
+
+#: The kinds of dtypes in which kernels take Python numbers, as the C numbers them.
+KINDS = "fiub"
+
+
+@cache
+def _creator() -> Any:
+    """The function that creates the builtin, never freed, as its library has the builtin's code."""
+    return compile_source(SOURCE, "builtin")
+
+
+@cache
+def builtin() -> Callable[..., int] | None:
+    """The builtin that enters kernels; None where objects do not have the layout of the headers."""
+    if sys.implementation.name != "cpython" or not _has_layout([np.zeros((2, 3))[:, ::2]]):
+        return None
+    api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
+    address = ctypes.cast(_creator(), ctypes.c_void_p).value or 0
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)((ctypes.c_void_p * len(api))(*api))
+
+
+def _has_layout(values: list[np.ndarray]) -> bool:
+    """Whether a list and the array in it have the layout that the C reads."""
+    (x,), word = values, ctypes.sizeof(ctypes.c_void_p)
+
+    def at(address: int) -> int:
+        return ctypes.c_ssize_t.from_address(address).value
+
+    items, head = id(values) + object.__basicsize__, id(x) + object.__basicsize__
+    if (at(items), at(at(items + word))) != (1, id(x)) or ctypes.string_at(id(b"op") + BYTES, 2) != b"op":
+        return False
+    if (at(head - word), at(head)) != (id(np.ndarray), x.ctypes.data):
+        return False
+    if ctypes.c_int.from_address(head + word).value != x.ndim:
+        return False
+    sizes, strides = (tuple(at(at(head + n * word) + axis * word) for axis in range(x.ndim)) for n in (2, 3))
+    return (sizes, strides) == (x.shape, x.strides)
 
 
 class CompiledNest:
@@ -26,13 +290,52 @@ class CompiledNest:
         self._function = compile_source(c.source(nest), c.NAME)
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
-    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+    def call(self, operands: Operands, memory: Memory) -> Run:
+        """See `backends.execution.specialize.CompiledNest`."""
+        enter = builtin()
+        if enter is None:
+            return CheckedCall(operands, memory, partial(self._run, operands.layout))
+        call: Any = partial(enter, self._record(operands))
+        call.kernel = self._function  # a reference, as the record has its address alone
+        return partial(_shared, call) if is_parallel(self._nest, operands.layout[0]) else call
+
+    def _record(self, operands: Operands) -> bytes:
+        """A call as C takes it: what `run` of `SOURCE` reads, in order."""
+        reads, writes, in_place, numbers, (sizes, strides), bases = operands
+        *offsets, thread_stride = self.scratch(operands.layout)
+        sharing = share_address(length_of(self._nest, sizes)) if is_parallel(self._nest, sizes) else 0
+        record: list[int] = [
+            *Record(
+                ctypes.cast(self._function, ctypes.c_void_p).value or 0,
+                sharing,
+                id(np.ndarray),
+                object.__basicsize__,
+                len(reads) + len(writes),
+                len(reads),
+                self._nest.flat_indices,
+                len(sizes) + len(strides),
+                len(numbers),
+                len(offsets),
+                thread_stride,
+                self._nest.split,
+            )
+        ]
+        for i, x in (*reads.items(), *writes.items()):
+            number, base = bases.get(i, (i, x))
+            offset = address(x) - address(base)
+            array = ArrayRecord(number, base.ndim, x.dtype.alignment, offset, *byte_span(x))
+            record += [*array, *base.shape, *base.strides]
+        passed = [word for i, dtype in numbers for word in (i, KINDS.index(dtype.kind))]
+        return np.array([*record, *in_place, *sizes, *strides, *passed, *offsets], np.int64).tobytes()
+
+    def _run(self, layout: Layout, addresses: Sequence[int], numbers: Sequence[int]) -> None:
+        """Run it on arrays at some addresses, where objects do not have the layout of the headers."""
         threads, (*offsets, stride) = self.threads(layout), self.scratch(layout)
         size = self.scratch_bytes(stride, threads)
         scratch = np.empty(size + LINE if size else 0, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % LINE if size else 0
-        addresses = [start + offset for offset in offsets]
-        call_packed(self._function, self.words(pointers, numbers, layout, threads, (*addresses, stride))[1:])
+        given = self._nest.pointers(addresses), numbers, layout, threads, [*(start + x for x in offsets), stride]
+        call_packed(self._function, self.words(*given)[1:])
 
     def threads(self, layout: Layout) -> int:
         """The number of threads for arrays of a layout."""
@@ -48,11 +351,11 @@ class CompiledNest:
 
     def words(
         self,
-        addresses: Sequence[int],
+        addresses: Sequence[Any],
         numbers: Sequence[int],
         layout: Layout,
         threads: int = 1,
-        scratch: Sequence[int] = (0,),
+        scratch: Sequence[Any] = (0,),
     ) -> list[int]:
         """The function's address and its arguments.
 
@@ -69,27 +372,6 @@ class CompiledNest:
     def work(self, layout: Layout) -> int:
         """An estimate of the number of instructions."""
         return prod(layout[0]) * self._nest.cost
-
-    def entry(
-        self,
-        reads: dict[int, np.ndarray],
-        writes: dict[int, np.ndarray],
-        in_place: Sequence[bool],
-        numbers: Sequence[tuple[int, np.dtype]],
-        layout: Layout,
-        memory: Memory,
-        bases: Mapping[int, tuple[int, np.ndarray]],
-    ) -> KernelEntry | None:
-        if enter() is None:
-            return None
-        sizes, strides = layout
-        words, offsets, split, sharing = (*sizes, *strides), self.scratch(layout), self._nest.split, 0
-        if is_parallel(self._nest, sizes):
-            sharing = share_address(length_of(self._nest, sizes))
-        flat = self._nest.flat_indices
-        return KernelEntry(
-            self._function, reads, writes, in_place, flat, words, numbers, offsets, split, sharing, bases
-        )
 
 
 def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
@@ -110,3 +392,8 @@ def length_of(nest: LoopNest, sizes: Sequence[int]) -> Length:
 def scratch_offsets(sizes: Sequence[int]) -> list[int]:
     """The offset of each scratch array of a thread, and the stride between those of two threads, in bytes."""
     return list(accumulate(sizes, lambda offset, size: offset + size + -size % LINE, initial=0))
+
+
+def _shared(call: Callable[[list[Any], int], int], values: list[Any]) -> int:
+    """Call a kernel that shares its work among threads."""
+    return call(values, thread_count())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from backends.execution.executor import ExecutableKernel
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import ExecutableKernel, FusedKernel
 from optree.cache import Cache
 from optree.ops.convolution import MOST, Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.records import NamedTuple

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import cached_property, partial
-from math import inf
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from backends.execution.epilogues import Before, ProductWithEpilogue, before_kernels, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
+from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
-from optree.compile.fusion import Axes, Kernel
+from optree.compile.fusion import Kernel
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
@@ -34,119 +34,8 @@ from optree.ops.traits import ViewOperator
 from optree.records import NamedTuple
 from optree.tree.types import TensorType
 
-#: Maximum entries of a step's cache of fast calls, by shapes, and the maximum layouts of each.
-SHAPES, ENTRIES = 256, 4
-
-#: The status of a fast call that has not run, because a write would overlap a read.
-OVERLAPS = 2
-
-#: Arrays that are no views of others.
-NO_BASES: Mapping[int, int] = MappingProxyType({})
-
-#: The stage of a store that follows all stages.
-AFTER_STAGES = inf
-
-
-class FastCall(Protocol):
-    """A call of a kernel for arrays of one layout among the values of a program, which checks the layout alone."""
-
-    @property
-    def run(self) -> Callable[[list[Any]], int]:
-        """Run the kernel on the arrays and numbers among these values.
-
-        Returns
-        -------
-        int
-            0 if it has run, 1 if an array has another layout, or a number is out of range, 2 (`OVERLAPS`) if a write
-            overlaps a read, and 3 if there is no memory for scratch arrays.
-        """
-
-
-class ExecutableKernel:
-    """A kernel of a program, as an executor runs it.
-
-    Attributes
-    ----------
-    reads, writes : list of int
-        The values of the program that it loads and stores.
-    shape_inputs : list of int
-        The values of which it uses the shape alone.
-    uses : set of int
-        All values that it uses from outside.
-    axes : dict
-        The axes of the kernel's domain that each value runs along.
-    last_read, written_in : dict
-        The last stage that loads each array, and the stage that stores each; without those outside of stages.
-    memory : Memory
-        The memory of the arrays.
-    sizes : Sizes
-        The program's.
-    label : str
-        What it does before, for listings.
-    """
-
-    label = ""
-    reads: list[int]
-    shape_inputs: list[int]
-    uses: set[int]
-
-    def __init__(self, kernel: Kernel, sizes: Sizes, memory: Memory) -> None:
-        self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
-        self.last_read: dict[int, int] = {}
-        self.written_in: dict[int, int] = {}
-        self.memory, self.sizes = memory, sizes
-
-    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
-        """The values that it stores; None if it is to be run by its instructions' implementations.
-
-        Parameters
-        ----------
-        values : sequence
-            Those of all leaves and instructions of the program, None where there is none.
-        targets : sequence
-            For each stored value an array to store it in, or None for a new one.
-        """
-        raise NotImplementedError
-
-    def entry(
-        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
-    ) -> FastCall | None:
-        """The fast call for arrays of the same layout as these; None where there is none.
-
-        Parameters
-        ----------
-        values : sequence
-        written : sequence of int
-            The index among `values` of the array that each value is stored in.
-        bases : mapping of int to int
-            For each loaded array that is a view by ops that shapes and strides alone decide, the array of which it is
-            one: the fast call finds the view's elements from that, and needs no view.
-        """
-        return None
-
-    def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shapes of `shape_inputs`."""
-        known = self.sizes
-        return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
-
-    def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
-        """The size of each axis of the domain.
-
-        Parameters
-        ----------
-        arrays : sequence
-            Those that are loaded, then those that are stored; None where there is none.
-        input_shapes : sequence of tuple of int
-        """
-        sizes = [1] * self.rank
-        shapes = [None if x is None else x.shape for x in arrays]
-        values = (*self.reads, *self.writes, *self.shape_inputs)
-        for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
-            if shape is not None:
-                for axis, size in zip(self.axes[value], shape, strict=True):
-                    if axis is not None:
-                        sizes[axis] = size
-        return sizes
+#: Maximum entries of a step's table of calls.
+CALLS = 256
 
 
 class Executor(NamedTuple):
@@ -163,6 +52,23 @@ class Executor(NamedTuple):
 
     executable: Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
     finds_indices: bool = False
+
+
+class KernelCall(NamedTuple):
+    """A kernel's call for arrays of one layout.
+
+    Attributes
+    ----------
+    run : callable
+    makes : list of (int, callable)
+        The values that are stored in new arrays, and the functions that make these.
+    input_shapes : list of tuple of int
+        The kernel's `input_shapes`, if they do not follow from the layouts that the call checks.
+    """
+
+    run: Run
+    makes: list[tuple[int, Callable[[], Any]]]
+    input_shapes: list[Any]
 
 
 class _Quiet(threading.local):
@@ -297,7 +203,7 @@ def runnable(
 
 
 def with_views(program: Program, steps: Sequence[CallStep | KernelStep]) -> list[CallStep | KernelStep]:
-    """The steps, in which kernels make the views that they alone read: a fast call reads the arrays in their place."""
+    """The steps, in which kernels make the views that they alone read: their calls read the arrays in their place."""
     readers = Counter(i for step in steps for i in {*step.uses})
     kernels = [step for step in steps if isinstance(step, KernelStep)]
     others = {*program.outputs}.union(*((*step.kernel.shape_inputs, *step.target_of.values()) for step in kernels))
@@ -437,17 +343,10 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-#: A fast call, functions that make the arrays that it is given anew, the kernel's `input_shapes` if they do not follow
-#: from the layouts that the call checks; and None, or the fast call where that one would overwrite what it
-#: reads, and the values that are then computed in new arrays of these shapes and dtypes, and copied to their targets.
-_Entry = tuple[FastCall, list[Any], Any, tuple[FastCall, list[Any]] | None]
-
-
 class KernelStep:
     """A kernel's step; a value that is only assigned is stored in its target, where that overlaps nothing it loads.
 
-    A kernel that does not run is replaced by the calls of its instructions. Arrays of
-    a layout that has occurred before are passed by a fast call (`backends.cpu.entry`).
+    It runs by a call for the layout of its arrays. A kernel that has none is replaced by the calls of its instructions.
 
     Attributes
     ----------
@@ -478,13 +377,13 @@ class KernelStep:
         self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
     ) -> None:
         self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
-        self._calls = calls
+        self._instructions = calls
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
         dims = kernel.sizes.dims
         checked = {ONE}.union(*(dims[i] or () for i in (*kernel.reads, *self.target_of.values())))
         wanted = [dims[i] for i in kernel.shape_inputs]
-        #: Whether it uses sizes that do not follow from those of the arrays whose layouts its fast calls check.
+        #: Whether it uses sizes that do not follow from those of the arrays whose layouts its calls check.
         self._uses_shapes = any(each is None or not checked.issuperset(each) for each in wanted)
         self.plannable = [i for i in kernel.writes if i not in self.target_of]
         self.persistent: set[int] = set()
@@ -494,9 +393,11 @@ class KernelStep:
         self._forget()
 
     def _forget(self) -> None:
-        #: Fast calls by the shapes of the arrays that exist before; and the last one.
-        self._entries: Cache = Cache("fast calls of kernels", SHAPES)
-        self._last: list[_Entry] = []
+        #: The values whose arrays exist before the step.
+        self._present = [*(self.bases.get(i, i) for i in self.kernel.reads), *self.target_of.values()]
+        #: The table of calls, by the layouts of these; and the last call.
+        self._calls: Cache = Cache("calls of kernels", CALLS)
+        self._last: KernelCall | None = None
 
     def reading(self, views: Mapping[int, CallStep]) -> KernelStep:
         """The step that makes those of some views itself that it loads, and those of which they are views."""
@@ -522,49 +423,122 @@ class KernelStep:
         """The step as `run_steps` takes it."""
         return Step(self.__call__, None, -1, None, self.dead, self.index)
 
-    def __call__(self, values: list[Any]) -> FastCall | None:
-        """Run the kernel; the fast call for arrays of the same layout, if there is one."""
-        return (
-            self._entered(self._last, values)
-            or self._entered(self._entries.get(self._shapes(values), ()), values)
-            or quietly(self.run, values)
-        )
-
-    def _entered(self, entries: Sequence[_Entry], values: list[Any]) -> FastCall | None:
-        """Run by the first of some fast calls whose layout is that of the arrays; None if there is none."""
-        for known in entries:
-            entry, new, input_shapes, apart = known
-            if input_shapes and input_shapes != self.kernel.input_shapes(values):
-                continue
-            for i, make in new:
-                values[i] = make()
-            status = entry.run(values)
-            if status == OVERLAPS and apart is not None:
-                status = self._entered_apart(*apart, values)
+    def __call__(self, values: list[Any]) -> KernelCall | None:
+        """Run the kernel; the call by which it has run, if that has stored all values where they belong."""
+        known = self._last
+        status = OTHER_LAYOUT if known is None else self._status(known, values)
+        if status == OTHER_LAYOUT:
+            known = self._calls.get(self._key(values))
+            status = OTHER_LAYOUT if known is None else self._status(known, values)
             if not status:
-                for i, target, assignment in self.assigned:
-                    values[i] = values[assignment] = values[target]
-                if entries is not self._last:
-                    self._last = [known]
-                return entry
-        return None
+                self._last = known
+        return quietly(self._run, values, status) if status else known
 
-    def _entered_apart(self, call: FastCall, copied: list[Any], values: list[Any]) -> int:
-        """Run by a fast call that stores some values in new arrays, and copy these to their targets; its status."""
-        for i, shape, dtype, _ in copied:
-            values[i] = self.kernel.memory.empty(shape, dtype)
-        status = call.run(values)
+    def _status(self, known: KernelCall, values: list[Any]) -> int:
+        """Run by a call, if the arrays have its layout; its status."""
+        run, makes, input_shapes = known
+        if input_shapes and input_shapes != self.kernel.input_shapes(values):
+            return OTHER_LAYOUT
+        for i, make in makes:
+            values[i] = make()
+        status = run(values)
         if not status:
-            for i, _, _, target in copied:
-                values[target][...] = values[i]
+            for i, target, assignment in self.assigned:
+                values[i] = values[assignment] = values[target]
         return status
 
-    def _shapes(self, values: list[Any]) -> tuple[Any, ...]:
-        """The shapes of the arrays that exist before the step."""
-        read = [self.bases.get(i, i) for i in self.kernel.reads]
-        return tuple([getattr(values[i], "shape", ()) for i in (*read, *self.target_of.values())])  # views of numbers
+    def _key(self, values: list[Any], is_apart: bool = False) -> Any:
+        """The layouts of the arrays that exist before the step, and the shapes that do not follow from them."""
+        layouts = self.kernel.memory.layouts([values[i] for i in self._present])
+        return layouts, tuple(self.kernel.input_shapes(values)) if self._uses_shapes else (), is_apart
 
-    def bind(self, values: list[Any], fixed: set[int], fast: FastCall | None) -> Step | None:
+    def _run(self, values: list[Any], status: int) -> KernelCall | None:
+        """Run the kernel where no call has: for arrays of another layout, or where it would write over its reads."""
+        for view in self.views:
+            view.run(values)
+        for i in self.kernel.reads:
+            values[i] = self.kernel.memory.array(values[i])
+        known = None
+        if status == OTHER_LAYOUT:
+            known = self._specialized(values)
+            status = OTHER_LAYOUT if known is None else known.run(values)
+        if status == NO_MEMORY:
+            raise MemoryError(f"{self}: there is no memory for its scratch arrays")
+        if status == OVERLAPS:
+            self._run_apart(values)
+        elif status:
+            self._run_otherwise(values)
+        for i, target, assignment in self.assigned:
+            values[i] = values[assignment] = values[target]
+        if status:
+            return None
+        self._last = known
+        return known
+
+    def _run_apart(self, values: list[Any]) -> None:
+        """Store all values in new arrays, and copy these to their targets."""
+        known = self._calls.get(self._key(values, True))
+        if known is None:
+            known = self._specialized(values, True)
+        else:
+            for i, make in known.makes:
+                values[i] = make()
+        if known is None or known.run(values):
+            self._run_otherwise(values)
+            return
+        for i, target, _ in self.assigned:
+            values[target][...] = values[i]
+
+    def _specialized(self, values: list[Any], is_apart: bool = False) -> KernelCall | None:
+        """The call for arrays of this layout, now in the table, with its new arrays among the values; None without any.
+
+        Parameters
+        ----------
+        is_apart : bool
+            Whether values are stored in new arrays instead of in their targets.
+        """
+        kernel, memory, given = self.kernel, self.kernel.memory, self.given(values, is_apart)
+        input_shapes = kernel.input_shapes(values)
+        found = kernel.specialize([*(values[i] for i in kernel.reads), *given], input_shapes)
+        if found is None:
+            return None
+        stored = zip(kernel.writes, found.shapes, given, strict=True)
+        makes = [(i, memory.maker(shape, kernel.dtypes[i])) for i, shape, x in stored if x is None]
+        for i, make in makes:
+            values[i] = make()
+        written = [i if is_apart else self.target_of.get(i, i) for i in kernel.writes]
+        are_views = all(_is_view(values[i], values[base]) for i, base in self.bases.items())
+        run = kernel.call(found, values, written, self.bases if are_views else NO_BASES)
+        if not are_views:
+            run = partial(_after_views, self.views, run)
+        known = KernelCall(run, makes, input_shapes if self._uses_shapes else [])
+        self._calls[self._key(values, is_apart)] = known
+        return known
+
+    def given(self, values: Sequence[Any], is_apart: bool = False) -> list[Any]:
+        """For each value that it stores an array that is there for it, or None."""
+        targets = {} if is_apart else self.target_of
+        registers = [targets.get(i, i if i in self.persistent else None) for i in self.kernel.writes]
+        return [None if register is None else values[register] for register in registers]
+
+    def _run_otherwise(self, values: list[Any]) -> None:
+        """Run the kernel without a call, or by its instructions' implementations."""
+        kernel, given = self.kernel, self.given(values)
+        is_apart = kernel.overlaps([values[i] for i in kernel.reads], given)
+        outputs = kernel.run(values, [None] * len(given) if is_apart else given)
+        if outputs is None:
+            outputs = list(run_steps(self._fallback, [], taker(kernel.writes), _unnoted, values))
+        for i, output, x in zip(kernel.writes, outputs, given, strict=True):
+            if x is not None and output is not x:
+                x[...] = output
+            values[i] = output if x is None else x
+
+    @cached_property
+    def _fallback(self) -> list[Step]:
+        """The calls of its instructions, made when the kernel first does not run."""
+        return [call.step() for call in self._instructions]
+
+    def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> Step | None:
         """The step, bound to registers on which it has run; of a call, None if it need not run again.
 
         Parameters
@@ -572,79 +546,15 @@ class KernelStep:
         values : list
         fixed : set of int
             The registers that hold the same objects in each run; those that this step fixes are added.
-        fast : FastCall or None
+        known : KernelCall or None
             The result of the run.
         """
         fixed |= self.persistent
         fixed.update(i for written, target, assign in self.assigned if target in fixed for i in (written, assign))
         is_fixed = fixed.issuperset(self.uses) and self.persistent.issuperset(self.plannable)
-        if fast is None or not is_fixed:
+        if known is None or not is_fixed:
             return self.step()
-        return Step(fast.run, None, -1, None, self.dead, self.index, self)
-
-    def run(self, values: list[Any]) -> FastCall | None:
-        """Run the kernel on arrays of any layout."""
-        kernel = self.kernel
-        for view in self.views:
-            view.run(values)
-        given, targets = self.targets(values)
-        outputs = kernel.run(values, targets)
-        has_run = outputs is not None
-        if outputs is None:
-            outputs = list(run_steps(self._fallback, [], taker(kernel.writes), _unnoted, values))
-        apart = {i for i, x, target in zip(kernel.writes, given, targets, strict=True) if target is not x}
-        for i, output in zip(kernel.writes, outputs, strict=True):
-            values[i] = output
-        fast = self._remember(values, apart) if has_run and apart <= self.target_of.keys() else None
-        for i, output, x in zip(kernel.writes, outputs, given, strict=True):
-            if x is not None and output is not x:
-                x[...] = output
-                values[i] = x
-        for i, _, assignment in self.assigned:
-            values[assignment] = values[i]
-        return fast
-
-    @cached_property
-    def _fallback(self) -> list[Step]:
-        """The calls of its instructions, made when the kernel first does not run."""
-        return [call.step() for call in self._calls]
-
-    def targets(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
-        """For each value that it stores an array that is there for it, or None; and the same if it may write there."""
-        kernel = self.kernel
-        registers = [self.target_of.get(i, i if i in self.persistent else None) for i in kernel.writes]
-        given = [None if register is None else values[register] for register in registers]
-        reads = [(values[i], kernel.axes[i], kernel.last_read.get(i, 0)) for i in kernel.reads]
-        stages = [kernel.written_in.get(i, AFTER_STAGES) for i in kernel.writes]
-        return given, [
-            x if x is not None and _is_writable_by(x, kernel.axes[i], stage, reads, kernel.memory) else None
-            for i, x, stage in zip(kernel.writes, given, stages, strict=True)
-        ]
-
-    def _remember(self, values: list[Any], apart: Set[int]) -> FastCall | None:
-        """Cache the fast call for arrays of this layout; some values were computed apart from their targets."""
-        entry = self._entry(values, [self.target_of.get(i, i) for i in self.kernel.writes])
-        if entry is not None:
-            maker = self.kernel.memory.maker
-            new = [(i, maker(values[i].shape, values[i].dtype)) for i in self.plannable if i not in self.persistent]
-            beside = None
-            if apart:
-                written = [i if i in apart else self.target_of.get(i, i) for i in self.kernel.writes]
-                call = self._entry(values, written)
-                copied = [(i, values[i].shape, values[i].dtype, self.target_of[i]) for i in apart]
-                beside = None if call is None else (call, copied)
-            input_shapes = self.kernel.input_shapes(values) if self._uses_shapes else []
-            shapes, known = self._shapes(values), (entry, new, input_shapes, beside)
-            # A new list: another thread may be iterating over the old one.
-            self._entries[shapes] = [known, *self._entries.get(shapes, [])[: ENTRIES - 1]]
-            self._last = [known]
-        return entry
-
-    def _entry(self, values: list[Any], written: Sequence[int]) -> FastCall | None:
-        """The kernel's fast call, before which no view is made; or all are, if one is a copy."""
-        are_views = all(_is_view(values[i], values[base]) for i, base in self.bases.items())
-        entry = self.kernel.entry(values, written, self.bases if are_views else NO_BASES)
-        return entry if are_views or entry is None else _AfterViews(self.views, entry)
+        return Step(known.run, None, -1, None, self.dead, self.index, self)
 
     def __str__(self) -> str:
         written = [
@@ -657,16 +567,11 @@ class KernelStep:
         return f"kernel({uses}){self.kernel.label} writes {' and '.join(written)}"
 
 
-class _AfterViews:
-    """A fast call after the views that it reads have been made."""
-
-    def __init__(self, views: Sequence[CallStep], entry: FastCall) -> None:
-        self._views, self._entry = views, entry
-
-    def run(self, values: list[Any]) -> int:
-        for view in self._views:
-            view.run(values)
-        return self._entry.run(values)
+def _after_views(views: Sequence[CallStep], run: Run, values: list[Any]) -> int:
+    """A call after the views that it reads have been made, because they are copies."""
+    for view in views:
+        view.run(values)
+    return run(values)
 
 
 def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:
@@ -680,19 +585,6 @@ def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:
 
 def _numbered(values: Iterable[int]) -> str:
     return ", ".join(f"%{value}" for value in values)
-
-
-def _is_writable_by(
-    target: Any, axes: Axes, stage: float, reads: Sequence[tuple[Any, Axes, int]], memory: Memory
-) -> bool:
-    """Whether a kernel may store a value in an array at a stage: it loads no other element of it, nor any later."""
-    for x, along, last in reads:
-        if is_array(x) and overlap(x, target):
-            is_same_address = memory.address(x) == memory.address(target)
-            is_same = is_same_address and along == axes and x.shape == target.shape and x.strides == target.strides
-            if not is_same or last > stage:
-                return False
-    return True
 
 
 def _unnoted(error: Exception, index: int, roots: Any) -> None:

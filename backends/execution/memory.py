@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from optree.arrays import address
+from optree.arrays import address, byte_span
 from optree.records import NamedTuple
 
 
@@ -36,6 +36,8 @@ class Memory(NamedTuple):
         From an array to the address of its first element.
     unallocated : callable
         From a shape and a dtype to an array in C order with memory for one element, for its layout alone.
+    alignment : int
+        The alignment in bytes up to which an array's address is part of its layout.
     """
 
     kind: type[Any]
@@ -43,6 +45,17 @@ class Memory(NamedTuple):
     empty: Callable[[Any, Any], Any]
     address: Callable[[Any], int]
     unallocated: Callable[[Any, Any], Any] = unallocated_array
+    alignment: int = 1
+
+    def layouts(self, arrays: Iterable[Any]) -> tuple[Any, ...]:
+        """The layouts of arrays: a key of the calls for them. A value that is no array has its type."""
+        kind, alignment = self.kind, self.alignment
+        if alignment == 1:
+            return tuple([(x.shape, x.strides) if x.__class__ is kind else x.__class__ for x in arrays])
+        address = self.address
+        return tuple(
+            [(x.shape, x.strides, address(x) % alignment) if isinstance(x, kind) else x.__class__ for x in arrays]
+        )
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], Any]:
         """A function that makes such an array."""
@@ -73,6 +86,33 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     memory = np.empty(size + LINE, np.uint8)
     start = -address(memory) % LINE
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class Overlaps:
+    """Whether a write overlaps a read at given addresses, other than one that it may be over.
+
+    Parameters
+    ----------
+    reads, writes : sequence of array
+        Of the layouts of all that are asked about.
+    in_place : sequence of bool
+        For each write and, within it, each read, whether the two may begin at the same address.
+    """
+
+    def __init__(self, reads: Sequence[Any], writes: Sequence[Any], in_place: Sequence[bool]) -> None:
+        self._spans = [byte_span(x) for x in (*reads, *writes)]
+        pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
+        self._pairs = [(*pair, may_be_over) for pair, may_be_over in zip(pairs, in_place, strict=True)]
+
+    def at(self, addresses: Sequence[int]) -> bool:
+        """Whether one does, at the addresses of all reads and writes."""
+        for write, read, may_be_over in self._pairs:
+            written, loaded = addresses[write], addresses[read]
+            (low, high), (start, end) = self._spans[write], self._spans[read]
+            is_over = may_be_over and written == loaded
+            if not is_over and written + low < loaded + end and loaded + start < written + high:
+                return True
+        return False
 
 
 class Reused:

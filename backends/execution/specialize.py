@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import inf, prod
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from backends.execution.executor import AFTER_STAGES, NO_BASES, ExecutableKernel, FastCall
-from backends.execution.memory import HOST, Memory
+from backends.execution.memory import HOST, Memory, Overlaps
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
@@ -20,9 +20,10 @@ from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
 from optree.ops.traits import ReductionOperator
+from optree.records import NamedTuple
 
-#: Maximum entries of a kernel's caches of layouts and of variants.
-LAYOUTS = 256
+#: Maximum entries of a kernel's cache of compiled nests.
+NESTS = 256
 
 #: The inner loops are split among threads where the outer ones have at most `MAX_SPLIT` indices (of columns, tiles of
 #: `TILE`), each with at least `LARGE` elements.
@@ -31,51 +32,250 @@ MAX_SPLIT, LARGE, TILE = 64, 1 << 17, 512
 #: The least size of two loops that are tiled.
 MIN_TILED = 16
 
-#: The sizes of the loops, and for each array its strides along them, in elements.
-Layout = tuple[Sequence[int], Sequence[int]]
+#: The statuses of a call that has not run, because an array has another layout, a number is out of range, or a write
+#: would overlap a read; and because there is no memory for scratch arrays.
+OTHER_LAYOUT, OVERLAPS, NO_MEMORY = 1, 2, 3
 
 #: For each array, its stride in elements along each axis of a domain.
 Strides = list[list[int]]
 
-#: A kind of layout: the parameters of `FusedKernel.nest`.
-Variant = tuple[int, int, tuple[int, ...], bool, bool, int]
-
 _SIGNED, _UNSIGNED, _FLOAT = struct.Struct("q"), struct.Struct("Q"), struct.Struct("d")
 
 
-class Runner(Protocol):
-    """A compiled loop nest."""
+#: Arrays that are no views of others.
+NO_BASES: Mapping[int, int] = MappingProxyType({})
 
-    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        """Run it on arrays at these addresses and on numbers, 8 bytes each as integers."""
+#: The stage of a store that follows all stages.
+AFTER_STAGES = inf
 
-    def entry(
-        self,
-        reads: dict[int, Any],
-        writes: dict[int, Any],
-        in_place: Sequence[bool],
-        numbers: Sequence[tuple[int, np.dtype]],
-        layout: Layout,
-        memory: Memory,
-        bases: Mapping[int, tuple[int, Any]],
-    ) -> FastCall | None:
-        """The fast call for arrays of the same layout as these; None where the runtime has none.
+
+#: A call of a kernel for arrays of one layout, which it checks: a function of a program's values to its status, 0 if it
+#: has run.
+Run = Callable[[list[Any]], int]
+
+#: The sizes of the loops of a nest, and for each array its strides along them, in elements.
+Layout = tuple[Sequence[int], Sequence[int]]
+
+
+class Specialized(NamedTuple):
+    """A kernel's loop nest for arrays of one layout.
+
+    Attributes
+    ----------
+    shapes : list of tuple of int
+        Of the stored values.
+    nest : LoopNest or None
+        None where there are no elements.
+    layout : tuple
+        The arrays' layout along its loops.
+    """
+
+    shapes: list[tuple[int, ...]]
+    nest: LoopNest | None
+    layout: Layout
+
+
+class ExecutableKernel:
+    """A kernel of a program, as an executor runs it.
+
+    Attributes
+    ----------
+    reads, writes : list of int
+        The values of the program that it loads and stores.
+    shape_inputs : list of int
+        The values of which it uses the shape alone.
+    uses : set of int
+        All values that it uses from outside.
+    axes : dict
+        The axes of the kernel's domain that each value runs along.
+    last_read, written_in : dict
+        The last stage that loads each array, and the stage that stores each; without those outside of stages.
+    dtypes : dict
+        The dtypes of the stored values.
+    memory : Memory
+        The memory of the arrays.
+    sizes : Sizes
+        The program's.
+    label : str
+        What it does before, for listings.
+    """
+
+    label = ""
+    reads: list[int]
+    shape_inputs: list[int]
+    uses: set[int]
+    dtypes: dict[int, np.dtype]
+
+    def __init__(self, kernel: Kernel, sizes: Sizes, memory: Memory) -> None:
+        self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
+        self.last_read: dict[int, int] = {}
+        self.written_in: dict[int, int] = {}
+        self.memory, self.sizes = memory, sizes
+
+    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
+        """The values that it stores, without a call; None if it is to be run by its instructions' implementations.
 
         Parameters
         ----------
-        reads, writes : dict
-            The arrays, each under its index in the list of values.
-        in_place : sequence of bool
-            For each write and, within it, each read, whether the two may begin at the same address.
-        numbers : sequence of (int, numpy.dtype)
-            The numbers' indices in the list of values, and the dtypes that they are converted to.
-        layout : tuple
-        memory : Memory
-            The memory of the arrays.
-        bases : mapping of int to (int, array)
-            For each array of `reads` that is not in the list of values, but a view of one that is, that one's index
-            and itself.
+        values : sequence
+            Those of all leaves and instructions of the program, None where there is none.
+        targets : sequence
+            For each stored value an array to store it in, or None for a new one.
         """
+        return None
+
+    def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
+        """The loop nest for arrays of the layout of these; None where there is none.
+
+        Parameters
+        ----------
+        arrays : sequence
+            Those that are loaded, then those that are stored, None for a new one in C order.
+        input_shapes : sequence of tuple of int
+        """
+        return None
+
+    def call(
+        self, found: Specialized, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
+    ) -> Run:
+        """The call for arrays of the same layout as these.
+
+        Parameters
+        ----------
+        found : Specialized
+        values : sequence
+        written : sequence of int
+            The index among `values` of the array that each value is stored in.
+        bases : mapping of int to int
+            For each loaded array that is a view by ops that shapes and strides alone decide, the array of which it is
+            one: the call finds the view's elements from that, and needs no view.
+        """
+        raise NotImplementedError
+
+    def in_place(self, reads: Sequence[Any], writes: Sequence[Any]) -> list[bool]:
+        """For each stored array and, within it, each loaded one, whether the two may begin at the same address.
+
+        Each element is then loaded for itself alone, and not after it has been stored.
+        """
+        return [
+            self.axes[i] == self.axes[j]
+            and (x.shape, x.strides) == (y.shape, y.strides)
+            and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
+            for i, x in zip(self.writes, writes, strict=True)
+            if x is not None
+            for j, y in zip(self.reads, reads, strict=True)
+        ]
+
+    def overlaps(self, reads: Sequence[Any], writes: Sequence[Any]) -> bool:
+        """Whether it would store a value, where an array is given for that, over one that it loads."""
+        in_place = self.in_place(reads, writes)
+        stored = [x for x in writes if x is not None]
+        return Overlaps(reads, stored, in_place).at([self.memory.address(x) for x in (*reads, *stored)])
+
+    def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of `shape_inputs`."""
+        known = self.sizes
+        return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
+
+    def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
+        """The size of each axis of the domain.
+
+        Parameters
+        ----------
+        arrays : sequence
+            Those that are loaded, then those that are stored; None where there is none.
+        input_shapes : sequence of tuple of int
+        """
+        sizes = [1] * self.rank
+        shapes = [None if x is None else x.shape for x in arrays]
+        values = (*self.reads, *self.writes, *self.shape_inputs)
+        for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
+            if shape is not None:
+                for axis, size in zip(self.axes[value], shape, strict=True):
+                    if axis is not None:
+                        sizes[axis] = size
+        return sizes
+
+
+class Operands(NamedTuple):
+    """The arrays and numbers of a kernel's call, each under its index in the list of values.
+
+    Attributes
+    ----------
+    reads, writes : dict of int to array
+    in_place : sequence of bool
+        For each write and, within it, each read, whether the two may begin at the same address.
+    numbers : sequence of (int, numpy.dtype)
+        With the dtypes that they are converted to.
+    layout : tuple
+    bases : mapping of int to (int, array)
+        For each array of `reads` that is not in the list of values, but a view of one that is, that one's index
+        and itself.
+    """
+
+    reads: dict[int, Any]
+    writes: dict[int, Any]
+    in_place: Sequence[bool]
+    numbers: Sequence[tuple[int, np.dtype]]
+    layout: Layout
+    bases: Mapping[int, tuple[int, Any]]
+
+
+class CompiledNest(Protocol):
+    """A compiled loop nest."""
+
+    def call(self, operands: Operands, memory: Memory) -> Run:
+        """The function that runs it on arrays of the layout of these."""
+
+
+class CheckedCall:
+    """A call of a compiled nest that checks the layout of its arrays in Python.
+
+    Parameters
+    ----------
+    operands : Operands
+    memory : Memory
+        The memory of the arrays.
+    launch : callable, optional
+        Runs the nest: from the addresses of its arrays and the numbers, 8 bytes each as integers. None if there are no
+        elements.
+    """
+
+    def __init__(
+        self, operands: Operands, memory: Memory, launch: Callable[[list[int], list[int]], Any] | None = None
+    ) -> None:
+        arrays = [*operands.reads.items(), *operands.writes.items()]
+        given = [operands.bases.get(i, (i, x)) for i, x in arrays]
+        self.indices, self.numbers = [i for i, _ in given], operands.numbers
+        self._layouts = memory.layouts([x for _, x in given])
+        address = memory.address
+        self._offsets = [address(x) - address(base) for (_, x), (_, base) in zip(arrays, given, strict=True)]
+        self._alignments = [x.dtype.alignment for _, x in arrays]
+        self._overlaps = Overlaps([*operands.reads.values()], [*operands.writes.values()], operands.in_place)
+        self._memory, self._launch = memory, launch
+
+    def __call__(self, values: list[Any]) -> int:
+        """Run the nest on the arrays and numbers among these values; the status of a `Run`."""
+        addresses = self.addresses(values)
+        if isinstance(addresses, int):
+            return addresses
+        if self._launch is not None:
+            self._launch(addresses, self.words(values))
+        return 0
+
+    def addresses(self, values: Sequence[Any]) -> list[int] | int:
+        """The addresses of the arrays; a status if they have another layout, or a write overlaps a read."""
+        arrays = [values[i] for i in self.indices]
+        if self._memory.layouts(arrays) != self._layouts:
+            return OTHER_LAYOUT
+        found = [self._memory.address(x) + offset for x, offset in zip(arrays, self._offsets, strict=True)]
+        if any(address % alignment for address, alignment in zip(found, self._alignments, strict=True)):
+            return OTHER_LAYOUT
+        return OVERLAPS if self._overlaps.at(found) else found
+
+    def words(self, values: Sequence[Any]) -> list[int]:
+        """The numbers among the values."""
+        return [as_int64(values[i], dtype) for i, dtype in self.numbers]
 
 
 class FusedKernel(ExecutableKernel):
@@ -88,7 +288,7 @@ class FusedKernel(ExecutableKernel):
     sizes : Sizes
         The program's.
     compile : callable
-        From a `LoopNest` to its `Runner`.
+        From a `LoopNest` to its `CompiledNest`.
     memory : Memory
         The memory of the arrays.
 
@@ -105,15 +305,13 @@ class FusedKernel(ExecutableKernel):
         program: Program,
         kernel: Kernel,
         sizes: Sizes,
-        compile: Callable[[LoopNest], Runner],
+        compile: Callable[[LoopNest], Any],
         memory: Memory = HOST,
     ) -> None:
         super().__init__(kernel, sizes, memory)
         self._compile = compile
-        self._runners = Cache("variants of kernels", LAYOUTS)
-        #: The errors of variants that were compiled ahead (`backends.cpu.ahead`), raised when they are needed.
-        self._failures: dict[Variant, Exception] = {}
-        self._layouts = Cache("layouts of kernels", LAYOUTS)
+        #: The compiled nests, and the errors of those that were compiled ahead, which are raised when they are needed.
+        self._nests = Cache("nests of kernels", NESTS)
         self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
         first = len(program.leaves)
         indices = [i for i in kernel.instructions if program.instructions[i].op.is_flat_index]
@@ -134,83 +332,14 @@ class FusedKernel(ExecutableKernel):
         self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
         self._set_stages()
 
-    def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
-        """The values that it stores; None if its domain is empty and one of them is not, or an array is unaligned."""
-        memory, count = self.memory, len(self.reads)
-        arrays = [*(memory.array(values[i]) for i in self.reads), *targets]
-        input_shapes = self.input_shapes(values)
-        addresses: list[Any] = [None if x is None else memory.address(x) for x in arrays]
-        layouts = [
-            None if address is None else (x.shape, x.strides, address % x.dtype.alignment)
-            for x, address in zip(arrays, addresses, strict=True)
-        ]
-        key = *layouts, *input_shapes
-        known = self._layouts.get(key)
-        if known is None:
-            shapes, layout, variant = self.layout(arrays, input_shapes)
-            known = self._layouts[key] = shapes, layout, None if variant is None else self._runner(variant)
-        shapes, layout, runner = known
-        outputs = [
-            memory.empty(shape, self.dtypes[i]) if target is None else target
-            for i, shape, target in zip(self.writes, shapes, targets, strict=True)
-        ]
-        if layout is None:
-            return None
-        if runner is not None:
-            stored = zip(outputs, addresses[count:], strict=True)
-            written = [memory.address(x) if address is None else address for x, address in stored]
-            pointers = [*addresses[:count], *[0] * len(self.flat_indices), *written]
-            runner(pointers, [as_int64(values[i], dtype) for i, dtype in self.numbers], layout)
-        return outputs
-
-    def entry(
-        self, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
-    ) -> FastCall | None:
-        reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, written))
-        viewed = {i: (base, values[base]) for i, base in bases.items()}
-        arrays = [*reads.values(), *writes.values()]
-        if any(type(x) is not self.memory.kind for x in (*arrays, *(base for _, base in viewed.values()))):
-            return None
-        _, layout, variant = self.layout(arrays, self.input_shapes(values))
-        if layout is None or variant is None:
-            return None
-        in_place = [
-            self.axes[i] == self.axes[j]
-            and (x.shape, x.strides) == (y.shape, y.strides)
-            and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
-            for i, x in zip(self.writes, writes.values(), strict=True)
-            for j, y in reads.items()
-        ]
-        return self._runner(variant).entry(reads, writes, in_place, self.numbers, layout, self.memory, viewed)
-
-    def runner_of(
-        self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[Any, list[int], Layout] | None:
-        """The runner for arrays as of `layout`, their addresses (0 of new ones) and their layout; None without any."""
-        _, layout, variant = self.layout(arrays, input_shapes)
-        if layout is None or variant is None:
-            return None
-        count, addresses = len(self.reads), [0 if x is None else self.memory.address(x) for x in arrays]
-        pointers = [*addresses[:count], *[0] * len(self.flat_indices), *addresses[count:]]
-        return self._runner(variant), pointers, layout
-
-    def layout(
-        self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[list[tuple[int, ...]], Layout | None, Variant | None]:
-        """The shapes of the stored values; the layout, None where no kernel runs; its kind, None where nothing runs.
-
-        Parameters
-        ----------
-        arrays : sequence
-            Those that are loaded, then those that are stored, None for a new one.
-        """
+    def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
+        """See `ExecutableKernel.specialize`; None if its domain is empty, or an array is unaligned."""
         sizes = self.domain_sizes(arrays, input_shapes)
-        axes = self.axes
-        shapes = [tuple(1 if axis is None else sizes[axis] for axis in axes[i]) for i in self.writes]
+        shapes = [tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]) for i in self.writes]
         if not self.takes(arrays):
-            return shapes, None, None
+            return None
         if not all(sizes):  # calls store what has elements, and raise the errors of reductions of none
-            return shapes, None if self.reduced or any(map(all, shapes)) else ([], []), None
+            return None if self.reduced or any(map(all, shapes)) else Specialized(shapes, None, ([], []))
         strides = self.strides(arrays, sizes)
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
@@ -218,8 +347,21 @@ class FusedKernel(ExecutableKernel):
         loop_sizes = [size for domain in loops for size in domain[0]]
         loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
-        variant = self._variant(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
-        return shapes, (loop_sizes, [step for steps in loop_strides for step in steps]), variant
+        nest = self._nest_for(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
+        return Specialized(shapes, nest, (loop_sizes, [step for steps in loop_strides for step in steps]))
+
+    def call(
+        self, found: Specialized, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
+    ) -> Run:
+        """See `ExecutableKernel.call`."""
+        reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, written))
+        viewed = {i: (base, values[base]) for i, base in bases.items()}
+        in_place = self.in_place([*reads.values()], [*writes.values()])
+        operands = Operands(reads, writes, in_place, self.numbers, found.layout, viewed)
+        if found.nest is None:
+            return CheckedCall(operands, self.memory)
+        run: Run = self.compiled(found.nest).call(operands, self.memory)
+        return run
 
     def takes(self, arrays: Sequence[Any]) -> bool:
         """Whether its kernels take arrays, None for a new one: aligned, with strides that are whole elements."""
@@ -248,36 +390,38 @@ class FusedKernel(ExecutableKernel):
             return None
         return collapsed_axes([sizes[axis] for axis in order], [[steps[axis] for axis in order] for steps in strides])
 
-    def _variant(self, sizes: Sequence[int], strides: Strides, outer: int, columns: bool) -> Variant:
+    def _nest_for(self, sizes: Sequence[int], strides: Strides, outer: int, columns: bool) -> LoopNest:
         vector = outer - 1 if columns else len(sizes) - 1
         vector_strides = tuple(steps[vector] if steps[vector] in (0, 1) else -1 for steps in strides)
         split = bool(self.reduced) and is_split(sizes, outer, columns)
-        return len(sizes), outer, vector_strides, columns, split, -1 if self.reduced else _across(sizes, strides)
+        across = -1 if self.reduced else _across(sizes, strides)
+        return self.nest(len(sizes), outer, vector_strides, columns, split, across)
 
-    def _runner(self, variant: Variant) -> Runner:
-        runner: Runner | None = self._runners.get(variant)
-        if runner is None:
-            failure = self._failures.pop(variant, None)
-            if failure is not None:
-                raise failure
-            runner = self._runners[variant] = self.compiled(variant)
-        return runner
+    def compiled(self, nest: LoopNest) -> Any:
+        """A nest of this kernel, compiled once; CompilerError if it does not compile."""
+        found = self._nests.get(nest)
+        if isinstance(found, Exception):
+            del self._nests[nest]
+            raise found
+        if found is None:
+            found = self._nests[nest] = self.compile(nest)
+        return found
 
-    def fail(self, error: CompilerError) -> None:
-        """Raise the error of a variant that does not compile."""
-        raise error
-
-    def is_compiled(self, variant: Variant) -> bool:
-        """Whether a variant has been compiled."""
-        return variant in self._runners
-
-    def compiled(self, variant: Variant) -> Runner:
-        """A variant, compiled now; CompilerError if it does not compile."""
+    def compile(self, nest: LoopNest) -> Any:
+        """A nest of this kernel, compiled now; CompilerError if it does not compile."""
         try:
-            return self._compile(self.nest(*variant))
+            return self._compile(nest)
         except CompilerError as error:
             self.explain(error)
             raise
+
+    def fail(self, error: CompilerError) -> None:
+        """Raise the error of a nest that does not compile."""
+        raise error
+
+    def is_compiled(self, nest: LoopNest) -> bool:
+        """Whether a nest has been compiled."""
+        return nest in self._nests
 
     def explain(self, error: CompilerError) -> None:
         """Note in an error the kernel's ops that are not op-tree's."""
@@ -286,12 +430,9 @@ class FusedKernel(ExecutableKernel):
             foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
             error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
 
-    def add(self, variant: Variant, made: Any) -> None:
-        """Add a variant that was compiled ahead, or the error to raise when it is needed."""
-        if isinstance(made, Exception):
-            self._failures[variant] = made
-        else:
-            self._runners[variant] = made
+    def add(self, nest: LoopNest, made: Any) -> None:
+        """Add a nest that was compiled ahead, or the error to raise when it is needed."""
+        self._nests[nest] = made
 
     @property
     def is_foreign(self) -> bool:

@@ -25,7 +25,7 @@ from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
-from backends.gpu.kernel import CudaNest
+from backends.gpu.kernel import ALIGNMENT, CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -129,7 +129,7 @@ class GPUBackend(Backend):
                 f"{capability[:-1]}.{capability[-1]}; leave it out"
             )
         self.memory = Memory(
-            self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr, self._unallocated
+            self.cupy.ndarray, self._on_device, self.cupy.ndarray, lambda x: x.data.ptr, self._unallocated, ALIGNMENT
         )
         with self.active():
             self.kernels = KernelHost(self.cupy, LAUNCHERS[launcher](self.cupy)) if jit else None
@@ -380,8 +380,7 @@ class GPUBackend(Backend):
         if sum(map(_has_kernels, steps)) < 2:  # a chain of 50,000 calls has none
             return
         foresight = Foresight(program, steps, values, self.memory)
-        found = [kernel.runner_of(arrays, input_shapes) for kernel, arrays, input_shapes in foresight.run()]
-        sources = [runner.source(pointers, layout) for runner, pointers, layout in filter(None, found)]
+        sources = [_source(*each) for each in foresight.run()]
         for step in steps:
             if isinstance(step, KernelStep) and isinstance(step.kernel, CudaConvolutionKernel):
                 sources += step.kernel.sources()
@@ -480,6 +479,16 @@ class GPUBackend(Backend):
 def _has_kernels(step: CallStep | KernelStep) -> bool:
     """Whether a step has kernels that can be compiled ahead."""
     return isinstance(step, KernelStep) or hasattr(step.implementation.call, "sources")
+
+
+def _source(kernel: FusedKernel, arrays: Sequence[Any], input_shapes: Sequence[Any]) -> str | None:
+    """The source that a kernel's run needs; None if it is loaded, or there is none."""
+    found = kernel.specialize(arrays, input_shapes)
+    if found is None or found.nest is None:
+        return None
+    addresses = [0 if x is None else kernel.memory.address(x) for x in arrays]
+    source: str | None = kernel.compiled(found.nest).source(found.nest.pointers(addresses), found.layout)
+    return source
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:

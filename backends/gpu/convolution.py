@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from backends.execution.convolution_kernel import ROLES, three
-from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import element_strides
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import ExecutableKernel, FusedKernel
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
 from backends.gpu.convolution_epilogues import CudaConvolutionKernel, CuDNNKernel, addends_of
 from backends.gpu.cudnn import problem_of

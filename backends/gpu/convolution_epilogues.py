@@ -150,7 +150,13 @@ class CuDNNKernel(CudaConvolutionKernel):
         made = self.memory.empty(shape, dtype)
         if not convolution.by_cudnn(operands, made):
             return super().run(values, targets)
-        return kernel.run([*values[: self.value], made, *values[self.value + 1 :]], targets)
+        registers = [*values[: self.value], made, *values[self.value + 1 :], target]
+        key = kernel, self.memory.layouts([*(registers[i] for i in kernel.reads), target])
+        run = self.layouts.get(key)
+        if run is None:
+            found = kernel.specialize([*(registers[i] for i in kernel.reads), target], kernel.input_shapes(values))
+            run = self.layouts[key] = None if found is None else kernel.call(found, registers, [len(values)])
+        return None if run is None or run(registers) else [target]
 
     def sources(self) -> list[str]:
         return []

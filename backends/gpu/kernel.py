@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 from weakref import ref
@@ -11,17 +11,16 @@ import numpy as np
 
 from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
-from backends.execution.specialize import Layout, as_int64
+from backends.execution.specialize import CheckedCall, Layout, Operands, Run
 from backends.gpu.codegen import printer as cuda
 from backends.gpu.codegen.variant import Variant, kernel_names
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
-from optree.arrays import byte_span
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 from optree.records import NamedTuple
 
-#: Maximum entries of a nest's caches of layouts and variants.
-LAYOUTS = 256
+#: Maximum entries of a nest's cache of variants.
+VARIANTS = 256
 
 #: Maximum entries of the cache of a kernel's calls.
 CALLS = 64
@@ -89,31 +88,20 @@ class CudaNest:
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
         self.nest, self.host = nest, host
-        self._printed = Cache("variants of CUDA kernels", LAYOUTS)
-        self._layouts = Cache("launch configurations", LAYOUTS)
+        self._printed = Cache("variants of CUDA kernels", VARIANTS)
 
-    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+    def call(self, operands: Operands, memory: Memory) -> Run:
+        """See `backends.execution.specialize.CompiledNest`."""
+        addresses = [memory.address(x) for x in (*operands.reads.values(), *operands.writes.values())]
+        specialized = self._specialized(self.nest.pointers(addresses), operands.layout)
+        return LaunchCall(operands, memory, specialized)
+
+    def run(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
+        """Launch it on arrays at some addresses."""
         # The scratch memory outlives the launches: memory freed then is reused in stream order.
         launches, _memory = self._specialized(pointers, layout).bound(pointers, numbers)
         for launch in launches:
             launch()
-
-    def entry(
-        self,
-        reads: dict[int, Any],
-        writes: dict[int, Any],
-        in_place: Sequence[bool],
-        numbers: Sequence[tuple[int, np.dtype]],
-        layout: Layout,
-        memory: Memory,
-        bases: Mapping[int, tuple[int, Any]],
-    ) -> LaunchEntry | None:
-        """The fast call for arrays of the same layout as these; None for views that are not among the values."""
-        if bases:  # the CPU backend's steps alone have such views
-            return None
-        inputs, outputs = ([memory.address(x) for x in arrays.values()] for arrays in (reads, writes))
-        specialized = self._specialized([*inputs, *[0] * self.nest.flat_indices, *outputs], layout)
-        return LaunchEntry(specialized, reads, writes, in_place, numbers, memory)
 
     def source(self, pointers: Sequence[int], layout: Layout) -> str | None:
         """The source for arrays at these addresses; None if its kernels are loaded."""
@@ -122,18 +110,18 @@ class CudaNest:
 
     def _specialized(self, pointers: Sequence[int], layout: Layout) -> _Specialized:
         sizes, flat = layout
-        key = tuple(sizes), tuple(flat), tuple(address % ALIGNMENT for address in pointers)
-        found = self._layouts.get(key)
-        if found is None:
-            rank = self.nest.rank
-            strides = [flat[index * rank : (index + 1) * rank] for index in range(len(self.nest.arrays))]
-            config = configure(self.nest, sizes, strides, pointers, self.host.device)
-            variant = config.variant
-            printed = self._printed.get(variant)
-            if printed is None:
-                printed = self._printed[variant] = _Printed(self.nest, variant)
-            found = self._layouts[key] = _Specialized(self.nest, self.host, config, layout, printed)
-        return found
+        rank = self.nest.rank
+        strides = [flat[index * rank : (index + 1) * rank] for index in range(len(self.nest.arrays))]
+        config = configure(self.nest, sizes, strides, pointers, self.host.device)
+        printed = self._printed.get(config.variant)
+        if printed is None:
+            printed = self._printed[config.variant] = _Printed(self.nest, config.variant)
+        return _Specialized(self.nest, self.host, config, layout, printed)
+
+
+def launched_by(host: Host) -> Callable[[LoopNest], Callable[..., None]]:
+    """A function that compiles a nest for a host, and gives the function that launches it (`CudaNest.run`)."""
+    return lambda nest: CudaNest(nest, host).run
 
 
 class _Printed:
@@ -157,8 +145,7 @@ class _Specialized:
     Attributes
     ----------
     printed : _Printed
-    flat_indices : list of int
-        Null pointers, the addresses of flat indices.
+    nest : LoopNest
     """
 
     def __init__(self, nest: LoopNest, host: Host, config: LaunchConfig, layout: Layout, printed: _Printed) -> None:
@@ -169,7 +156,7 @@ class _Specialized:
         accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
         given.update(part=config.part, parts=np.int32(config.parts), held=config.cached_accesses)
-        self.printed, self._host, self._launches = printed, host, config.launches
+        self.printed, self.nest, self._host, self._launches = printed, nest, host, config.launches
         arrays, count = range(len(nest.arrays)), len(nest.reads)
         self._pointers = [names.index(f"a{index}") for index in arrays]
         self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
@@ -177,7 +164,6 @@ class _Specialized:
         self._scratch = [(names.index(f"q{r.value}"), config.entries * accumulator_dtype(r).itemsize) for r in split]
         unbound = {*self._pointers, *self._numbers, *(index for index, _ in self._scratch)}
         self._words = [0 if index in unbound else given[name] for index, name in enumerate(names)]
-        self.flat_indices = [0] * nest.flat_indices
 
     def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
         """A function for each kernel that launches it on these arguments, and the scratch memory that they use."""
@@ -219,48 +205,35 @@ class _BoundCall(NamedTuple):
         return True
 
 
-class LaunchEntry:
-    """The launches of a nest on arrays of one layout (`backends.execution.executor.FastCall`).
+class LaunchCall(CheckedCall):
+    """The launches of a nest on arrays of one layout.
 
     Where a call's arrays and numbers are the same objects as in an earlier call, its arguments are reused unchecked.
 
     Parameters
     ----------
+    operands, memory
+        As of `CheckedCall`.
     specialized : _Specialized
-    reads, writes, in_place, numbers, memory
-        As of `backends.execution.specialize.Runner.entry`.
     """
 
-    def __init__(
-        self,
-        specialized: _Specialized,
-        reads: dict[int, Any],
-        writes: dict[int, Any],
-        in_place: Sequence[bool],
-        numbers: Sequence[tuple[int, np.dtype]],
-        memory: Memory,
-    ) -> None:
-        arrays = [*reads.values(), *writes.values()]
-        self._specialized, self._memory, self._numbers = specialized, memory, numbers
-        self._indices, self._reads = [*reads, *writes], len(reads)
-        self._layouts = [(x.shape, x.strides, memory.address(x) % ALIGNMENT) for x in arrays]
-        pairs = [(len(reads) + n, m) for n in range(len(writes)) for m in range(len(reads))]
-        self._pairs = [(*pair, may_alias) for pair, may_alias in zip(pairs, in_place, strict=True)]
-        self._spans = [byte_span(x) for x in arrays]
+    def __init__(self, operands: Operands, memory: Memory, specialized: _Specialized) -> None:
+        super().__init__(operands, memory)
+        self._specialized = specialized
         #: Calls by the identities of their arrays, and the last.
-        self._calls = Cache("calls of kernels", CALLS)
+        self._calls = Cache("launches of kernels", CALLS)
         self._last: _BoundCall | None = None
 
-    def run(self, values: list[Any]) -> int:
-        """Launch on the arrays among these values; the status of `backends.execution.executor.FastCall.run`."""
+    def __call__(self, values: list[Any]) -> int:
         call = self._last
         if call is None or not call.matches(values):
-            call = self._calls.get(tuple([id(values[i]) for i in self._indices]))
+            call = self._calls.get(tuple([id(values[i]) for i in self.indices]))
             if call is None or not call.matches(values):
-                found = self._checked(values)
-                if isinstance(found, int):
-                    return found
-                call = found
+                addresses = self.addresses(values)
+                if isinstance(addresses, int):
+                    return addresses
+                arrays = [(i, ref(values[i])) for i in self.indices]
+                call = _BoundCall(arrays, self._specialized.nest.pointers(addresses), [], [])
         is_same = bool(call.launches)
         for i, number in call.numbers:
             is_same = is_same and values[i] is number
@@ -271,36 +244,12 @@ class LaunchEntry:
             launch()
         return 0
 
-    def _checked(self, values: list[Any]) -> _BoundCall | int:
-        """The call on the arrays among these values, or a status other than 0."""
-        arrays: list[Any] = [values[i] for i in self._indices]
-        memory, addresses = self._memory, []
-        for x, (shape, strides, residue) in zip(arrays, self._layouts, strict=True):
-            if not isinstance(x, memory.kind) or x.shape != shape or x.strides != strides:
-                return 1
-            address = memory.address(x)
-            if address % ALIGNMENT != residue:
-                return 1
-            addresses.append(address)
-        for write, read, may_alias in self._pairs:
-            written, read_from = addresses[write], addresses[read]
-            (low, high), (start, end) = self._spans[write], self._spans[read]
-            if (
-                not (may_alias and written == read_from)
-                and written + low < read_from + end
-                and read_from + start < written + high
-            ):
-                return 2
-        pointers = [*addresses[: self._reads], *self._specialized.flat_indices, *addresses[self._reads :]]
-        return _BoundCall([(i, ref(x)) for i, x in zip(self._indices, arrays, strict=True)], pointers, [], [])
-
     def _launched(self, call: _BoundCall, values: list[Any]) -> int:
-        """`run`, with launches that are bound now and cached."""
-        words = [as_int64(values[i], dtype) for i, dtype in self._numbers]
-        launches, memory = self._specialized.bound(call.pointers, words)
+        """Launch, with arguments that are bound now and cached."""
+        launches, memory = self._specialized.bound(call.pointers, self.words(values))
         for launch in launches:
             launch()
-        numbers = [(i, values[i]) for i, _ in self._numbers]
+        numbers = [(i, values[i]) for i, _ in self.numbers]
         self._last = _BoundCall(call.arrays, call.pointers, numbers, [] if memory else launches)
-        self._calls[tuple([id(values[i]) for i in self._indices])] = self._last
+        self._calls[tuple([id(values[i]) for i in self.indices])] = self._last
         return 0

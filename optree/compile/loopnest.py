@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -154,6 +156,11 @@ class LoopNest(NamedTuple):
     def is_flat_index(self, array: int) -> bool:
         """Whether a read is a flat index, with strides and no memory."""
         return len(self.reads) - self.flat_indices <= array < len(self.reads)
+
+    def pointers(self, addresses: Sequence[Any]) -> list[Any]:
+        """The pointers of all arrays, from the addresses of those with memory: flat indices have null pointers."""
+        count = len(self.reads) - self.flat_indices
+        return [*addresses[:count], *[0] * self.flat_indices, *addresses[count:]]
 
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""

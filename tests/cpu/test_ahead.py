@@ -14,7 +14,7 @@ import pytest
 from backends import gen_backend
 from backends.cpu import compiler
 from backends.cpu.compiler import find_compiler
-from backends.cpu.entry import enter
+from backends.cpu.runtime import builtin
 from backends.execution import compilations
 from optree import function, grad
 from optree.errors import CompilerError
@@ -66,7 +66,7 @@ def test_so_many_compilers_run_at_once(monkeypatch, tmp_path, threads, counted):
         exit $status
     """
     be = gen_backend("cpu", jit=True)
-    assert enter() is not None  # its source is compiled alone
+    assert builtin() is not None  # its source is compiled alone
     with override(num_threads=threads, compile_seconds=60):
         trees, wanted = several(be)
         before = counted()["misses"]
@@ -110,7 +110,7 @@ def test_what_is_compiled_ahead_is_what_runs(build, counted, monkeypatch, tmp_pa
     monkeypatch.setattr(
         compiler, "_from_compiler", lambda *given: compiled_by.append(threading.current_thread()) or whole(*given)
     )
-    assert enter() is not None  # once for a process: not of what is counted
+    assert builtin() is not None  # once for a process: not of what is counted
     counts, values = [], []
     for threads in (1, 2):
         compiled_by.clear()

@@ -185,7 +185,7 @@ def test_kernels_are_clean_under_the_sanitizers(folder, tmp_path, monkeypatch):
     for faulty, said in ((BEYOND, "heap-buffer-overflow"), (UNDEFINED, "shift exponent 40 is too large")):
         ran = _sanitized(tmp_path, "-c", faulty)
         assert ran.returncode != 0 and said in ran.stderr
-    files = ["tests/execution/test_kernels.py", "tests/cpu/test_entry.py", "tests/execution/test_stages.py"]
+    files = ["tests/execution/test_kernels.py", "tests/cpu/test_runtime.py", "tests/execution/test_stages.py"]
     tests = "layout or alignment or every_dtype or read_elsewhere or shape0-several or special_values and not stages"
     ran = _sanitized(tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr

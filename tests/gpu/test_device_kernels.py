@@ -19,8 +19,7 @@ from harness.homes import stand_in
 from harness.messages import message_of
 
 from backends import gen_backend
-from backends.execution.specialize import FusedKernel
-from backends.gpu.kernel import LaunchEntry
+from backends.execution.specialize import CheckedCall, FusedKernel
 from backends.gpu.launch_config import Launch
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.runtime import KernelHost, _target
@@ -217,8 +216,8 @@ def test_a_repeated_assignment_launches_and_does_no_more(gpu: Any, monkeypatch: 
     x, y, z = (gpu.array(np.arange(6.0) + n) for n in range(3))
     looked: list[Any] = []
     bound: list[Any] = []
-    run, bind = FusedKernel.run, KernelHost.bound
-    monkeypatch.setattr(FusedKernel, "run", lambda *args: looked.append(args) or run(*args))
+    specialize, bind = FusedKernel.specialize, KernelHost.bound
+    monkeypatch.setattr(FusedKernel, "specialize", lambda *args: looked.append(args) or specialize(*args))
     monkeypatch.setattr(KernelHost, "bound", lambda *args: bound.append(args) or bind(*args))
     launches, allocations = gpu.kernels.counts.launches, gpu.cupy.machine.allocations
     for n in range(5):
@@ -226,7 +225,7 @@ def test_a_repeated_assignment_launches_and_does_no_more(gpu: Any, monkeypatch: 
         assert z.get().tolist() == [3.0 * i + 2 * n + 1 for i in range(6)]
         x += 1
     assert len(looked) == 2, "the first assignment of each kind finds how its arrays lie, and the others take it"
-    assert len(bound) == 4, "and the second its arguments: those after it launch, and do no more"
+    assert len(bound) == 2, "and its arguments: those after it launch, and do no more"
     assert gpu.kernels.counts.launches - launches == 10
     assert gpu.cupy.machine.allocations == allocations
 
@@ -252,8 +251,8 @@ def test_tensors_of_many_shapes_take_turns(gpu: Any, monkeypatch: Any) -> None:
 def test_another_number_is_no_other_layout(gpu: Any, monkeypatch: Any) -> None:
     x, row, z, total = gpu.ones(4), gpu.ones(1 << 20), gpu.empty(4), gpu.empty(1)
     looked: list[Any] = []
-    look = LaunchEntry._checked
-    monkeypatch.setattr(LaunchEntry, "_checked", lambda *args: looked.append(args) or look(*args))
+    look = CheckedCall.addresses
+    monkeypatch.setattr(CheckedCall, "addresses", lambda *args: looked.append(args) or look(*args))
     for n in range(6):
         z[:] = x * (n + 0.5)
         total[:] = gpu.sum(row)  # in memory that it needs anew each time

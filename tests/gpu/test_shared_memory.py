@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from harness.shared import DEFAULT, OPTIN, static_shared
 
 from backends import Backend, gen_backend, launches, source
 from backends.gpu.codegen.variant import static_bytes
-from backends.gpu.kernel import CudaNest
+from backends.gpu.kernel import launched_by
 from backends.gpu.launch_config import DEVICES, Launch
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.runtime import OPTIONS, KernelHost
@@ -87,7 +87,7 @@ def test_rows_and_columns_about_the_limit_are_launched(
     tree: Any, shape: tuple[int, int], dtype: str, axis: int, arch: str
 ) -> None:
     host = Checked(arch)
-    specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), host)
+    specialize_all(_program(tree(_be(), shape, dtype, axis)), launched_by(host), host)
     assert host.asked
 
 
@@ -96,7 +96,7 @@ def test_shapes_that_failed_are_among_them() -> None:
     found = []
     for tree, shape, dtype, axis in LIMITS:
         host = Checked("sm_90")
-        specialize_all(_program(tree(_be(), shape, dtype, axis)), partial(CudaNest, host=host), host)
+        specialize_all(_program(tree(_be(), shape, dtype, axis)), launched_by(host), host)
         found += [(tree, shape) for static, shared in host.asked if shared <= DEFAULT < static + shared]
     assert {(softmax, (600, 8192)), (softmax, (600, 12288)), (softmax, (384, 1 << 16))} <= set(found)
     assert {tree for tree, _ in found} == {softmax, logsumexp, layer_norm}

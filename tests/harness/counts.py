@@ -258,7 +258,7 @@ def counts_of(be: Any, tree: Callable[[Any], Any], arch: str = "sm_90") -> list[
                 is_flat = array < len(nest.reads) and nest.is_flat_index(array)
                 host.least += 0 if is_flat else extent * dtype.itemsize
                 found.append(0 if is_flat else host.imagine(extent * dtype.itemsize, dtype))
-            inner(found, numbers, layout)
+            inner.run(found, numbers, layout)
 
         return run
 

@@ -38,7 +38,7 @@ class Collector(RecordingHost):
         self.arrays[found] = array
         return found
 
-    def runner_of(self, nest: LoopNest) -> Any:
+    def compiled(self, nest: LoopNest) -> Any:
         return CudaNest(nest, self)
 
     def backend(self, **options: Any) -> Any:
@@ -46,7 +46,7 @@ class Collector(RecordingHost):
         be = gen_backend("cpu", rng_seed=0, jit=False, **options)
 
         def executor(program: Any, kernel: Any, sizes: Any, call_of: Any) -> FusedKernel:
-            return FusedKernel(program, kernel, sizes, self.runner_of, self.memory)
+            return FusedKernel(program, kernel, sizes, self.compiled, self.memory)
 
         be.when = When(Executor(executor), 0, 0)
         return be

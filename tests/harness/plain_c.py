@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
 
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
 from backends.execution.dialect import Dialect, Lines, braced, functions_called, without_unused
+from backends.execution.memory import Memory
 from backends.execution.printer_common import Access, Printer
-from backends.execution.specialize import Layout
+from backends.execution.specialize import CheckedCall, Layout, Operands, Run
 from optree.compile.loopnest import LoopNest, Stage
 
 STRICT = ("-std=c99", "-pedantic-errors", "-Wall", "-Werror")
@@ -100,10 +101,13 @@ class PlainKernel:
             source(nest), "kernel", compiler=Compiler((*found.command, *STRICT), found.identity)
         )
 
-    def __call__(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        sizes, strides = layout
-        packed = array("q", [*pointers, *sizes, *strides, *numbers])
-        self._function(packed.buffer_info()[0])
+        self._nest = nest
 
-    def entry(self, *arguments: Any) -> None:
-        """None: each call looks at its arrays."""
+    def call(self, operands: Operands, memory: Memory) -> Run:
+        """A call that checks the layout of its arrays in Python."""
+        return CheckedCall(operands, memory, partial(self._run, operands.layout))
+
+    def _run(self, layout: Layout, addresses: Sequence[int], numbers: Sequence[int]) -> None:
+        sizes, strides = layout
+        packed = array("q", [*self._nest.pointers(addresses), *sizes, *strides, *numbers])
+        self._function(packed.buffer_info()[0])

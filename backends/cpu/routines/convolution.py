@@ -23,9 +23,8 @@ from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.convolution_kernel import ROLES, three
-from backends.execution.executor import ExecutableKernel
 from backends.execution.memory import LINE, element_strides, empty_array
-from backends.execution.specialize import FusedKernel
+from backends.execution.specialize import ExecutableKernel, FusedKernel
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import rounded, wide_dtype

@@ -128,15 +128,15 @@ class BlockedConvolutionKernel(ConvolutionKernel):
                     sizes[axis] = count
             parts = [_part(x, self.axes[i], sizes) for i, x in zip(values, arrays, strict=True)]
             shapes = [_cut(s, self.axes[i], sizes) for i, s in zip(kernel.shape_inputs, input_shapes, strict=True)]
+            found = kernel.specialize(parts, shapes)
+            if found is None or found.nest is None:
+                return None
             try:
-                found = kernel.runner_of(parts, shapes)
+                nest = kernel.compiled(found.nest)
             except CompilerError as error:
                 kernel.fail(error)
                 return None
-            if found is None:
-                return None
-            nest, _, layout = found
-            variants.append(_Variant(sum(c << i for i, c in enumerate(cut)), nest, layout))
+            variants.append(_Variant(sum(c << i for i, c in enumerate(cut)), nest, found.layout))
         return _Plan(conv, block, variants, steps)
 
 

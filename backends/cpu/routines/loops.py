@@ -222,12 +222,12 @@ class Trace:
         if not isinstance(kernel, FusedKernel):
             raise Elsewhere
         reads = [self._array(i) for i in kernel.reads]
-        given, writable = step.targets(self.registers)
-        if any(x is not y for x, y in zip(given, writable, strict=True)):
+        given = step.given(self.registers)
+        found = kernel.specialize([*reads, *given], kernel.input_shapes(self.registers))
+        if found is None or kernel.overlaps(reads, given):
             raise Elsewhere
         targets = [step.target_of.get(i) for i in kernel.writes]
-        shapes = kernel.layout([*reads, *given], kernel.input_shapes(self.registers))[0]
-        known = dict(zip(kernel.writes, shapes, strict=True))
+        known = dict(zip(kernel.writes, found.shapes, strict=True))
         for i, target in zip(kernel.writes, targets, strict=True):
             if target is not None:
                 self._share(i, target)
@@ -423,25 +423,25 @@ class Emitter:
     def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
         kernel = call.kernel
         assert kernel is not None
+        found = kernel.specialize([own[i] for i in call.values], self._input_shapes(kernel))
+        if found is None or found.nest is None:
+            raise Elsewhere
         try:
-            found = kernel.runner_of([own[i] for i in call.values], self._input_shapes(kernel))
+            nest, layout = kernel.compiled(found.nest), found.layout
         except CompilerError as error:
             kernel.fail(error)
             raise Elsewhere from error
-        if found is None or not isinstance(found[0], CompiledNest):
+        if not isinstance(nest, CompiledNest):
             raise Elsewhere
-        nest, _, layout = found
         self.held.append(nest)
         *offsets, size = nest.scratch(layout)
         threads = nest.threads(layout) if self.rows is None else 1
         start = self._allocated(nest.scratch_bytes(size, threads))
-        scratch = [At(self.trace.leaves, start + offset) for offset in offsets]
-        count = len(kernel.reads)
-        addresses = [*at[:count], *[0] * len(kernel.flat_indices), *at[count:]]
+        scratch: list[Any] = [At(self.trace.leaves, start + offset) for offset in offsets]
         numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
         self.work += nest.work(layout)
         self.alone += 0 if self.rows is None else nest.work(layout)
-        function, *words = nest.words(addresses, numbers, layout, threads, [*scratch, size])
+        function, *words = nest.words(found.nest.pointers(at), numbers, layout, threads, [*scratch, size])
         return function, words
 
     def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:

@@ -16,8 +16,7 @@ from harness.compiling import done, python
 from harness.threads import in_threads
 
 from backends import gen_backend
-from backends.cpu import entry
-from backends.cpu import runtime as launch
+from backends.cpu import runtime
 from backends.cpu.compiler import find_compiler
 from backends.execution.specialize import FusedKernel
 from optree import TensorType, function
@@ -33,15 +32,15 @@ def be() -> Any:
 
 @pytest.fixture
 def general(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls that went through a kernel's `run`, by its writes."""
+    """The layouts for which a kernel was specialized, by its writes."""
     met: list[Any] = []
-    run = FusedKernel.run
+    specialize = FusedKernel.specialize
 
-    def counted(self: FusedKernel, values: Any, targets: Any) -> Any:
+    def counted(self: FusedKernel, arrays: Any, input_shapes: Any) -> Any:
         met.append(self.writes)
-        return run(self, values, targets)
+        return specialize(self, arrays, input_shapes)
 
-    monkeypatch.setattr(FusedKernel, "run", counted)
+    monkeypatch.setattr(FusedKernel, "specialize", counted)
     return met
 
 
@@ -96,13 +95,13 @@ def test_an_array_of_another_alignment(be, monkeypatch):
         return x
 
     addresses: list[int] = []
-    run = launch.CompiledNest.__call__
+    call = runtime.CompiledNest.call
 
-    def recorded(self: Any, pointers: Any, *rest: Any) -> None:
-        addresses.extend(pointers)
-        run(self, pointers, *rest)
+    def recorded(self: Any, operands: Any, memory: Any) -> Any:
+        addresses.extend(map(memory.address, operands.reads.values()))
+        return call(self, operands, memory)
 
-    monkeypatch.setattr(launch.CompiledNest, "__call__", recorded)
+    monkeypatch.setattr(runtime.CompiledNest, "call", recorded)
     for offsets in ((0, 4, 1, 3, 0), (1, 0)):  # whichever was first, C takes those alone that lie as C's arrays do
         f = function([x := TensorType("float32", (None,))("x")], x * 2 + x)
         for offset in offsets:
@@ -111,15 +110,12 @@ def test_an_array_of_another_alignment(be, monkeypatch):
         addresses.clear()
 
 
-def test_many_shapes_are_handed_over(be, monkeypatch):
+def test_many_shapes_are_handed_over(be, general):
     tensors = [be.array(np.arange(4.0 * n).reshape(4, n)) for n in range(2, 18)]
-    run: list[Any] = []
-    layout = FusedKernel.run
-    monkeypatch.setattr(FusedKernel, "run", lambda *args: run.append(args) or layout(*args))
     for _ in range(3):
         for x in tensors:
             x[:] = x * 2 + 1
-    assert len(run) == len(tensors), "a layout is found once for each"
+    assert len(general) == len(tensors), "a layout is found once for each"
     for n, x in enumerate(tensors, 2):
         np.testing.assert_array_equal(x.get(), np.arange(4.0 * n).reshape(4, n) * 8 + 7)
 
@@ -213,16 +209,15 @@ def test_a_function_reads_an_argument_in_place_of_its_views(be):
     assert "value" not in called, called
 
 
-def test_draws_are_handed_over_too(be, monkeypatch):
+def test_draws_are_handed_over_too(be, general):
     x, z = be.array(np.arange(6.0)), be.empty(6)
     z[:] = x * be.rand(6)
-    run: list[Any] = []
-    monkeypatch.setattr(launch.CompiledNest, "__call__", lambda *args: run.append(args))
+    del general[:]
     values = []
     for _ in range(3):
         z[:] = x * be.rand(6)
         values.append(z.get())
-    assert not run and all((x >= 0).all() and (x <= np.arange(6)).all() for x in values)
+    assert not general and all((x >= 0).all() and (x <= np.arange(6)).all() for x in values)
     assert len({tuple(x) for x in values}) == 3
 
 
@@ -332,17 +327,30 @@ def test_a_child_goes_on_with_what_its_parent_has_met():
     assert done.returncode == 0, done.stderr
 
 
-def test_where_objects_look_otherwise_kernels_run_by_the_general_way(monkeypatch, be, general):
-    monkeypatch.setattr(launch, "enter", lambda: None)
+def test_where_objects_look_otherwise_layouts_are_checked_in_python(monkeypatch, be, general):
+    monkeypatch.setattr(runtime, "builtin", lambda: None)
     x, z = be.array(np.arange(6.0)), be.empty(6)
+    for n in range(3):
+        z[:] = x * 2 + n
+        assert z.get().tolist() == [2 * i + n for i in range(6)]
+    assert len(general) == 1
+    memory, total = be.array(np.arange(12.0).reshape(3, 4)), be.empty(())
     for _ in range(3):
-        z[:] = x * 2 + 1
-    assert z.get().tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0] and len(general) == 3
+        wanted = memory.get()
+        memory[:, 1:] = memory[:, :-1] + 1  # it overlaps
+        wanted[:, 1:] = wanted[:, :-1] + 1
+        np.testing.assert_array_equal(memory.get(), wanted)
+        total[:] = be.sum(np.transpose(memory) * memory[0, 0], keepdims=False)
+        assert total.item() == wanted.sum() * wanted[0, 0]
+        memory[:] = np.transpose(np.reshape(memory, (4, 3))) * 2  # a view that the call finds itself
+        np.testing.assert_array_equal(memory.get(), wanted.reshape(4, 3).T * 2)
+    with pytest.raises((OverflowError, struct.error)):
+        be.array([1, 2], dtype="int32").get(), (be.array([1, 2], dtype="int32") * 2**70).astensor()
 
 
 def test_objects_look_as_the_headers_say():
-    """On CPython; elsewhere `enter` gives None, and kernels run by the general way."""
-    assert (entry.enter() is not None) == (sys.implementation.name == "cpython")
+    """On CPython; elsewhere `builtin` gives None, and calls check layouts in Python."""
+    assert (runtime.builtin() is not None) == (sys.implementation.name == "cpython")
 
 
 def test_repeated_assignments_keep_no_memory(be):
