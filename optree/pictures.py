@@ -241,8 +241,13 @@ def _name(leaf: Variable) -> str:
     return "".join(views) + (leaf.name or type(leaf).__name__.lower())  # type: ignore[attr-defined]
 
 
+def _escaped(text: str) -> str:
+    """A text of printable characters, the others as Python's escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _line(text: str) -> str:
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = _escaped(text)
     return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 1] + "…"
 
 
@@ -316,6 +321,7 @@ def _figure(boxes: Sequence[_Box], edges: Sequence[_Edge], title: str | None) ->
     top = min(box.y - box.height / 2 for box in boxes) - MARGIN
     bottom = max(box.y + box.height / 2 for box in boxes) + MARGIN
     if title:
+        title = _escaped(title)
         top -= 2 * TITLE_SIZE
         missing = CHARACTER * TITLE_SIZE * len(title) + 2 * MARGIN - (right - left)
         left, right = left - max(missing, 0) / 2, right + max(missing, 0) / 2

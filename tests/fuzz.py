@@ -6,7 +6,8 @@ again with other arguments or with those that it writes, differentiate, draw ran
 registry, any that there is, amid other ops, by `jit`, by `vmap`, with its gradient, into memory of its own operands.
 Products, convolutions, attention, recurrent networks and loops have random sizes and options, and loops random steps.
 After each statement the tensors are compared with NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of
-writes and views that wait. The executors take turns in one process, a statement each.
+writes and views that wait, and two writers save states to one path. The executors take turns in one process, a
+statement each.
 ``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from harness import array_programs
+from harness import array_programs, savers
 from harness.blocks import small
 from harness.drawn import ALL_DTYPES, SAME, Call, calls, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
@@ -728,6 +729,10 @@ def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> st
             except Exception:
                 lines = "\n".join(program.said)
                 return f"seed {seed}, {way}:\n{lines}\n{traceback.format_exc()}"
+    try:
+        savers.assert_whole(seed)
+    except Exception:
+        return f"seed {seed}, two writers:\n{traceback.format_exc()}"
     return None
 
 

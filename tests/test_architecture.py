@@ -51,7 +51,6 @@ PACKAGES = (
 EXTRAS = {
     "optree.distributed.mpi": {"mpi4py"},
     "optree.pictures": {"grandalf", "matplotlib"},
-    "optree.train.checkpoints": {"safetensors"},
     "optree.train.images": {"PIL"},
     "optree.train.pictures": {"matplotlib"},
     "optree.train.watching": {"tqdm"},

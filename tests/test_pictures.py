@@ -81,6 +81,14 @@ def test_names_are_text_and_nothing_else(be):
     assert shown.endswith("…")
 
 
+@pytest.mark.parametrize("name", ["a\ud800", "a\0", "a\nb", "\x1b[31m"])
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_names_that_are_no_text_are_escaped(be, tmp_path, name, suffix):
+    picture = draw(be.ones(2, name=name) + 1, title=name)
+    picture.save(tmp_path / f"picture{suffix}")
+    assert texts(picture).count(name.encode("unicode_escape").decode()) == 2
+
+
 def test_a_leaf_alone_and_an_assignment_are_drawn(be):
     x = be.ones(3, name="x")
     assert texts(draw(x)) == ["x", "(3,) float32"]

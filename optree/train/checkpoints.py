@@ -4,32 +4,28 @@ A state is a dict of what a run consists of, nested as one likes: tensors and Nu
 lists, tuples and dicts of all of these; optimizers; backends, for their random states; and whatever has `get_state` and
 `set_state`, as `optree.train.Batches`. Arrays are the file's tensors, named by where they are (``weights.w1``), so that
 other readers of the format find them. The rest is JSON in its metadata. Nothing is pickled.
-
-It needs the package safetensors (extra ``train``).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
+import unicodedata
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from optree.dtypes import is_bfloat16
-from optree.errors import OperandError, OptreeError, ParameterError, brief
+from optree.errors import OperandError, ParameterError, brief
+from optree.train import safetensors
+from optree.train.files import replacing
 from optree.train.optimizer import Optimizer, Shard
+from optree.train.safetensors import RESERVED, CheckpointError, bytes_of
 from optree.tree.tensor import Tensor
-from optree.tree.types import as_dtype
 
 #: The keys of the metadata: what is no array, and the checksums of that and of each array, in the order of their names.
 KEY, SUMS = "optree", "crc32"
@@ -37,28 +33,14 @@ KEY, SUMS = "optree", "crc32"
 #: Marks in the JSON of what it has no word for.
 ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
 
-#: The name in a header that is no array's.
-RESERVED = "__metadata__"
-
-#: NumPy's names of the format's dtypes.
-DTYPES = {
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "BOOL": "bool",
-    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
-}
+#: The floats among these.
+FLOATS = ("nan", "inf", "-inf")
 
 #: A checkpoint of a folder, by its step.
 NAME = re.compile(r"step-(\d+)\.safetensors")
 
-#: The bytes of a header's length, before it.
-LENGTH = 8
-
-
-class CheckpointError(OptreeError, ValueError):
-    """A file that is no checkpoint, is damaged, or is of another run."""
+#: Maximum nesting of a state.
+DEPTH = 100
 
 
 def save(
@@ -67,14 +49,15 @@ def save(
     """Write a state to a file.
 
     It is written aside, flushed to the disk and renamed: a process that is killed at any moment leaves the file that
-    was there before.
+    was there before. Several processes may save to one path: the last one's file stays, whole. What a killed process
+    has left aside is deleted by a later save into the folder, ten minutes after its last write.
 
     Parameters
     ----------
     path : str or Path
         The file; with `step`, the folder in which the file has that number.
     state : dict
-        See the module. Keys are strings, and no two arrays have one name.
+        See the module. Keys are strings without control characters, and no two arrays have one name.
     step : int, optional
     keep : int, optional
         The number of files that stay in the folder, the last ones; by default, all.
@@ -114,7 +97,8 @@ def save(
         return written
     path = _file_of(Path(path), step)
     arrays: dict[str, np.ndarray] = {}
-    _replace(path, arrays, json.dumps(_written(state, (), arrays)))
+    text = json.dumps(_written(state, (), arrays))
+    _write(path, arrays, text)
     if keep is not None:
         for old in saved(path.parent)[:-keep]:
             old.unlink(missing_ok=True)
@@ -155,11 +139,10 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
     --------
     See `save`.
     """
-    path = _latest(Path(path))
-    metadata, arrays = _opened(path)
+    path, metadata, arrays = _opened(Path(path))
     writes: list[Callable[[], Any]] = []
     setters: list[tuple[Callable[[Any], Any], Any, Any]] = []
-    found = _restored(path, arrays, json.loads(_checked(path, metadata, arrays)), state, (), writes, setters)
+    found = _restored(path, arrays, _described(path, metadata, arrays), state, (), writes, setters)
     done = 0
     try:
         for setter, _, value in setters:
@@ -182,10 +165,9 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     CheckpointError
         If it is none, or is truncated, or, where it is a checkpoint, altered.
     """
-    path = _latest(Path(path))
-    metadata, arrays = _opened(path)
+    path, metadata, arrays = _opened(Path(path))
     if KEY in metadata:
-        _checked(path, metadata, arrays)
+        _described(path, metadata, arrays)
     return {name: np.array(array) for name, array in arrays.items()}
 
 
@@ -217,13 +199,17 @@ def _whole(value: Any, over: Any) -> Any:
 
 def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays go into the dict, by where they are."""
+    if len(keys) > DEPTH:
+        raise OperandError(f"save: {'.'.join(keys[:3])}... is nested more than {DEPTH} deep")
     if isinstance(value, Tensor | np.ndarray):
         name = ".".join(keys)
         array = value.raw() if isinstance(value, Tensor) else value
         if not isinstance(array, np.ndarray):  # on a device
             array = value.get()  # type: ignore[union-attr]
-        if array.dtype.kind not in "biuf" and not is_bfloat16(array.dtype):
+        if array.dtype.name not in safetensors.DTYPES.values():
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
+        if not _is_text(name):
+            raise OperandError(f"save: the name {name!r} has control characters or halves of surrogate pairs")
         if name in arrays or name == RESERVED:
             other = "is the format's own name" if name == RESERVED else "is the name of two arrays"
             raise OperandError(f"save: {name} {other}; give the keys and tensors on the way to it other names")
@@ -267,9 +253,17 @@ def _plain(value: Any, keys: tuple[str, ...]) -> Any:
 
 
 def _key(key: Any, keys: tuple[str, ...]) -> str:
-    if not isinstance(key, str) or key.startswith("$"):
-        raise OperandError(f"save: {'.'.join(keys) or 'the state'} has the key {key!r}; keys are strings without a $")
+    if not isinstance(key, str) or key.startswith("$") or not _is_text(key):
+        raise OperandError(
+            f"save: {'.'.join(keys) or 'the state'} has the key {key!r}; keys are strings that begin with no $ and "
+            "have no control characters and no halves of surrogate pairs"
+        )
     return key
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text has neither control characters nor surrogates."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def _names(values: Sequence[Any]) -> list[str]:
@@ -278,75 +272,45 @@ def _names(values: Sequence[Any]) -> list[str]:
     return own if all(own) and len(set(own)) == len(own) else [str(i) for i in range(len(values))]
 
 
-def _replace(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
-    """Write a file aside, and give it its name when it is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.parent / f".{path.name}.partial"  # a folder, for safetensors writes to a file of another name first
-    is_numbered = NAME.fullmatch(path.name) is not None
-    for left in path.parent.glob(".step-*.safetensors.partial") if is_numbered else [aside]:
-        _remove(left)  # of a process that was killed
-    aside.mkdir()
-    try:
-        _write(aside / path.name, arrays, text)
-        os.replace(aside / path.name, path)
-    finally:
-        _remove(aside)
-    _flush(path.parent)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, or a folder with its files."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
-    """Write a file and flush it; the checksums are computed meanwhile, and entered in the header at the end."""
+    """Write a file; the checksums are computed meanwhile."""
     sums: list[str] = []
-    blank = "-" * 8 * (1 + len(arrays))
+    summing = Thread(target=lambda: sums.append(_sums(arrays, text)))
 
-    def compute() -> None:
-        sums.append(_sum_of_text(text, arrays))
-        sums.extend(_sum_of(arrays[name]) for name in sorted(arrays))
-
-    summing = Thread(target=compute)
-    summing.start()
-    try:
-        save_file(arrays, path, {KEY: text, SUMS: blank})
-    finally:
+    def later() -> dict[str, str]:
         summing.join()
-    with path.open("r+b") as file:
-        header = file.read(LENGTH + int.from_bytes(file.read(LENGTH), "little"))
-        file.seek(LENGTH + header.index(f'"{SUMS}":"{blank}"'.encode()) + len(SUMS) + 4)
-        file.write("".join(sums).encode())
-        file.flush()
-        os.fsync(file.fileno())
+        return {KEY: text, SUMS: sums[0]}
 
-
-def _sum_of(array: np.ndarray) -> str:
-    """The checksum of an array's bytes."""
-    return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
-
-
-def _sum_of_text(text: str, arrays: dict[str, np.ndarray]) -> str:
-    """The checksum of what is no array, and of the arrays' names, dtypes and shapes."""
-    described = [text, *(f"{name} {arrays[name].dtype} {arrays[name].shape}" for name in sorted(arrays))]
-    return f"{zlib.crc32(chr(10).join(described).encode()):08x}"
-
-
-def _flush(folder: Path) -> None:
-    """Flush a folder, so that a renamed file is there after a power failure; where the system has no such thing, no."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with replacing(path) as file:
+        summing.start()
         try:
-            os.fsync(descriptor)
+            safetensors.write(file, arrays, {KEY: text, SUMS: "-" * 8 * (1 + len(arrays))}, later)
         finally:
-            os.close(descriptor)
+            summing.join()
+
+
+def _sums(arrays: dict[str, np.ndarray], text: str) -> str:
+    """The checksums of what is no array, with the arrays' names, dtypes and shapes; and of each array's bytes."""
+    names = sorted(arrays)
+    described = [text, *(f"{name} {arrays[name].dtype} {arrays[name].shape}" for name in names)]
+    parts = ["\n".join(described).encode("utf-8", "surrogatepass"), *(bytes_of(arrays[name]) for name in names)]
+    return "".join(f"{zlib.crc32(part):08x}" for part in parts)
 
 
 # Reading
+
+
+def _opened(path: Path) -> tuple[Path, dict[str, str], dict[str, np.ndarray]]:
+    """A file, or the latest of a folder, with its metadata and arrays."""
+    tried = None
+    while True:
+        found = _latest(path)
+        try:
+            return found, *safetensors.read(found)
+        except FileNotFoundError:
+            if found in (path, tried):
+                raise CheckpointError(f"{found}: there is no such file") from None
+            tried = found  # another process has deleted it meanwhile: it has written a later one
 
 
 def _latest(path: Path) -> Path:
@@ -358,46 +322,47 @@ def _latest(path: Path) -> Path:
     return found[-1]
 
 
-def _opened(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """The metadata of a safetensors file, and its arrays, mapped into memory.
+def _described(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Any:
+    """The description of a checkpoint's state, from its JSON.
 
-    It raises CheckpointError if it is none, or a truncated one.
-    """
-    try:
-        with safe_open(path, "np") as file:  # which checks that the header is sound, and fits the file
-            metadata = dict(file.metadata() or {})
-            dtypes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 a file is no dict
-        content = np.memmap(path, np.uint8, "r")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: it is no safetensors file, or a truncated one: {error}") from error
-    start = LENGTH + int.from_bytes(content[:LENGTH].tobytes(), "little")
-    entries = json.loads(content[LENGTH:start].tobytes())
-    arrays = {}
-    for name, dtype in dtypes.items():
-        if dtype not in DTYPES:
-            raise CheckpointError(f"{path}: {name} is of {dtype}, which NumPy does not have")
-        begin, end = (start + offset for offset in entries[name]["data_offsets"])
-        arrays[name] = content[begin:end].view(as_dtype(DTYPES[dtype])).reshape(entries[name]["shape"])
-    return metadata, arrays
-
-
-def _checked(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
-    """The JSON of a checkpoint, if nothing of it is altered.
-
-    It raises CheckpointError if something is, or the file is no checkpoint.
+    It raises CheckpointError if the file is none, if something of it is altered, or if its description does not fit
+    its arrays.
     """
     if KEY not in metadata or SUMS not in metadata:
         raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
-    text, listed, names = metadata[KEY], metadata[SUMS], sorted(arrays)
-    sums = [listed[i : i + 8] for i in range(0, len(listed), 8)]
-    if len(sums) != len(names) + 1 or sums[0] != _sum_of_text(text, arrays):
+    listed, expected = metadata[SUMS], _sums(arrays, metadata[KEY])
+    if len(listed) != len(expected) or listed[:8] != expected[:8]:
         raise CheckpointError(f"{path}: its description is not as it was written: the file is altered")
-    for name, expected in zip(names, sums[1:], strict=True):
-        if expected != _sum_of(arrays[name]):
+    for i, name in enumerate(sorted(arrays), 1):
+        if listed[8 * i : 8 * i + 8] != expected[8 * i : 8 * i + 8]:
             raise CheckpointError(f"{path}: the values of {name} are not as they were written: the file is altered")
-    return text
+    try:
+        described = json.loads(metadata[KEY])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its description is no JSON: {error}") from error
+    if not isinstance(described, dict) or not _is_description(described, arrays.keys()):
+        raise CheckpointError(f"{path}: its description is none of a state that save writes")
+    return described
+
+
+def _is_description(described: Any, names: Set[str]) -> bool:
+    """Whether JSON is of the form that `_written` gives, with arrays of these names."""
+    level = [described]
+    for _ in range(DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, list):
+                below += value
+            elif isinstance(value, dict) and not any(key.startswith("$") for key in value):
+                below += value.values()
+            elif isinstance(value, dict):
+                mark, marked = next(iter(value.items())) if len(value) == 1 else ("", None)
+                if mark == TUPLE and isinstance(marked, list):
+                    below += marked
+                elif not isinstance(marked, str) or marked not in {ARRAY: names, FLOAT: FLOATS}.get(mark, ()):
+                    return False
+        level = below
+    return not level
 
 
 def _restored(
@@ -427,7 +392,8 @@ def _restored(
     if isinstance(state, Mapping):
         if not isinstance(given, Mapping) or given.keys() != state.keys():
             there = set(given) if isinstance(given, Mapping) else set()
-            missing, more = sorted(state.keys() - there) or "anything", sorted(there - state.keys()) or "nothing"
+            missing = sorted(map(str, state.keys() - there)) or "anything"
+            more = sorted(there - state.keys()) or "nothing"
             raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}")
         return {k: _restored(path, arrays, given[k], state[k], (*keys, k), writes, setters) for k in state}
     if isinstance(state, list | tuple):

@@ -162,7 +162,7 @@ class Batches:
         Raises
         ------
         ParameterError
-            If that was of other data, batches or another seed.
+            If that was of other data, batches or another seed, or the position is beyond an epoch.
         """
         own = self.get_state()
         for name in ("seed", "count", "size", "shuffle", "drop_last"):
@@ -170,7 +170,10 @@ class Batches:
                 raise ParameterError(
                     f"Batches: {name} is {own[name]}, and was {state.get(name)} where the state is from"
                 )
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        for name, end in (("epoch", 1 << 64), ("position", len(self))):
+            if type(state.get(name)) is not int or not 0 <= state[name] < end:
+                raise ParameterError(f"Batches: {name} is an integer from 0 to {end - 1}, not {brief(state.get(name))}")
+        self.epoch, self.position = state["epoch"], state["position"]
 
     def _order(self) -> np.ndarray | None:
         """The examples in the order of this epoch; None as they are."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from optree.errors import OperandError, OptreeError, ParameterError, brief
+from optree.train.files import replacing
 
 #: The packages that write for TensorBoard, with the class that does, in the order in which they are looked for.
 WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
@@ -134,10 +134,8 @@ class Log:
                 lines = before.readlines()
             kept = [line for line in lines if line.endswith("\n") and not self._is_taken_again(line, step_of)]
             if len(kept) < len(lines):
-                aside = path.with_name(f".{path.name}.partial")
-                with aside.open("w", newline="", encoding="utf-8") as file:
-                    file.writelines(kept)
-                os.replace(aside, path)
+                with replacing(path) as shorter:
+                    shorter.write("".join(kept).encode())
         file = path.open("a", newline="", encoding="utf-8")
         self._closing.append(file.close)
         return file

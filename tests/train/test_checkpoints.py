@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -10,16 +12,20 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import begun
 import numpy as np
 import pytest
 import resumed
 import safetensors.numpy
+from harness import savers
 
 from backends import gen_backend
 from optree import train
 from optree.errors import OperandError, ParameterError
 from optree.train import CheckpointError, checkpoints
+from optree.train.files import LEFT_OVER
 
 STEPS, EVERY = 40, 3
 
@@ -51,7 +57,17 @@ def test_a_run_that_is_killed_at_any_moment_goes_on_with_the_same_bits(tmp_path:
         assert run.wait(120) in (0, -signal.SIGKILL)
     assert kills >= 2
     assert (folder / "losses.txt").read_bytes() == (tmp_path / "whole" / "losses.txt").read_bytes()
-    assert len(train.saved(folder)) == 2 and not list(folder.glob(".*"))
+    assert len(train.saved(folder)) == 2 and len(list(folder.glob(".*"))) <= kills
+    age(*folder.glob(".*"))
+    train.save(folder, {}, step=STEPS + 1)
+    assert not list(folder.glob(".*"))
+
+
+def age(*paths: Path) -> None:
+    """Make files old."""
+    then = time.time() - 2 * LEFT_OVER
+    for path in paths:
+        os.utime(path, (then, then))
 
 
 def a_state(be: Any, value: float = 1.0) -> dict[str, Any]:
@@ -162,9 +178,6 @@ def test_the_last_ones_stay_and_the_latest_is_read(tmp_path: Path) -> None:
     be = gen_backend("cpu")
     x = be.zeros((), name="x")
     (tmp_path / "notes.txt").write_text("mine")
-    left = tmp_path / ".step-00000007.safetensors.partial"
-    left.mkdir()
-    (left / ".tmpoJmWhL").write_text("of a run that was killed: safetensors' own name")
     for step in (1, 2, 10, 9):
         x.fill(step)
         train.save(tmp_path, {"x": x}, step=step, keep=3)
@@ -191,14 +204,76 @@ def test_an_array_that_cannot_be_written_is_refused_and_nothing_changes(tmp_path
     assert x.get().tolist() == [5, 5, 5]
 
 
-def test_runs_of_several_files_share_a_folder(tmp_path: Path) -> None:
-    """One does not take another's file away while that is written."""
-    other = tmp_path / ".other.safetensors.partial"
-    other.write_text("in the making")
+def test_what_a_killed_writer_left_is_deleted_and_no_living_one_s_file(tmp_path: Path) -> None:
     be = gen_backend("cpu")
+    mine = tmp_path / ".notes.partial"
+    mine.write_text("of the user's")
+    writer = subprocess.Popen([sys.executable, begun.__file__, tmp_path / "run.safetensors"], stdout=subprocess.PIPE)
+    assert writer.stdout is not None and writer.stdout.readline() == b"begun\n"
+    (left,) = tmp_path.glob(".optree-*.partial")
+    age(left, mine)
     train.save(tmp_path / "run.safetensors", {"x": be.ones(3)})
+    assert left.exists()  # old, and its writer lives
+    writer.kill()
+    writer.communicate()
+    os.utime(left)
     train.save(tmp_path, {"x": be.ones(3)}, step=1)
-    assert other.exists()
+    assert left.exists()  # its writer is dead, and it is not old
+    age(left)
+    train.save(tmp_path, {"x": be.ones(3)}, step=1)
+    assert not left.exists() and mine.exists()
+
+
+def write_often(path: Path, number: int, until: float, told: Any) -> None:
+    """Save to one path until a time; the number of saves, and the first error."""
+    x, count, error = np.full(20_000, number, np.float32), 0, ""
+    while time.time() < until and not error:
+        try:
+            train.save(path, {"x": x, "y": x * 2, "number": number})
+            count += 1
+        except Exception as failure:
+            error = repr(failure)
+    told.put((count, error))
+
+
+def test_processes_that_save_to_one_path_leave_whole_files(tmp_path: Path) -> None:
+    forked, path, until = multiprocessing.get_context("fork"), tmp_path / "run.safetensors", time.time() + 3
+    x, y, told = np.zeros(20_000, "f4"), np.zeros(20_000, "f4"), forked.SimpleQueue()
+    train.save(path, {"x": x, "y": y, "number": 0})
+    writers = [forked.Process(target=write_often, args=(path, i, until, told)) for i in range(1, 9)]
+    for writer in writers:
+        writer.start()
+    reads = set()
+    while time.time() < until:
+        number = train.load(path, {"x": x, "y": y, "number": 0})["number"]
+        assert (x == number).all() and (y == 2 * number).all()
+        reads.add(number)
+    counts = [told.get() for _ in writers]
+    for writer in writers:
+        writer.join()
+    assert not [error for _, error in counts if error] and all(count for count, _ in counts)
+    assert len(reads) > 2 and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_states_of_any_form_are_whole_with_two_savers(seed: int) -> None:
+    savers.assert_whole(seed)
+
+
+def test_the_latest_of_a_folder_is_read_while_others_are_deleted(tmp_path: Path) -> None:
+    """Between the listing and the opening, another process writes a later file and deletes the one that was found."""
+    train.save(tmp_path, {"step": 1}, step=1)
+    found = train.saved
+
+    def late(folder: Path) -> list[Path]:
+        listed = found(folder)
+        if len(listed) == 1 and listed[0].name.endswith("1.safetensors"):
+            train.save(tmp_path, {"step": 2}, step=2)
+            listed[0].unlink()
+        return listed
+
+    with patch.object(checkpoints, "saved", late):
+        assert train.load(tmp_path, {"step": 0}) == {"step": 2}
 
 
 def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: Any) -> None:
@@ -209,7 +284,7 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkey
     def fails(*given: Any) -> None:
         raise OSError("no space left on the device")
 
-    monkeypatch.setattr(checkpoints.os, "fsync", fails)
+    monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(OSError, match="no space"):
         train.save(path, {"x": be.zeros(3)})
     assert path.read_bytes() == before and [x.name for x in tmp_path.iterdir()] == [path.name]

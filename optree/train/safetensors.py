@@ -1,0 +1,132 @@
+"""The safetensors format: a header's length, the header in JSON, and the bytes of the arrays.
+
+It is written here, for the package safetensors writes to a second file of a name that it does not tell, and reads a
+path that another process may replace between two looks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from optree.errors import DTypeError, OptreeError
+from optree.train.files import open_regular
+from optree.tree.types import as_dtype
+
+#: The name in a header that is no array's.
+RESERVED = "__metadata__"
+
+#: NumPy's names of the format's dtypes.
+DTYPES = {
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "BOOL": "bool",
+    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+}
+
+_CODES = {name: code for code, name in DTYPES.items()}
+
+#: The bytes of a header's length, before it.
+LENGTH = 8
+
+
+class CheckpointError(OptreeError, ValueError):
+    """A file that is no checkpoint, is damaged, or is of another run."""
+
+
+def bytes_of(array: np.ndarray) -> Any:
+    """An array's bytes, in the order of its elements; a buffer."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def write(
+    file: BinaryIO, arrays: dict[str, np.ndarray], metadata: dict[str, str], later: Callable[[], dict[str, str]]
+) -> None:
+    """Write arrays in the machine's byte order, and metadata.
+
+    Parameters
+    ----------
+    file : binary file
+    arrays : dict of arrays
+    metadata : dict of str
+    later : callable
+        Called after the arrays are written; it returns the metadata to write in the place of those given, which have
+        the same length in JSON.
+    """
+    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # aligned, as the header's length is
+    length = len(_header(arrays, order, metadata))
+    file.seek(LENGTH + length)
+    for name in order:
+        file.write(bytes_of(arrays[name]))
+    file.seek(0)  # last of all: what is only begun is no safetensors file
+    file.write(length.to_bytes(LENGTH, "little") + _header(arrays, order, later()))
+
+
+def _header(arrays: dict[str, np.ndarray], order: list[str], metadata: dict[str, str]) -> bytes:
+    entries: dict[str, Any] = {RESERVED: metadata}
+    end = 0
+    for name in order:
+        array = arrays[name]
+        begin, end = end, end + array.nbytes
+        entries[name] = {"dtype": _CODES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % LENGTH)
+
+
+def read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a safetensors file, and its arrays, mapped into memory.
+
+    Raises
+    ------
+    FileNotFoundError
+    CheckpointError
+        If it is no safetensors file, or a truncated one.
+    """
+    try:
+        with open_regular(path) as file:
+            content = np.memmap(file, np.uint8, "r")
+        size = int.from_bytes(content[:LENGTH].tobytes(), "little")
+        if LENGTH + size > len(content):
+            raise ValueError(f"its header would be of {size} bytes, and the file is of {len(content)}")
+        header = json.loads(content[LENGTH : LENGTH + size].tobytes().decode())
+        metadata = header.pop(RESERVED, {}) if isinstance(header, dict) else None
+        if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("its header is no dict with a dict of strings as its metadata")
+        return metadata, dict(_arrays(header, content[LENGTH + size :]))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, OverflowError, RecursionError, DTypeError) as error:
+        raise CheckpointError(f"{path}: it is no safetensors file, or a truncated one: {error}") from error
+
+
+def _arrays(header: dict[str, Any], data: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays that a header describes, by name; ValueError where they do not fit the data."""
+    reached = 0
+    for name, (dtype, shape, begin, end) in sorted(_entries(header), key=lambda entry: entry[1][2:]):
+        found = as_dtype(DTYPES[dtype])
+        if begin != reached or end - begin != math.prod(shape) * found.itemsize or end > len(data):
+            raise ValueError(f"{name}, {dtype} of {shape}, is not at {begin} to {end} of {len(data)} bytes")
+        yield name, data[begin:end].view(found).reshape(shape)
+        reached = end
+    if reached != len(data):
+        raise ValueError(f"its arrays take {reached} bytes, and it has {len(data)}")
+
+
+def _entries(header: dict[str, Any]) -> Iterator[tuple[str, tuple[str, list[int], int, int]]]:
+    """For each array of a header: its name; its dtype, shape, and first and last place."""
+    for name, entry in header.items():
+        match entry:
+            case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]}:
+                if dtype not in DTYPES:
+                    raise ValueError(f"{name} is of {dtype}, which NumPy does not have")
+                if all(type(size) is int and size >= 0 for size in shape):
+                    yield name, (dtype, shape, begin, end)
+                    continue
+        raise ValueError(f"{name} has no dtype, shape and data_offsets: {entry!s:.80}")
