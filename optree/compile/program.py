@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from optree.arrays import overlapping
+from optree.ops.unlisted import check_unlisted
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
@@ -86,7 +87,9 @@ def flatten(roots: Sequence[Any]) -> Program:
     Ops that destroy an input, as random ones do their state, are never merged.
     """
     builder = Builder()
-    return builder.program([builder.add(root) for root in roots])
+    outputs = [builder.add(root) for root in roots]
+    check_unlisted(builder.ops)
+    return builder.program(outputs)
 
 
 def owners_of(leaves: Sequence[Any]) -> list[Any]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial, wraps
-from types import MemberDescriptorType
+from functools import partial, wraps
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -32,6 +31,7 @@ from optree.errors import (
 from optree.ops.apply import Apply, written
 from optree.ops.batching import in_loop, outputs_of, spread_all
 from optree.ops.registration import check_and_register, sorted_arguments, usage
+from optree.ops.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.applications import new_cache
 from optree.tree.gradient_types import grad_undefined
 from optree.tree.lazy import LazyValue
@@ -49,9 +49,6 @@ from optree.tree.variable import (
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
-
-#: Attributes of every op that are neither parameters nor state.
-MARKS = ("applications", "tokens", "is_shared", "is_checked")
 
 
 class _Token:
@@ -275,7 +272,16 @@ class Op:
             )
         object.__setattr__(self, name, value)
 
-    def _identity(self) -> Any:
+    @property
+    def unlisted(self) -> Unlisted | None:
+        """Its attributes beside the parameters, as they were at its first use: ops with others share no plan."""
+        own = self.__dict__
+        if "unlisted" not in own:
+            own["unlisted"] = None if self.__props__ is None else unlisted_of(self)
+        return own["unlisted"]  # type: ignore[no-any-return]
+
+    def identity(self) -> Any:
+        """The key by which ops are equal: class and parameters; the op itself without `__props__`."""
         return self if self.__props__ is None else (type(self), tuple(map(_hashable, self.props.values())))
 
     def __eq__(self, other: object) -> bool:
@@ -283,10 +289,10 @@ class Op:
             return True
         if type(self) is not type(other) or self.__props__ is None or self.__hash__() != hash(other):
             return False
-        return self._identity() == other._identity()  # type: ignore[attr-defined]
+        return self.identity() == other.identity()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return object.__hash__(self) if self.__props__ is None else hash(self._identity())
+        return object.__hash__(self) if self.__props__ is None else hash(self.identity())
 
     def __str__(self) -> str:
         props = ", ".join(f"{key}={value!r}" for key, value in self.props.items())
@@ -393,10 +399,13 @@ class Op:
         OperandError, ShapeError, DTypeError, AxisError, BackendError
             If the op cannot be applied to them.
         """
-        specs = tuple([getattr(x, "spec", x.__class__) for x in inputs])
-        op_dict = self.applications.get(specs)
-        if op_dict is not None and not (int in specs and any(map(is_huge, inputs))):
-            return applied(op_dict, inputs)
+        try:
+            specs = tuple([getattr(x, "spec", x.__class__) for x in inputs])
+            op_dict = self.applications.get(specs)
+            if op_dict is not None and not (int in specs and any(map(is_huge, inputs))):
+                return applied(op_dict, inputs)
+        except Exception:  # of a foreign object's attribute, which may raise anything
+            pass
         if self.makes_nodes():
             return self._outputs_of(_applied_by(self, self.make_node, inputs, kwargs))
         operands = [as_operand(x, self) for x in inputs]
@@ -514,23 +523,12 @@ class Op:
             return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
         self.check_parameters()
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
-        return _tokens.setdefault((self._identity(), pattern), _Token())
+        return _tokens.setdefault((self.identity(), self.unlisted, pattern), _Token())
 
     def check_parameters(self) -> None:
-        """Raise DefinitionError for attributes that are not in `__props__`, before the first tree is made.
-
-        Plans are shared by ops of equal parameters. The names of an op's own caches begin with an underscore.
-        """
+        """Raise DefinitionError for parameters without a hash, before the first tree is made."""
         if self.is_checked or self.__props__ is None:  # compared by identity
             return
-        known = {*self.__props__, *MARKS}
-        missed = sorted(name for name in self._attributes() if name not in known and not name.startswith("_"))
-        if missed:
-            raise DefinitionError(
-                f"{type(self).__name__}: its attribute {missed[0]} is not in __props__, and an op with another one "
-                f"would be taken for it; write __props__ = {(*self.__props__, *missed)!r}, or self._{missed[0]} "
-                "if it follows from the parameters or is a cache"
-            )
         for name, value in self.props.items():
             try:
                 hash(value)
@@ -540,13 +538,6 @@ class Op:
                 )
                 raise DefinitionError(f"{type(self).__name__}: its parameter {name} is {brief(value)}, {why}") from None
         self.__dict__["is_checked"] = True
-
-    def _attributes(self) -> set[str]:
-        """The names of its own attributes and slots, without those of cached properties."""
-        names = tuple(vars(self))  # at once: other threads may use the op for the first time meanwhile
-        own = {name for name in names if not isinstance(getattr(type(self), name, None), cached_property)}
-        members = {name: each for kind in type(self).__mro__ for name, each in tuple(vars(kind).items())}
-        return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(self, x))
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
         """The op with its parameters normalised for operands of these types."""

@@ -317,12 +317,13 @@ def check_identity(example: Example, backend: Any = None) -> None:
     if op is None:
         return
     op.check_parameters()
-    twin = type(op)(**op.props)
+    twin = type(op)(**op.props) if op.unlisted is None else _twin(op)
     expect(
         twin == op and hash(twin) == hash(op), example, "an op with equal parameters is not equal, or has another hash"
     )
     expect(str(twin) == str(op) == repr(op), example, "an op with equal parameters prints differently")
-    expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
+    if op.unlisted is None:
+        expect(type(op).make(**op.props) is type(op).make(**op.props), example, "make gives two objects for one op")
     for name, value in op.props.items():
         expect(value == value and (name + "=") in str(op), example, f"its text does not show {name}")
     operands = inputs_for(example.draw())
