@@ -12,6 +12,7 @@ import numpy as np
 
 from backends import lazy
 from backends.random import RandomMethods
+from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower, show_stages
 from optree.compile.program import Instruction, Program, owners_of
@@ -100,8 +101,9 @@ class Backend(RandomMethods):
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling computed executions forget_plans from_host "
-        "home internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans program "
-        "put remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of within".split()
+        "home imported internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans "
+        "program put remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of "
+        "within".split()
     )
 
     #: The compatibility modes of the class.
@@ -168,6 +170,10 @@ class Backend(RandomMethods):
     def borrowed(self, array: np.ndarray) -> Any:
         """A NumPy array that a plan may read: itself, or a copy on the device."""
         raise NotImplementedError
+
+    def imported(self, array: Any, what: str) -> Any:
+        """Another library's array (`is_foreign`) as NumPy's or a tensor that reads its memory; OperandError if none."""
+        return on_host(array, what)
 
     def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
         """A copy of an array of this backend as a NumPy array; if not `blocking`, the copy may be asynchronous."""
@@ -568,8 +574,11 @@ _VALUES = frozenset((*NUMBERS, np.ndarray, *(dtype.type for dtype in DTYPES)))
 
 def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """A function's arguments, the first converted to a tensor if it is a number and none is a variable."""
-    if args and type(args[0]) in _VALUES and not any(isinstance(a, Variable) for a in args):
-        return (backend.array(args[0], getattr(args[0], "dtype", None)), *args[1:])
+    if not args or isinstance(args[0], Variable) or any(isinstance(a, Variable) for a in args[1:]):
+        return args
+    first = backend.imported(args[0], "the first operand") if is_foreign(args[0]) else args[0]
+    if type(first) in _VALUES or first is not args[0]:
+        return (backend.array(first, getattr(first, "dtype", None)), *args[1:])
     return args
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from optree.errors import OperandError
+from optree.errors import OperandError, describe
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -52,14 +52,52 @@ def stored(value: Any, out: Any) -> Any:
     return out
 
 
+#: The classes of values that are most often asked about.
+_COMMON = frozenset((np.ndarray, bool, int, float, list, tuple))
+
+#: The protocols by which other libraries' arrays are read: NumPy's, DLPack, and that of CUDA's devices.
+_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__", "__cuda_array_interface__")
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether a value is another library's array that does not compute by NumPy's functions, as torch's are."""
+    kind = type(value)
+    if kind in _COMMON or issubclass(kind, np.ndarray | np.generic) or hasattr(kind, "__array_function__"):
+        return False
+    return any(hasattr(kind, name) for name in _PROTOCOLS)
+
+
+#: What a library gives to NumPy, for errors.
+GIVEN = "an array on the CPU of a dtype that NumPy has, as x.detach().cpu().float() is in torch"
+
+
+def on_host(value: Any, what: str) -> np.ndarray:
+    """Another library's array as NumPy's, over the same memory where the library shares it.
+
+    Raises
+    ------
+    OperandError
+        If the library does not give it, as memory of a device, or a tensor of torch's that records gradients.
+    """
+    kind = type(value)
+    try:
+        if hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
+            return np.asarray(value)
+        return np.from_dlpack(value)
+    except Exception as error:  # it is that library's, of any class
+        raise OperandError(
+            f"{what}: {describe(value)} is not given to NumPy ({error}); convert it to {GIVEN}"
+        ) from error
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is an array of NumPy's, or of a library that implements its protocols."""
-    return hasattr(value, "__array_function__")
+    return hasattr(type(value), "__array_function__")  # of the type: a foreign object's own attributes may raise
 
 
 def is_value(x: Any) -> bool:
     """Whether it is a number or an array of any library, which a constant can be made of."""
-    return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(x, "__array_namespace__")
+    return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(type(x), "__array_namespace__")
 
 
 def check_unmasked(values: Any, what: object) -> None:

@@ -43,6 +43,15 @@ _OWN_PACKAGES = frozenset(
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 
+class Labelled:
+    """The base of operands, which errors describe by their `label`, `type` and `origin`; of no other object's."""
+
+    __slots__ = ()
+
+    label: Any
+    type: Any
+
+
 class OptreeError(Exception):
     """The base of every error that op-tree raises on purpose."""
 
@@ -159,14 +168,45 @@ def caller_frame() -> FrameType:
 
 
 def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
-    """A value in one line of at most `BRIEF` characters; an operand by its label and type."""
-    if hasattr(value, "label"):
+    """A value in one line of at most `BRIEF` characters; an operand by its label and type.
+
+    It raises nothing, whatever a foreign object's attributes raise or are.
+    """
+    try:
+        return _shown(value, text)
+    except Exception as error:
+        return f"<{class_of(value)} that raises {class_of(error)} when it is printed>"
+
+
+def _shown(value: Any, text: Callable[[Any], str]) -> str:
+    if _is_operand(value):
         return f"{value.label} {value.type}"
     if isinstance(value, int):
-        bits = value.bit_length()
+        bits = int.bit_length(value)
         return text(value) if bits < 256 else f"an integer of {bits} bits"
     shown = " ".join(line.strip() for line in text(value).splitlines())
     return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}..."
+
+
+def class_of(value: Any) -> str:
+    """The name of a value's class, with the library's if another one defines it: ``torch.Tensor``."""
+    kind = type(value)  # not value.__class__, nor a metaclass's __name__, which may be anything
+    name = type.__dict__["__name__"].__get__(kind)
+    try:
+        module = type.__dict__["__module__"].__get__(kind)
+    except AttributeError:  # it has been deleted
+        module = None
+    library = module.partition(".")[0] if isinstance(module, str) else ""
+    return name if library in _PLAIN_MODULES else f"{library}.{name}"
+
+
+#: The modules whose classes are named alone.
+_PLAIN_MODULES = frozenset(("", "builtins", "__main__", "optree", "backends", "numpy"))
+
+
+def _is_operand(value: Any) -> bool:
+    # By the class alone: a foreign object may have any attribute, and isinstance asks for its __class__.
+    return issubclass(type(value), Labelled)
 
 
 def built_at(origin: Origin | None) -> str:
@@ -191,17 +231,30 @@ def line_of(origin: Origin | None) -> str | None:
 
 
 def describe(operand: Any) -> str:
-    """An operand's label, base, shape, dtype and the line that made it."""
-    kind = getattr(operand, "type", None)
-    if kind is None:
-        if isinstance(operand, list | tuple):
-            return f"a {type(operand).__name__} of {len(operand)}: {', '.join(map(describe, operand[:3]))}"
-        return f"{brief(operand)} ({type(operand).__name__})"
+    """An operand's label, base, shape, dtype and the line that made it; another object in brief, with its class.
+
+    It raises nothing, as `brief`.
+    """
+    try:
+        return _described(operand)
+    except Exception:
+        return f"{brief(operand)} ({class_of(operand)})"
+
+
+def _described(operand: Any) -> str:
+    if not _is_operand(operand):
+        return _listed(operand) if isinstance(operand, list | tuple) else f"{brief(operand)} ({class_of(operand)})"
     line = line_of(getattr(operand, "origin", None))
     made = f", made at {line}" if line else ""
     base = getattr(operand, "base", None)
     view = f", a view of {base.label}" if base is not None and not operand.name else ""
-    return f"{operand.label} {kind}{view}{made}"
+    return f"{operand.label} {operand.type}{view}{made}"
+
+
+def _listed(given: Any) -> str:
+    """The first elements of a list or tuple; nested ones in brief, because a list may hold itself."""
+    first = [brief(x) if isinstance(x, list | tuple) and not _is_operand(x) else describe(x) for x in given[:3]]
+    return f"a {class_of(given)} of {len(given)}: {', '.join(first)}" if first else f"an empty {class_of(given)}"
 
 
 def names(available: Any) -> str:

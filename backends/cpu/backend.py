@@ -23,7 +23,7 @@ from backends.execution.executor import Executor, quietly, runnable, steps_of, s
 from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
 from backends.execution.routines import ImplementationOf
-from optree.arrays import check_unmasked
+from optree.arrays import GIVEN, check_unmasked
 from optree.compile.aliasing import last_uses
 from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
@@ -136,7 +136,8 @@ class CPUBackend(Backend):
         check_unmasked(array, "adopt")
         if not isinstance(array, np.ndarray):
             raise OperandError(
-                f"adopt: a NumPy array is wanted, not {describe(array)}; be.array(...) copies its values"
+                f"adopt: a NumPy array is wanted, not {describe(array)}; be.array(...) copies its values, and "
+                "be.from_dlpack(...) shares another library's memory"
             )
         return super().adopt(array if type(array) is np.ndarray else array.view(np.ndarray), name)
 
@@ -166,10 +167,10 @@ class CPUBackend(Backend):
         check_unmasked(source, "from_dlpack")
         try:
             array = np.from_dlpack(source)
-        except (AttributeError, BufferError, TypeError, RuntimeError, ValueError) as error:
+        except Exception as error:  # it is the other library's, of any class
             raise OperandError(
                 f"from_dlpack: an array in the CPU's memory that speaks DLPack is wanted, not {describe(source)} "
-                f"({error}); be.array copies lists and NumPy arrays"
+                f"({error}); be.array copies lists, NumPy arrays and {GIVEN}"
             ) from error
         if not array.flags.writeable:
             raise OperandError(f"from_dlpack: the memory of {describe(source)} is read-only; be.array(...) copies it")

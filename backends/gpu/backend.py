@@ -343,6 +343,13 @@ class GPUBackend(Backend):
         with self.active():
             return self.adopt(self.cupy.from_dlpack(source), name)
 
+    def imported(self, array: Any, what: str) -> Any:
+        if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in CUDA_MEMORY:
+            return self.from_dlpack(array)
+        if hasattr(array, "__cuda_array_interface__"):
+            return self.adopt(array)
+        return super().imported(array, what)
+
     # Running
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:

@@ -128,11 +128,17 @@ def _application(cls: Any) -> Callable[..., Any]:
             op = known[key] = cls.make(**props)
         if count == 1:
             x, y = args[0], None
-            op_dict = op.applications.get((getattr(x, "spec", None),))
+            try:
+                op_dict = op.applications.get((getattr(x, "spec", None),))
+            except Exception:  # of a foreign object's attribute, which may raise anything
+                op_dict = None
         elif count == 2:
             x, y = args[0], args[1]
-            first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
-            op_dict = op.applications.get((first, second))
+            try:
+                first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
+                op_dict = op.applications.get((first, second))
+            except Exception:
+                first = second = op_dict = None
             if (first is int and is_huge(x)) or (second is int and is_huge(y)):
                 op_dict = None
         else:

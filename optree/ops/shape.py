@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.errors import AxisError, OperandError, ShapeError, describe
+from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
 from optree.ops.op import Op
@@ -23,9 +24,12 @@ from optree.tree.variable import Variable, as_operand, as_variable, is_neon, spe
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
     """A user's shape as a tuple of Python integers; ShapeError if it is none."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    if not all(hasattr(n, "__index__") and not isinstance(n, bool) for n in sizes):
-        raise ShapeError(f"{what}: a shape is of integers, not {shape!r}")
-    return tuple(int(n.__index__()) for n in sizes)
+    try:
+        if any(isinstance(n, bool) for n in sizes):
+            raise TypeError
+        return tuple(map(operator.index, sizes))
+    except TypeError:
+        raise ShapeError(f"{what}: a shape is of integers, not {brief(shape)}") from None
 
 
 def broadcasts_to(shape: Shape, wanted: Shape) -> bool:

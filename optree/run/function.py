@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from optree.arrays import Region
+from optree.arrays import Region, is_foreign, is_value, on_host
 from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, show_stages, stage_texts
@@ -85,6 +85,14 @@ _backends: list[Callable[[], Any]] = []
 def last_backend() -> Any:
     """The current backend, on which functions without tensors run: the last one made that is alive, or None."""
     return next((found for made in reversed(_backends) if (found := made()) is not None), None)
+
+
+def imported(x: Any, what: str) -> Any:
+    """An argument; another library's array as the current backend reads it (`Backend.imported`)."""
+    if not is_foreign(x):
+        return x
+    backend = last_backend()
+    return on_host(x, what) if backend is None else backend.imported(x, what)
 
 
 def backends() -> list[Any]:
@@ -205,8 +213,11 @@ class Function(Locked):
         self._downcast, self._reports = allow_input_downcast, memory is not None
         self.name, self.mode = name, mode if isinstance(mode, Mode) else Mode("default" if mode is None else mode)
         self.inputs = _checked_inputs(inputs)
-        self._returns = "none" if outputs is None else "one" if isinstance(outputs, Variable) else "list"
-        given = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
+        is_one = isinstance(outputs, Variable | LazyValue)
+        self._returns = "none" if outputs is None else "one" if is_one else "list"
+        if not is_one and (is_value(outputs) or is_foreign(outputs) or not isinstance(outputs, Iterable | None)):
+            raise OperandError(f"function: the outputs are a variable or a list of them, not {describe(outputs)}")
+        given = [] if outputs is None else [outputs] if is_one else list(outputs)
         self.outputs = [variable_of(x, "function: an output") for x in given]
         self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
@@ -402,6 +413,8 @@ class Function(Locked):
             value = value.tensor
         elif isinstance(value, OpTreeNode):
             value = value.astensor()
+        elif self.backend is not None and isinstance(wanted, TensorType) and is_foreign(value):
+            value = self.backend.imported(value, f"{self}: argument {number} ({x.label})")
         if isinstance(value, Tensor) and self.backend is not None and value.backend is not self.backend:
             raise BackendError(f"{self}: argument {number} ({x.label}) is of {value.backend}, not {self.backend}")
         try:

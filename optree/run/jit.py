@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import is_array
+from optree.arrays import is_array, is_foreign
 from optree.cache import Cache
 from optree.errors import DTypeError, OperandError, describe
-from optree.run.function import Function
+from optree.run.function import Function, imported
 from optree.tree.lazy import LazyValue
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
@@ -52,8 +52,8 @@ def jit(
     Parameters
     ----------
     function : callable
-        Its array arguments are tensors, arrays of `optree.xp` and NumPy's, and NumPy's scalars, or lists, tuples
-        and dicts of them. Python numbers, strings and None are part of the program:
+        Its array arguments are tensors, arrays of `optree.xp`, NumPy's and other libraries', and NumPy's scalars, or
+        lists, tuples and dicts of them. Python numbers, strings and None are part of the program:
         each value compiles another; ``np.float32(rate)`` is an argument. It
         returns trees, arrays or numbers, or lists, tuples and dicts of them, or None.
     static_argnames : str or iterable of str
@@ -172,7 +172,7 @@ class Jitted:
 
         def leaf(x: Any) -> Any:
             if is_argument(x):
-                own = x.tensor if isinstance(x, LazyValue) else x
+                own = x.tensor if isinstance(x, LazyValue) else imported(x, f"{self._name}: the argument {name}")
                 arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
                 return ARRAY
             if type(x) in PLAIN:
@@ -251,7 +251,7 @@ ARRAY = _Mark()
 
 def is_argument(x: Any) -> bool:
     """Whether an argument is an array of any kind, and no part of the program."""
-    return isinstance(x, Variable | np.generic) or is_array(x)
+    return isinstance(x, Variable | np.generic) or is_array(x) or is_foreign(x)
 
 
 def _is_symbolic(x: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, ClassVar
@@ -479,6 +480,18 @@ class Optimizer:
             listed = ", ".join(trees[i] for i in bad if steps[i] == first)
             raise NonFiniteError(f"a nan or an infinity, for the first time at step {first}: in {listed}")
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        """An optimizer of copies of the weights, in a state of its own: ``w, opt = copy.deepcopy((w, opt))``."""
+        if self._group is not None:
+            raise OperandError(
+                f"{self}: the state of shard={self._group} is of all ranks and is not copied; make another optimizer "
+                "of the copied weights, or use optree.train.save and load"
+            )
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update((name, deepcopy(value, memo)) for name, value in vars(self).items())
+        return copied
+
     def __str__(self) -> str:
         return type(self).__name__
 
@@ -516,6 +529,10 @@ class Numbers:
         return is_used(self._given[name])
 
     def __getattr__(self, name: str) -> Any:
+        # Of an object that copy or pickle has just made, even `_given` is no attribute yet.
+        given = self.__dict__.get("_given", {})
+        if name not in given:
+            raise AttributeError(f"the optimizer has no number {name!r}; its numbers are {', '.join(given)}")
         return number_in(self.raw(name), self._dtype)
 
     def norm(self, x: Any) -> Any:
@@ -582,6 +599,7 @@ class Unit:
         self.is_narrow = is_narrow(self.target.dtype)
         self.dtype = np.dtype(np.float32) if self.is_narrow else self.target.dtype
         self.slots: dict[str, Tensor] = {}
+        self._arenas: list[Arena] = []
         if arena is not None:  # the gradients' vector, which is no state: each step writes it anew
             self._gradient = Arena(optimizer.backend, arena.shapes, self.target.dtype, "gradient")
             self._parts = self._gradient.tensors(self.names)
@@ -599,6 +617,7 @@ class Unit:
                 parts = [self.slots[slot]]
             else:
                 arena = Arena(be, self.arena.shapes, self.dtype, slot)
+                self._arenas.append(arena)
                 self.slots[slot] = arena.flat
                 parts = arena.tensors(listed)
             state.update(zip(listed, parts, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -38,13 +39,27 @@ class Arena:
         ends = list(accumulate((count + -count % ALIGNMENT for count in counts), initial=0))
         self.starts, self.size = ends[:-1], ends[-1]
         self.flat: Tensor = be.zeros(self.size, dtype, name)
+        #: The tensors over its parts.
+        self.given: list[Tensor] = []
 
     def tensors(self, names: Sequence[str | None]) -> list[Tensor]:
         """A tensor over each part, with memory that is the vector's."""
-        return [
+        found = [
             self.backend.over(self.flat.array[start : start + prod(shape)].reshape(shape), name)
             for start, shape, name in zip(self.starts, self.shapes, names, strict=True)
         ]
+        self.given += found
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Arena:
+        copied = Arena.__new__(Arena)
+        memo[id(self)] = copied
+        vars(copied).update(vars(self), flat=deepcopy(self.flat, memo), given=[])
+        parts = [deepcopy(part, memo) for part in self.given]
+        for part, own in zip(parts, copied.tensors([None] * len(parts)), strict=False):
+            part.array = own.array  # of the same values
+        copied.given = parts
+        return copied
 
     def joined(self, trees: Sequence[Variable], parts: Sequence[Tensor]) -> Variable:
         """The vector after a tree has been written into each part, as a tree.

@@ -44,12 +44,15 @@ def binary(name: str, depth: int = 1) -> Callable[[Operator], Operator]:
     def decorate(written: Operator) -> Operator:
         @wraps(written)
         def method(self: Any, other: Any) -> Any:
-            spec = getattr(other, "spec", None)
-            if spec is None:
-                spec = other.__class__
-                if spec is int and not least < other < most:
-                    return written(self, other)
-            op_dict = applications.get((self.spec, spec))
+            try:
+                spec = getattr(other, "spec", None)
+                if spec is None:
+                    spec = other.__class__
+                    if spec is int and not least < other < most:
+                        return written(self, other)
+                op_dict = applications.get((self.spec, spec))
+            except Exception:  # of a foreign object's attribute, which may raise anything
+                op_dict = None
             if op_dict is None:
                 return written(self, other)
             node = new(Node, (op_dict, self, other))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from optree.dtypes import is_floating
-from optree.errors import DefinitionError, GradientError, describe
+from optree.errors import DefinitionError, GradientError, Labelled, describe
 from optree.registry import f
 from optree.tree.types import TensorType, Type
 
@@ -112,6 +112,28 @@ def _null(what: str, comment: str) -> Any:
 
 
 # Deltas
+
+
+def contribution_to(operand: Any, delta: Any) -> Any:
+    """A delta as an addend of an operand's adjoint: summed over broadcast axes, in its dtype if that is floating.
+
+    Raises
+    ------
+    GradientError
+        If its type is no gradient's of the operand.
+    """
+    kind, given = operand.type, delta.type if isinstance(delta, Labelled) else None
+    if isinstance(given, NoValueType):
+        return delta
+    if given is not None and not isinstance(kind, TensorType):
+        if not kind.holds(given):
+            raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(operand)}")
+        return delta
+    if not isinstance(given, TensorType) or not is_floating(given.dtype):
+        raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
+    if given.shape != kind.shape:
+        delta = sum_to(delta, operand)
+    return delta.astype(kind.dtype) if given.dtype != kind.dtype and is_floating(kind.dtype) else delta
 
 
 def sum_of_deltas(earlier: Any, delta: Any) -> Any:

@@ -6,15 +6,16 @@ arrays in it, which are operands and have values only at run time.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from optree.arrays import check_unmasked, is_any
+from optree.arrays import check_unmasked, is_any, is_foreign, on_host
 from optree.cache import Cache
-from optree.errors import AxisError, DTypeError, OperandError
+from optree.errors import AxisError, DTypeError, OperandError, brief
 from optree.tree.types import Shape, broadcast
 from optree.tree.variable import Variable
 
@@ -120,14 +121,16 @@ def as_array(entry: Any, what: str) -> Any:
 
     It raises OperandError if its rows are not equally long, the index is a single bool, or it is masked.
     """
-    if entry.__class__ not in _BASIC and hasattr(entry, "__optree__") and entry.ndim:
-        return entry.get() if entry.dtype.kind == "b" else entry.__optree__()
+    if entry.__class__ not in _BASIC:
+        if hasattr(type(entry), "__optree__") and entry.ndim:
+            return entry.get() if entry.dtype.kind == "b" else entry.__optree__()
+        entry = on_host(entry, what) if is_foreign(entry) else entry
     check_unmasked(entry, what)
     if isinstance(entry, list | tuple) and not isinstance(entry, Variable):
         try:
             array = np.asarray(entry)
         except ValueError:
-            raise OperandError(f"{what}: {entry!r} is no array of integers") from None
+            raise OperandError(f"{what}: {brief(entry)} is no array of integers") from None
         return array if array.size else array.astype(np.int64)
     if isinstance(entry, bool | np.bool_) or (
         isinstance(entry, np.ndarray) and entry.shape == () and entry.dtype == bool
@@ -168,7 +171,7 @@ def _plain(entry: Any, what: str) -> Any:
     if not isinstance(entry, tuple):
         return _integer(entry, what)
     if len(entry) != 3:
-        raise OperandError(f"{what}: a slice is (start, stop, step), not {entry!r}")
+        raise OperandError(f"{what}: a slice is (start, stop, step), not {brief(entry)}")
     start, stop, step = (None if part is None else _integer(part, what) for part in entry)
     if step == 0:
         raise OperandError(f"{what}: a slice's step cannot be 0")
@@ -178,9 +181,14 @@ def _plain(entry: Any, what: str) -> Any:
 def _integer(value: Any, what: str) -> int:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise OperandError(f"{what}: an index is an integer, a slice, None, ... or an array, not {value!r}")
-    return int(value.__index__())
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise OperandError(
+            f"{what}: an index is an integer, a slice, None, ... or an array, not {brief(value)}"
+        ) from None
 
 
 def _integer_arrays(entry: Any, shape: Shape, axis: int, what: str) -> list[Any]:

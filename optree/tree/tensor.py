@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from optree.arrays import is_foreign, on_host
 from optree.cache import Cache
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
@@ -370,7 +371,10 @@ class Tensor(Variable):
 
     def _assign_whole(self, value: Any) -> None:
         """Run the assignment of an operand to all elements; cached applications take a fast path, without a node."""
-        op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
+        try:
+            op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
+        except Exception:  # of a foreign object's attribute, which may raise anything
+            op_dict = None
         is_rounded = self.rounding or (self._backend.stochastic_round and is_narrow(self.spec.type.dtype))
         if op_dict is None or is_rounded or (value.__class__ is int and is_huge(value)):
             self._backend.execute(OPS["assign"].make()(self, value))
@@ -382,8 +386,10 @@ class Tensor(Variable):
         if value.__class__ is float and self.spec.type.dtype.kind == "f":
             return value
         what = f"assignment to {self.label}"
+        if is_foreign(value):
+            value = on_host(value, what)
         array = array_of(value, what) if isinstance(value, list | tuple) else value
-        if not isinstance(value, np.ndarray):  # an array's integers wrap around, as in NumPy
+        if isinstance(value, list | tuple | int | float | np.generic):  # an array's wrap around, as in NumPy
             check_fits(array, self.dtype, what)
         if not isinstance(array, np.ndarray):
             return value

@@ -6,13 +6,14 @@ a Python number is weak and takes the dtype of what it meets, a NumPy scalar is 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from optree.arrays import check_unmasked
+from optree.arrays import check_unmasked, is_array, is_foreign, on_host
 from optree.cache import cached
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import (
@@ -23,6 +24,7 @@ from optree.errors import (
     OperandError,
     ShapeError,
     brief,
+    class_of,
     describe,
 )
 from optree.locks import Locked
@@ -61,8 +63,11 @@ def as_dtype(dtype: Any) -> np.dtype:
         return bfloat16()
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
+    except Exception as error:  # of a foreign object's `dtype`, too
         hint = "; a shape of several sizes is one tuple, as in (2, 3)" if isinstance(dtype, int) else ""
+        own = brief(dtype, str).rpartition(".")[2]
+        if own in map(str, (*DTYPES, "bfloat16")):  # torch.float32
+            hint = f"; {own!r} is one"
         raise DTypeError(f"{brief(dtype)} is not a dtype{hint}") from error
     if not found.isnative:
         found = found.newbyteorder("=")
@@ -79,6 +84,8 @@ def check_fits(values: Any, dtype: np.dtype, what: object) -> None:
     if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
         return
     array = np.asarray(values)
+    if array.dtype.kind == "O" and not all(isinstance(value, int | float) for value in array.flat):
+        return  # they are refused as no numbers
     if is_floating(dtype):
         wrong: Any = [value for value in array.flat if is_huge(value)] if array.dtype.kind == "O" else []
         bounds = "it is beyond every float"
@@ -104,13 +111,21 @@ def array_of(values: Any, what: str) -> np.ndarray:
     ShapeError
         If they are lists of different lengths.
     OperandError
-        If they are masked.
+        If they are masked, or of a library that does not give them to NumPy.
     """
     check_unmasked(values, what)
+    if is_foreign(values):
+        return on_host(values, what)
     try:
         return np.asarray(values)
     except ValueError:
         raise ShapeError(f"{what}: {brief(values)} is no array, its rows are not equally long") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # of an object that NumPy asks for its elements
+        raise OperandError(
+            f"{what}: {describe(values)} is no array ({class_of(error)}: {brief(error, str)})"
+        ) from error
 
 
 def is_huge(value: Any) -> bool:
@@ -273,10 +288,12 @@ class TensorType(Type):
             return np.array(value, self.dtype)  # a fast path: the same as below in a tenth of the time
         if isinstance(value, np.generic) and self.shape == () and allow_downcast is None and not strict:
             value = value.item()  # a learning rate computed by NumPy counts as a number
-        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+        array = value if isinstance(value, np.generic) or is_array(value) else None
         check_unmasked(value, "an argument")
         if strict and array is None:
-            raise DTypeError(f"an array of {self.dtype} is wanted, not {type(value).__name__} {brief(value)}")
+            raise DTypeError(f"an array of {self.dtype} is wanted, not {class_of(value)} {brief(value)}")
+        if is_foreign(value):
+            value = array = on_host(value, "an argument")
         if array is None:
             array = array_of(value, "an argument")
         if array.dtype.kind not in "biuf" and not is_floating(array.dtype):
@@ -505,8 +522,8 @@ def may_equal(shape: Shape, wanted: Shape) -> bool:
 def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     """An axis counted from the front; AxisError if there is no such axis; `what` names the op and its operand."""
     try:
-        index = axis.__index__()
-    except (AttributeError, TypeError):  # non-integer tensors have the method too
+        index = operator.index(axis)
+    except TypeError:  # non-integer tensors have the method too
         raise AxisError(f"{what}: an axis is an integer, not {brief(axis)}") from None
     if not -ndim <= index < ndim:
         raise AxisError(f"{what}: axis {index} is out of range for {ndim} dimensions")

@@ -8,16 +8,25 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.arrays import check_unmasked, frozen
-from optree.dtypes import is_floating
-from optree.errors import BackendError, DTypeError, GradientError, OperandError, Origin, ShapeError, brief, describe
+from optree.arrays import check_unmasked, frozen, is_array, is_foreign
+from optree.errors import (
+    BackendError,
+    DTypeError,
+    Labelled,
+    OperandError,
+    Origin,
+    ShapeError,
+    brief,
+    class_of,
+    describe,
+)
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
 from optree.tree.elements import Elements
-from optree.tree.gradient_types import NoValueType, sum_of_deltas, sum_to
+from optree.tree.gradient_types import contribution_to, sum_of_deltas
 from optree.tree.refused_attributes import refuse_attributes
-from optree.tree.types import NUMBERS, Spec, TensorType, Type, as_dtype, check_name, one_or_many
+from optree.tree.types import NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
@@ -25,7 +34,7 @@ WEAK_SPECS = {
 }
 
 
-class Variable:
+class Variable(Labelled):
     """An operand with a type: `OpTreeNode`, `Tensor`, `Input` or `Constant`.
 
     Python's operators on a variable build nodes. So does ``==``: compare variables by ``is``.
@@ -412,22 +421,7 @@ class Variable:
             If the delta's shape is neither the operand's nor one that it broadcasts to,
             or its dtype is not floating.
         """
-        if not isinstance(delta, Variable):
-            raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
-        kind, given = self.type, delta.type
-        if isinstance(given, NoValueType):
-            pass
-        elif not isinstance(kind, TensorType):
-            if not kind.holds(given):
-                raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(self)}")
-        elif not isinstance(given, TensorType) or not is_floating(given.dtype):
-            raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
-        else:
-            if given.shape != kind.shape:
-                delta = sum_to(delta, self)
-            if given.dtype != kind.dtype and is_floating(kind.dtype):
-                delta = delta.astype(kind.dtype)
-        adjoints[self] = sum_of_deltas(adjoints.get(self), delta)
+        adjoints[self] = sum_of_deltas(adjoints.get(self), contribution_to(self, delta))
 
     # Metadiff's methods of nodes, which `optree.compat.metadiff` implements
 
@@ -652,7 +646,7 @@ def constant(value: Any, name: str | None = None) -> Constant:
         found.name = name
         return found
     if not isinstance(value, np.ndarray | np.generic):
-        raise OperandError(f"constant: a number or a NumPy array is wanted, not {type(value).__name__} {brief(value)}")
+        raise OperandError(f"constant: a number or a NumPy array is wanted, not {class_of(value)} {brief(value)}")
     return Constant(TensorType(value.dtype, value.shape), value, name)
 
 
@@ -721,8 +715,10 @@ def as_operand(value: Any, what: object) -> Any:
         return value if type(value) is not Input or value.owner is None else value.owner.outputs[value.index]
     if type(value) in NUMBERS:
         return value
-    if hasattr(value, "__optree__"):  # an array of `optree.xp`
+    if hasattr(type(value), "__optree__"):  # an array of `optree.xp`
         return value.__optree__()
+    if is_foreign(value):
+        value = array_of(value, str(what))
     if isinstance(value, np.ndarray | np.generic):
         check_unmasked(value, what)
         try:
@@ -732,11 +728,11 @@ def as_operand(value: Any, what: object) -> Any:
     remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
     if isinstance(value, dict) and "op" in value:
         remedy = "; a tree's [0] is its op_dict, and tree.at[0] the first element of its value"
-    if hasattr(value, "__cuda_array_interface__"):
+    if is_array(value):  # CuPy's
         remedy = "; a GPU backend's be.adopt makes a tensor of it"
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
-        f"not {type(value).__name__} {brief(value)}{remedy}"
+        f"not {class_of(value)} {brief(value)}{remedy}"
     )
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from harness.messages import message_of
 from harness.op_examples import has_own_examples
 
 from backends import gen_backend
-from optree import Op, OpTreeNode, TensorType, debugprint, function, grad
+from optree import Op, OpTreeNode, TensorType, debugprint, function, grad, jit
 from optree.arrays import is_portable, portable
 from optree.errors import (
     AxisError,
@@ -151,6 +152,37 @@ def test_other_libraries_arrays_come_by_their_interface(cupy: Any, gpu: Any) -> 
     assert x.__cuda_array_interface__["data"] == memory.__cuda_array_interface__["data"]
     assert x.__dlpack_device__() == (2, 0)
     assert not hasattr(gen_backend("cpu").ones(2), "__cuda_array_interface__")
+
+
+class _Theirs:
+    """An array of another library on the device, which has DLPack or the device's interface alone."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.dtype, self.shape = array, "theirs", array.shape
+
+
+class _ByInterface(_Theirs):
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self._array.__cuda_array_interface__
+
+
+class _ByDLPack(_Theirs):
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("kind", [_ByInterface, _ByDLPack])
+def test_arguments_of_functions_are_other_libraries_arrays_on_the_device(cupy: Any, gpu: Any, kind: Any) -> None:
+    """They are read there, without a copy to the host."""
+    theirs = kind(cupy.asarray(np.arange(3, dtype=np.float32)))
+    x = gpu.ones(3, name="x")
+    with patch.object(gpu, "from_host", side_effect=AssertionError("it was on the host")):
+        assert function([x], x * 2)(theirs).get().tolist() == [0, 2, 4]
+        assert jit(lambda x: x * 3)(theirs).get().tolist() == [0, 3, 6]
 
 
 def test_what_does_not_lie_on_the_device_is_refused(cupy: Any, gpu: Any) -> None:
