@@ -19,7 +19,7 @@ from backends.neon.objects import Block, NervanaObject, make_current
 from optree import settings
 from optree.compile.program import Program
 from optree.errors import BackendArgumentError, BackendError, OperandError, describe, names
-from optree.run.function import Function, use_backend
+from optree.run.function import Function, last_backend, use_backend
 from optree.tree.variable import Variable
 
 if TYPE_CHECKING:
@@ -200,6 +200,18 @@ def _sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
     return lazy.inspection.sources(program, target, arch)  # type: ignore[no-any-return]
 
 
-Backend.sources = staticmethod(_sources)
+def _received(name: str, datatype: np.dtype, batch_size: int, compat_mode: str | None) -> Backend:
+    """The current backend, to which what was pickled comes; if there is none, a new one of the same kind."""
+    found: Backend | None = last_backend()
+    if found is None:
+        found = gen_backend(name, datatype=datatype, batch_size=batch_size, compat_mode=compat_mode)
+        _received_backends.append(found)
+    return found
+
+
+#: The backends that pickles made, which no name refers to.
+_received_backends: list[Backend] = []
+
+Backend.sources, Backend.received = staticmethod(_sources), staticmethod(_received)
 
 __all__ = ["BACKENDS", "Autodiff", "Backend", "Block", "NervanaObject", "gen_backend", "launches", "source"]

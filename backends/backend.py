@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 from weakref import ref
 
 import numpy as np
@@ -82,7 +82,7 @@ class Backend(RandomMethods):
     and return `out`. If no operand is a tensor (``be.exp(2.0)``), the first becomes one.
 
     Make backends with `backends.gen_backend`. `copy.copy` and `copy.deepcopy` return the
-    backend itself, so a tensor's copy stays on it.
+    backend itself, so a tensor's copy stays on it. A pickled one becomes the current backend.
 
     Attributes
     ----------
@@ -115,6 +115,9 @@ class Backend(RandomMethods):
     #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
     #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
+
+    #: The backend that a pickled one becomes; the package sets it, as it makes backends.
+    received: ClassVar[Callable[..., Backend]]
 
     def __init__(
         self,
@@ -520,8 +523,9 @@ class Backend(RandomMethods):
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self} is of this process and does not pickle; make one there with gen_backend")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Where it arrives, it is the current backend; where there is none, a new one with these options."""
+        return self.received, (self.name, self.datatype, self.batch_size, self.compat_mode)
 
     def __repr__(self) -> str:
         return f"{self.name} backend {id(self):#x}"

@@ -31,8 +31,8 @@ RUNNING = ("evaluate", "execute", "stats", "update")
 
 BEGINNING = """# Functions
 
-For looking a function up: everything that there is to call, with its defaults. This page is made by `make functions` from the definitions
-themselves; `help(be.tanh)` says more of each. In its examples, `be` is `gen_backend("cpu")`.
+For looking a function up: everything that there is to call, with its defaults. This page is made by `make functions`
+from the definitions themselves; `help(be.tanh)` says more of each. In its examples, `be` is `gen_backend("cpu")`.
 
 The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
 NumPy arrays. Each gives a tree; with `out=tensor` it runs at once, writes there, and returns that tensor. Shapes,

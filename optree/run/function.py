@@ -36,7 +36,7 @@ from optree.run.memory import MemoryReport, memory_of
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.lazy import LazyValue, lazy_values, settle
-from optree.tree.node import OpTreeNode
+from optree.tree.node import OpTreeNode, flat_list, from_flat_list
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
@@ -452,7 +452,29 @@ class Function(Locked):
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return function, self._arguments
+        # All trees in one list: what they share, such as a random draw, stays shared.
+        _, _, _, givens, *options = self._arguments
+        pairs = pairs_of(givens, "function", "givens") if givens is not None else []
+        trees = flat_list([*self.outputs, *(value for _, value in self.updates), *(value for _, value in pairs)])
+        targets, replaced = [target for target, _ in self.updates], [x for x, _ in pairs]
+        return _unpickled, (self._returns, self.inputs, len(self.outputs), targets, replaced, trees, options)
+
+
+def _unpickled(
+    returns: str,
+    inputs: Sequence[Any],
+    count: int,
+    targets: Sequence[Tensor],
+    replaced: Sequence[Any],
+    trees: Sequence[Any],
+    options: Sequence[Any],
+) -> Function:
+    """A pickled function, compiled again."""
+    found = from_flat_list(trees)
+    outputs, values, givens = found[:count], found[count : count + len(targets)], found[count + len(targets) :]
+    returned = None if returns == "none" else outputs[0] if returns == "one" else outputs
+    updates = [*zip(targets, values, strict=True)] or None
+    return Function(inputs, returned, updates, [*zip(replaced, givens, strict=True)] or None, *options)
 
 
 def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:

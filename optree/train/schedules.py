@@ -12,7 +12,8 @@ below 1 is a ParameterError.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -27,7 +28,7 @@ Schedule = Callable[[Any], Any]
 def constant(rate: Any) -> Schedule:
     """The same number at each step."""
     _check_numbers("constant", rate)
-    return lambda step: rate
+    return partial(_constant, rate)
 
 
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
@@ -35,7 +36,7 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
     _check_steps("step", every)
     _check_numbers("step", rate)
     _check_factor("step", factor)
-    return lambda now: rate * _power(factor, now // every)
+    return partial(_step, rate, every, factor)
 
 
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
@@ -43,21 +44,21 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
     _check_steps("exponential", every)
     _check_numbers("exponential", rate)
     _check_factor("exponential", factor)
-    return lambda now: rate * _power(factor, now / every)
+    return partial(_exponential, rate, every, factor)
 
 
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """A straight line from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("linear", steps)
     _check_numbers("linear", rate, end)
-    return lambda now: rate + (end - rate) * _share(now, steps)
+    return partial(_linear, rate, steps, end)
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """Half a cosine from `rate` to `end` over `steps`, and `end` after that."""
     _check_steps("cosine", steps)
     _check_numbers("cosine", rate, end)
-    return lambda now: end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
+    return partial(_cosine, rate, steps, end)
 
 
 def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
@@ -68,12 +69,7 @@ def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
     _check_steps("warmup", steps)
     _check_numbers("warmup", start, *([] if callable(schedule) else [schedule]))
     then = schedule if callable(schedule) else constant(schedule)
-
-    def at(now: Any) -> Any:
-        rising = then(0) * (start + (1 - start) * _share(now, steps))
-        return _where(now < steps, rising, then(_maximum(now - steps, 0)))
-
-    return at
+    return partial(_warmup, then, steps, start)
 
 
 def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, last: float = 4e-6) -> Schedule:
@@ -97,7 +93,7 @@ def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, l
     _check_numbers("one_cycle", peak, first, last)
     top = rise * steps
     up, down = cosine(peak * first, 1, peak), cosine(peak, 1, peak * last)
-    return lambda now: _where(now < top, up(now / top), down(_maximum(now - top, 0) / (steps - top)))
+    return partial(_one_cycle, up, down, top, steps)
 
 
 def table(rates: Mapping[int, float]) -> Schedule:
@@ -111,15 +107,46 @@ def table(rates: Mapping[int, float]) -> Schedule:
     if 0 not in rates:
         raise ParameterError(f"table: a number holds from step 0 on, and the steps are {', '.join(map(str, rates))}")
     _check_numbers("table", *rates.values())
-    ordered = sorted(rates.items())
+    return partial(_table, sorted(rates.items()))
 
-    def at(now: Any) -> Any:
-        value: Any = ordered[0][1]
-        for first, rate in ordered[1:]:
-            value = _where(now >= first, rate, value)
-        return value
 
-    return at
+# The schedules' values at a step: functions of the module, so that schedules pickle.
+
+
+def _constant(rate: Any, now: Any) -> Any:
+    return rate
+
+
+def _step(rate: float, every: int, factor: float, now: Any) -> Any:
+    return rate * _power(factor, now // every)
+
+
+def _exponential(rate: float, every: int, factor: float, now: Any) -> Any:
+    return rate * _power(factor, now / every)
+
+
+def _linear(rate: float, steps: int, end: float, now: Any) -> Any:
+    return rate + (end - rate) * _share(now, steps)
+
+
+def _cosine(rate: float, steps: int, end: float, now: Any) -> Any:
+    return end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
+
+
+def _warmup(then: Schedule, steps: int, start: float, now: Any) -> Any:
+    rising = then(0) * (start + (1 - start) * _share(now, steps))
+    return _where(now < steps, rising, then(_maximum(now - steps, 0)))
+
+
+def _one_cycle(up: Schedule, down: Schedule, top: float, steps: int, now: Any) -> Any:
+    return _where(now < top, up(now / top), down(_maximum(now - top, 0) / (steps - top)))
+
+
+def _table(ordered: Sequence[tuple[int, float]], now: Any) -> Any:
+    value: Any = ordered[0][1]
+    for first, rate in ordered[1:]:
+        value = _where(now >= first, rate, value)
+    return value
 
 
 def _check_steps(what: str, steps: Any, least: int = 1) -> None:

@@ -186,23 +186,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             The list to append to; by default a new one.
         """
         stack = [] if stack is None else stack
-        parents = _count_parents(self)
-        marks: dict[int, Shared] = {}
-        pending: list[Any] = [self]
-        while pending:
-            entry = pending.pop()
-            if entry is FINISHED:
-                node = pending.pop()
-                stack.append(node[0])
-                if parents[id(node)] > 1:
-                    stack.append(marks.setdefault(id(node), Shared()))
-            elif not isinstance(entry, OpTreeNode):
-                stack.append(entry)
-            elif id(entry) in marks:
-                stack.append(marks[id(entry)])
-            else:
-                pending += (entry, FINISHED)
-                pending.extend(child for child in (entry[2], entry[1]) if child is not None)
+        stack.extend(flat_list([self]))
         return stack
 
     @staticmethod
@@ -214,20 +198,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         OperandError
             If an operation has too few operands, or some are left over.
         """
-        values: list[Any] = []
-        shared: dict[int, Any] = {}
-        for entry in stack:
-            if isinstance(entry, Shared):
-                if id(entry) in shared:
-                    values.append(shared[id(entry)])
-                elif values:
-                    shared[id(entry)] = values[-1]
-                else:
-                    raise OperandError(f"{entry} marks the tree before it, and there is none")
-            elif isinstance(entry, dict) and "op" in entry:
-                values.append(_rebuild(entry, values))
-            else:
-                values.append(entry)
+        values = from_flat_list(stack)
         if len(values) != 1:
             raise OperandError(f"a post-order list leaves one tree, not {len(values)}")
         return values[0]
@@ -418,10 +389,54 @@ def signature_of(
     return tuple(key), leaves
 
 
-def _count_parents(root: Any) -> dict[int, int]:
-    """The number of uses of each node in the tree, by its id."""
-    counts: dict[int, int] = {id(root): 1}
-    for node in post_order([root], _tree_children):
+def flat_list(roots: Sequence[Any]) -> list[Any]:
+    """Trees in post-order, as `OpTreeNode.traverse` lists one; what several of them share is listed once."""
+    stack: list[Any] = []
+    parents = _count_parents(roots)
+    marks: dict[int, Shared] = {}
+    pending: list[Any] = [*reversed(roots)]
+    while pending:
+        entry = pending.pop()
+        if entry is FINISHED:
+            node = pending.pop()
+            stack.append(node[0])
+            if parents[id(node)] > 1:
+                stack.append(marks.setdefault(id(node), Shared()))
+        elif not isinstance(entry, OpTreeNode):
+            stack.append(entry)
+        elif id(entry) in marks:
+            stack.append(marks[id(entry)])
+        else:
+            pending += (entry, FINISHED)
+            pending.extend(child for child in (entry[2], entry[1]) if child is not None)
+    return stack
+
+
+def from_flat_list(stack: Iterable[Any]) -> list[Any]:
+    """The trees of a list such as `flat_list` gives."""
+    values: list[Any] = []
+    shared: dict[int, Any] = {}
+    for entry in stack:
+        if isinstance(entry, Shared):
+            if id(entry) in shared:
+                values.append(shared[id(entry)])
+            elif values:
+                shared[id(entry)] = values[-1]
+            else:
+                raise OperandError(f"{entry} marks the tree before it, and there is none")
+        elif isinstance(entry, dict) and "op" in entry:
+            values.append(_rebuild(entry, values))
+        else:
+            values.append(entry)
+    return values
+
+
+def _count_parents(roots: Sequence[Any]) -> dict[int, int]:
+    """The number of uses of each node in some trees, by its id."""
+    counts: dict[int, int] = {}
+    for root in roots:
+        counts[id(root)] = counts.get(id(root), 0) + 1
+    for node in post_order(roots, _tree_children):
         for child in _tree_children(node):
             counts[id(child)] = counts.get(id(child), 0) + 1
     return counts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any, ClassVar, NoReturn
+from copy import deepcopy
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -237,13 +238,16 @@ class Tensor(Variable):
         return self.copy(self.name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.copy(self.name)
+        if self.base is None:
+            return self.copy(self.name)
+        return _view_of(deepcopy(self.base, memo), self.view_op, self.name)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self.label} is memory on {self.backend} and does not pickle; "
-            "pickle x.get(), and make a tensor of it with be.array"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By value: it arrives on the current backend, or on one as its own; a view stays one of its base."""
+        if self.base is not None:
+            return _view_of, (self.base, self.view_op, self.name)
+        values = self.array if isinstance(self.array, np.ndarray) else self.get()
+        return _restored, (self._backend, values, self.name)
 
     def copy_from(self, source: Any) -> Tensor:
         """Copy a tensor, array or tree of this shape into it; returns the tensor."""
@@ -496,3 +500,14 @@ class Tensor(Variable):
         """Run the lazy values that read this memory, to which another library may write at once, unseen."""
         self.root.is_shared = True
         import_later("optree.tree.lazy").settle([self])
+
+
+def _restored(backend: Any, values: np.ndarray, name: str | None) -> Tensor:
+    """A pickled tensor, in the memory that the values arrived in where that can be written."""
+    with backend.active():
+        return backend.over(backend.owned(values), name)  # type: ignore[no-any-return]
+
+
+def _view_of(base: Tensor, op: Any, name: str | None) -> Tensor:
+    """The view of a tensor by a view op."""
+    return type(base)(base.backend, op.value(base.array), name, base, op)

@@ -335,24 +335,20 @@ def test_a_tree_of_inputs_and_constants_pickles():
     assert str(g) == str(f) and g.key() == f.key() and g.shape == (2,)
 
 
-def test_a_tensor_copies_its_memory_and_says_how_to_pickle_it(be):
+def test_a_tensor_copies_its_memory(be):
     x = of(be, [1.0, 2.0], "x")
     for y in (copy.copy(x), copy.deepcopy(x)):
         y[:] = 5
         assert y.name == "x" and y.backend is be
     np.testing.assert_array_equal(x.get(), [1.0, 2.0])
-    with pytest.raises(TypeError, match=r"x\.get\(\)"):
-        pickle.dumps(x)
 
 
-def test_a_backend_copies_as_itself_and_says_that_it_does_not_pickle(be):
+def test_a_backend_copies_as_itself(be):
     model = {"be": be, "w": be.ones(3)}
     be.evaluate([model["w"] * 2])
     copied = copy.deepcopy(model)
     assert copied["be"] is be and copy.copy(be) is be
     assert copied["w"] is not model["w"] and copied["w"].backend is be
-    with pytest.raises(TypeError, match="does not pickle; make one there with gen_backend"):
-        pickle.dumps(be)
 
 
 # Size
