@@ -173,3 +173,22 @@ def test_an_untouched_process_loads_a_function(be, tmp_path):
     code = f"import pickle; print(pickle.load(open({str(path)!r}, 'rb'))([[1, 1]]).item())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and float(done.stdout) == 1.0, done.stderr
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("copied", [again, copy.deepcopy])
+def test_a_training_state_goes_on_by_itself(be, copied, is_packed):
+    weights = [be.array([[0.5], [0.2]], name="w"), be.zeros((1, 1), name="b")]
+    weights = train.packed(weights) if is_packed else weights
+    opt = train.Adam(weights, 0.1)
+    x = TensorType("float32", (None, 2))("x")
+    loss = be.mean((be.dot(x, weights[0]) + weights[1] - 1) ** 2)
+    step, batch = optree.function([x], loss, updates=opt.updates(loss)), np.ones((3, 2), np.float32)
+    step(batch)
+    other_weights, other_opt, other_step = copied((weights, opt, step))
+    alone = copied(step)
+    losses = [step(batch).item() for _ in range(3)]
+    assert [other_step(batch).item() for _ in range(3)] == losses == [alone(batch).item() for _ in range(3)]
+    assert other_opt.step.item() == opt.step.item() == 4
+    for mine, theirs in zip([*weights, *opt.state.values()], [*other_weights, *other_opt.state.values()], strict=True):
+        assert mine.get().tobytes() == theirs.get().tobytes()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from itertools import accumulate
 from math import prod
 from typing import Any
 
 from optree.errors import OperandError, describe
 from optree.ops.assignment import Joined, Store
-from optree.tree.tensor import Tensor
+from optree.tree.tensor import Tensor, part_of
 from optree.tree.variable import Variable, check_same_backend
 
 #: Weights of more elements keep memory of their own: a launch more or less is nothing beside their update.
@@ -39,27 +38,11 @@ class Arena:
         ends = list(accumulate((count + -count % ALIGNMENT for count in counts), initial=0))
         self.starts, self.size = ends[:-1], ends[-1]
         self.flat: Tensor = be.zeros(self.size, dtype, name)
-        #: The tensors over its parts.
-        self.given: list[Tensor] = []
 
     def tensors(self, names: Sequence[str | None]) -> list[Tensor]:
         """A tensor over each part, with memory that is the vector's."""
-        found = [
-            self.backend.over(self.flat.array[start : start + prod(shape)].reshape(shape), name)
-            for start, shape, name in zip(self.starts, self.shapes, names, strict=True)
-        ]
-        self.given += found
-        return found
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Arena:
-        copied = Arena.__new__(Arena)
-        memo[id(self)] = copied
-        vars(copied).update(vars(self), flat=deepcopy(self.flat, memo), given=[])
-        parts = [deepcopy(part, memo) for part in self.given]
-        for part, own in zip(parts, copied.tensors([None] * len(parts)), strict=False):
-            part.array = own.array  # of the same values
-        copied.given = parts
-        return copied
+        parts = zip(self.starts, self.shapes, names, strict=True)
+        return [part_of(self.flat, start, shape, name) for start, shape, name in parts]
 
     def joined(self, trees: Sequence[Variable], parts: Sequence[Tensor]) -> Variable:
         """The vector after a tree has been written into each part, as a tree.

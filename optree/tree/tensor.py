@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from copy import deepcopy
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,7 +66,7 @@ class Tensor(Variable):
 
     __slots__ = (
         *("__weakref__", "_backend", "array", "base", "name", "origin", "spec", "view_op"),
-        *("holder", "is_shared", "runs", "writer", "written"),
+        *("holder", "is_shared", "part_of", "runs", "writer", "written"),
     )
 
     #: Functions may still run when the interpreter has cleared its modules.
@@ -82,6 +83,8 @@ class Tensor(Variable):
     #: another library may write to it, unseen, so that what reads it must not be lazy.
     holder: Any
     is_shared: bool
+    #: Of a tensor in the memory of a vector that it is no view of, that vector and the index of its first element.
+    part_of: tuple[Tensor, int] | None
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class Tensor(Variable):
         self.spec = _spec_of(array, backend) if spec is None else spec
         self.origin = caller_origin() if origin is None else origin
         self.written, self.writer, self.runs = 0, None, None
-        self.holder, self.is_shared = None, False
+        self.holder, self.is_shared, self.part_of = None, False, None
 
     # Properties
 
@@ -238,14 +241,19 @@ class Tensor(Variable):
         return self.copy(self.name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self.base is None:
-            return self.copy(self.name)
-        return _view_of(deepcopy(self.base, memo), self.view_op, self.name)
+        if self.base is not None:
+            return _view_of(deepcopy(self.base, memo), self.view_op, self.name)
+        if self.part_of is not None:
+            vector, start = self.part_of
+            return part_of(deepcopy(vector, memo), start, self.shape, self.name)
+        return self.copy(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By value: it arrives on the current backend, or on one as its own; a view stays one of its base."""
         if self.base is not None:
             return _view_of, (self.base, self.view_op, self.name)
+        if self.part_of is not None:
+            return part_of, (*self.part_of, self.shape, self.name)
         values = self.array if isinstance(self.array, np.ndarray) else self.get()
         return _restored, (self._backend, values, self.name)
 
@@ -506,6 +514,13 @@ def _restored(backend: Any, values: np.ndarray, name: str | None) -> Tensor:
     """A pickled tensor, in the memory that the values arrived in where that can be written."""
     with backend.active():
         return backend.over(backend.owned(values), name)  # type: ignore[no-any-return]
+
+
+def part_of(vector: Tensor, start: int, shape: tuple[int, ...], name: str | None) -> Tensor:
+    """A tensor in the memory of a vector from an index on, which is no view of it to derivatives."""
+    found: Tensor = vector.backend.over(vector.array[start : start + prod(shape)].reshape(shape), name)
+    found.part_of = vector, start
+    return found
 
 
 def _view_of(base: Tensor, op: Any, name: str | None) -> Tensor:
