@@ -248,7 +248,9 @@ def block_kernel(
     for index in kernel.instructions:
         op = program.instructions[index].op
         own = type(op).__module__.startswith("optree.ops.")
-        if op.defines("perform") or op.defines("make_thunk") or op.is_flat_index:  # of a block, it would begin at 0
+        if op.defines("perform") or op.defines("make_thunk"):
+            return None
+        if op.index_map.is_flat_index:  # of a block, it would begin at 0
             return None
         if isinstance(op, ReductionOperator) and not (own and isinstance(op, Sum | Mean | UfuncReduction)):
             return None
@@ -274,7 +276,8 @@ def aligned(array: np.ndarray, axes: Axes, order: Sequence[int]) -> np.ndarray:
 def _shape_inputs(program: Program, kernel: Kernel) -> list[int]:
     """The values that are used for their shape alone."""
     found = [program.instructions[index] for index in kernel.instructions]
-    return [x.inputs[x.op.broadcasts[1]] for x in found if x.op.broadcasts is not None]
+    repeats = [(x.inputs, x.op.index_map.repeats) for x in found]
+    return [inputs[each[1]] for inputs, each in repeats if each is not None]
 
 
 def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf) -> tuple[list[_Part], list[int]]:
@@ -282,9 +285,9 @@ def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf
     parts = []
     for index in kernel.instructions:
         op, inputs, node = program.instructions[index]
-        if op.broadcasts is not None:
-            inputs = (inputs[op.broadcasts[0] or 0],)
-        elif op.moves_axes:
+        if op.index_map.repeats is not None:
+            inputs = (inputs[op.index_map.repeats[0] or 0],)
+        elif op.index_map.moves_axes:
             inputs = inputs[:1]
         value, dtype = len(program.leaves) + index, node.type.dtype
         parts.append(_Part(value, op, inputs, dtype, _call(op, dtype, implementation_of(index)), None))
@@ -308,7 +311,7 @@ def _call(op: Any, dtype: np.dtype, implementation: Implementation) -> Callable[
     """An op's function of arrays with the domain's axes."""
     if implementation.into is not None and implementation.is_strided:
         return implementation.into
-    if op.broadcasts is not None:  # its users broadcast its value
+    if op.index_map.repeats is not None:  # its users broadcast its value
         return _into(lambda x: rounded(np.asarray(x), dtype, copy=False))
     return _into(implementation.call if isinstance(op, ElementwiseOperator) else lambda x: x)
 

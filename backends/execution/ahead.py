@@ -104,7 +104,7 @@ class Foresight:
                 in_order = all(x.flags.c_contiguous for x in inputs if isinstance(x, self._memory.kind))
                 return self._new(step.output) if in_order else None
             return self._new(step.output)
-        if op.keeps_order:
+        if op.index_map.keeps_order:
             return self._reshaped(inputs[0], step.output)
         if isinstance(inputs[0], tuple) or type(op).__module__.startswith("optree."):
             return step.implementation.call(*inputs) if isinstance(op, ViewOperator | Output) else None

@@ -187,7 +187,7 @@ def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
 def _reads_shape(program: Program, step: Kernel | Call, value: int) -> bool:
     """Whether a step reads the shape alone of a value, which may be made after it."""
     uses = [program.instructions[index] for index in step.instructions]
-    return all(n in op.shape_only for op, inputs, _ in uses for n, i in enumerate(inputs) if i == value)
+    return all(n in op.index_map.shape_only for op, inputs, _ in uses for n, i in enumerate(inputs) if i == value)
 
 
 def _reading(program: Program, steps: Sequence[Kernel | Call], value: int, other: int) -> Program:

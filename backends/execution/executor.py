@@ -257,8 +257,9 @@ class CallStep:
         self.op, self.index, self.implementation, self.sizes = instruction.op, index, implementation, sizes
         self.inputs = instruction.inputs if inputs is None else inputs
         self.output = len(program.leaves) + index
-        if sizes is not None and self.op.shape_only:
-            known = [n for n in self.op.shape_only if sizes.is_known(self.inputs[n])]
+        unread = self.op.index_map.shape_only
+        if sizes is not None and unread:
+            known = [n for n in unread if sizes.is_known(self.inputs[n])]
             self.shaped = {n: program.type_of(self.inputs[n]).dtype for n in known}
         # Kernels take arrays; a library's function of arrays without axes may return a scalar.
         is_scalar = sizes is not None and isinstance(instruction.type, TensorType) and not instruction.type.ndim

@@ -314,10 +314,11 @@ class FusedKernel(ExecutableKernel):
         self._nests = Cache("nests of kernels", NESTS)
         self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
         first = len(program.leaves)
-        indices = [i for i in kernel.instructions if program.instructions[i].op.is_flat_index]
+        maps = {i: program.instructions[i].op.index_map for i in kernel.instructions}
+        indices = [i for i in kernel.instructions if maps[i].is_flat_index]
         self.flat_indices = [first + i for i in indices]
         #: For each of these, the axes of the domain that it counts along.
-        self._counted = [program.instructions[i].op.counted_axes(kernel.axes[first + i]) for i in indices]
+        self._counted = [maps[i].counted_axes(kernel.axes[first + i]) for i in indices]
         read = [*self.reads, *self.flat_indices]
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
@@ -489,8 +490,9 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
     shape_inputs: dict[int, None] = {}
     for index in kernel.instructions:
         instruction = program.instructions[index]
-        _, shaped = instruction.op.broadcasts or (None, None)
-        for position, i in enumerate(instruction.inputs[:1] if instruction.op.moves_axes else instruction.inputs):
+        index_map = instruction.op.index_map
+        _, shaped = index_map.repeats or (None, None)
+        for position, i in enumerate(instruction.inputs[:1] if index_map.moves_axes else instruction.inputs):
             if position == shaped:
                 shape_inputs[i] = None
             elif program.is_number(i):
@@ -611,13 +613,13 @@ def _statements(
                 statements.append(Reduction(number, numbering[inputs[0]], accumulator, of, stage))
                 continue
         level, stage = kernel.level(first + index), kernel.stages[first + index]
-        if op.moves_axes:
+        if op.index_map.moves_axes:
             statements.append(Statement(number, "{0}", (numbering[inputs[0]],), (dtype,), dtype, level, stage))
             continue
         loop = loop_dtypes(program, instruction)
-        broadcast = op.broadcasts
-        if broadcast is not None and broadcast[0] is not None:  # of the other operand only the shape counts
-            inputs[broadcast[1]], loop[broadcast[1]] = inputs[broadcast[0]], loop[broadcast[0]]
+        repeats = op.index_map.repeats
+        if repeats is not None and repeats[0] is not None:  # of the other operand only the shape counts
+            inputs[repeats[1]], loop[repeats[1]] = inputs[repeats[0]], loop[repeats[0]]
         passed = [(i, _passed(dtype)) if program.is_number(i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(numbering[i] for i in passed)
         expression = op.kernel_by_number if inputs and program.is_number(inputs[-1]) else op.kernel_for

@@ -210,7 +210,7 @@ def _device_value(device: Any, instruction: Instruction, value: Callable[..., An
 def _host_call(device: Any, instruction: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
     """A call on the host: operands are copied there, and back where the op has overwritten them."""
     op = instruction.op
-    destroyed, unread = op.destroyed_inputs(), op.shape_only
+    destroyed, unread = op.destroyed_inputs(), op.index_map.shape_only
     types = [output.type for output in instruction.node.owner.outputs]
 
     def call(*values: Any) -> Any:

@@ -42,7 +42,7 @@ class DirectKernels:
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         if not self.takes(arrays, shape):
             return stored(self.by_value(arrays, dtype), out)
-        read = [x for i, x in enumerate(arrays) if i not in op.shape_only]
+        read = [x for i, x in enumerate(arrays) if i not in op.index_map.shape_only]
         fits = out is not None and out.dtype == dtype and out.flags.c_contiguous
         target = out if fits and not any(overlap(out, x) for x in read) else cupy.empty(shape, dtype)
         if target.size:

@@ -10,6 +10,7 @@ from optree.arrays import portable
 from optree.autodiff.reverse import adjoints_of
 from optree.errors import OperandError, describe
 from optree.ops.apply import Apply
+from optree.ops.index_map import OPAQUE, SAME, STACKED, IndexMap
 from optree.ops.op import Op
 from optree.tree.gradient_types import DisconnectedType, is_disconnected
 from optree.tree.node import OpTreeNode, operands_of, variables_of
@@ -86,7 +87,7 @@ class _Body:
 class _FirstOperand(Op):
     """An op whose value is its first operand, which it is a view of."""
 
-    view_map = {0: [0]}
+    index_map = IndexMap(SAME, OPAQUE)
     can_fail = False
     is_captured = True
 
@@ -121,7 +122,7 @@ class Afterwards(_FirstOperand):
     """The first operand, but not before the second has been computed: no value that needs it is an earlier one."""
 
     __props__ = ()
-    leads_with_batch = True
+    index_map = IndexMap(SAME, STACKED)
 
     def connection_pattern(self, node: Any) -> list[list[bool]]:
         return [[True], [False]]

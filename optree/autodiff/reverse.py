@@ -224,7 +224,8 @@ def application_of(variable: Any) -> tuple[Any, list[Any]]:
 def linked_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> list[Any]:
     """The operands on whose elements those of an output depend that the cost uses."""
     if not op.defines("connection_pattern"):
-        return [x for i, x in enumerate(operands) if i not in op.shape_only] if op.shape_only else list(operands)
+        unread = op.index_map.shape_only
+        return [x for i, x in enumerate(operands) if i not in unread] if unread else list(operands)
     used = [not is_disconnected(x) for x in (delta if isinstance(delta, list) else [delta])]
     pattern = op.connection_pattern(variable.owner)
     if len(pattern) != len(operands) or any(len(row) != len(used) for row in pattern):

@@ -149,7 +149,7 @@ def _argument_indices(node: Any) -> set[int]:
     if isinstance(op, OrphanOperator):
         return set(range(len(operands)))
     if op.takes_parents:
-        return set(op.shape_only)
+        return set(op.index_map.shape_only)
     inputs = [Input(x.type) for x in operands]
     try:
         deltas = _deltas(op, inputs, _delta_like(node.type))
@@ -169,7 +169,7 @@ def _is_none_or_zero(gradient: Any) -> bool:
     if gradient is None or is_null(gradient) or is_disconnected(gradient):
         return True
     # The result of `zero_gradient`: 0.0 broadcast to an operand's shape.
-    if not isinstance(gradient, OpTreeNode) or gradient.op.broadcasts != (1, 0):
+    if not isinstance(gradient, OpTreeNode) or gradient.op.index_map.repeats != (1, 0):
         return False
     _, _, value = gradient
     return type(value) is float and value == 0

@@ -389,9 +389,9 @@ def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[in
     if len(dims) < 2 or dims[0] is None or dims[1] is None:
         return None
     op, given, made = instruction.op, dims[0], dims[1]
-    if op.axis_order is not None:
-        return list(op.axis_order)
-    if not op.keeps_order or [dim for dim in given if dim != ONE] != [dim for dim in made if dim != ONE]:
+    if op.index_map.axis_order is not None:
+        return list(op.index_map.axis_order)
+    if not op.index_map.keeps_order or [dim for dim in given if dim != ONE] != [dim for dim in made if dim != ONE]:
         return None
     axes = iter([axis for axis, dim in enumerate(given) if dim != ONE])
     return [None if dim == ONE else next(axes) for dim in made]
@@ -405,9 +405,9 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return False
     if isinstance(op, ReductionOperator):
         return op.accumulator_for(dtypes[0]) is not None
-    if op.is_flat_index:
+    if op.index_map.is_flat_index:
         return True
-    if not (isinstance(op, ElementwiseOperator) or op.broadcasts is not None):
+    if not (isinstance(op, ElementwiseOperator) or op.index_map.repeats is not None):
         return False
     return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
 

@@ -35,13 +35,14 @@ def equal_constants(value: Value) -> Any:
 
 
 #: Ops that read only the shape of an operand.
-_READ_SHAPES = Having(lambda op: bool(op.shape_only and not op.destroy_map))
+_READ_SHAPES = Having(lambda op: bool(op.index_map.shape_only and not op.destroy_map))
 
 
 @on(having=_READ_SHAPES)
 def shapes_of_operands(value: Value) -> Any:
     """A shape is read from an earlier value of the same shape: the gradient of a cost does not compute the cost."""
-    inputs = [_of_same_shape(x) if i in value.op.shape_only else x for i, x in enumerate(value.inputs)]
+    unread = value.op.index_map.shape_only
+    inputs = [_of_same_shape(x) if i in unread else x for i, x in enumerate(value.inputs)]
     if all(getattr(a, "number", None) == b.number for a, b in zip(inputs, value.inputs, strict=True)):
         return None
     return value.op(*(x.operand if isinstance(x, Value) else x for x in inputs))
@@ -64,14 +65,14 @@ def _of_same_shape(value: Value) -> Any:
 
 def _inputs_of_same_shape(value: Value) -> list[Value]:
     """The inputs that always have a value's shape, leaves first."""
-    inputs, op = value.inputs, value.op
-    if op.broadcasts is not None:
-        return [inputs[op.broadcasts[1]]]
-    if op.broadcasts_operands:
+    inputs, reads = value.inputs, value.op.index_map
+    if reads.shape_of is not None:
+        return [inputs[reads.shape_of]]
+    if reads.broadcasts:
         pattern = [size == 1 for size in value.type.shape]
         alike = [x for x in inputs if [size == 1 for size in x.type.shape] == pattern]
         return sorted(alike, key=lambda x: not x.is_leaf)
-    return inputs[:1] if op.keeps_shape else []
+    return []
 
 
 # Stabilise: the same function without intermediate overflow or cancellation.
@@ -151,7 +152,7 @@ def one_minus_tanh_squared(value: Value) -> Any:
 # sum(x * c) is not sum(x) * c, nor (x * a) * y (x * y) * a, which round and overflow elsewhere.
 
 #: Ops that permute or select elements of one array, each at most once.
-_REARRANGING = Having(lambda op: bool(op.rearranges))
+_REARRANGING = Having(lambda op: op.index_map.rearranges)
 
 
 @on(having=_REARRANGING, of=("cast", "neg"))
@@ -273,7 +274,7 @@ def transposes(value: Value) -> Any:
 
 
 #: Ops that keep the elements in C order.
-_RESHAPES = Having(lambda op: op.keeps_order is True)
+_RESHAPES = Having(lambda op: op.index_map.keeps_order)
 
 
 @on("reshape", "reshape_like", of=_RESHAPES)

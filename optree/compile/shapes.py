@@ -50,7 +50,7 @@ def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
 def broadcasts(instruction: Instruction) -> bool:
     """Whether operands broadcast: along an axis, sizes are equal or known to be 1."""
     op = instruction.op
-    return bool(op.broadcasts_operands) and not op.defines("infer_shape")
+    return bool(op.index_map.broadcasts) and not op.defines("infer_shape")
 
 
 def tells_shape(instruction: Instruction) -> bool:
@@ -150,7 +150,7 @@ class Sizes:
 
     def waits_for(self, instruction: Instruction) -> list[int]:
         """The inputs that an instruction depends on: without those of which it reads only a known shape."""
-        alone = instruction.op.shape_only
+        alone = instruction.op.index_map.shape_only
         if not alone:
             return list(instruction.inputs)
         return [i for n, i in enumerate(instruction.inputs) if n not in alone or not self.is_known(i)]
@@ -204,12 +204,17 @@ def _joined(given: Sequence[Dims], ndim: int, dimensions: _Dimensions) -> Dims:
 
 
 def _traced(instruction: Instruction, given: Sequence[Dims], dimensions: _Dimensions) -> Dims | None:
-    """The dimensions of another op's value: `output_shape` of distinct sizes shows which axis goes where."""
+    """The dimensions of another op's value, by its index map, or by its `output_shape` of distinct sizes."""
+    reads = instruction.op.index_map
+    if reads.shape_of is not None:
+        return given[reads.shape_of]
+    if reads.axis_order is not None:
+        return tuple([given[0][axis] for axis in reads.axis_order])
     fresh = dimensions.fresh(instruction.type)
     if fresh is None or not instruction.op.defines("output_shape"):
         return fresh
-    for pair in instruction.op.equal_axes(*map(len, given)):
-        dimensions.join([given[operand][axis] for operand, axis in pair])
+    for pair in reads.equal_axes:
+        dimensions.join([given[operand][max(axis, -len(given[operand]))] for operand, axis in pair])
     roots = [tuple(map(dimensions.root, dims)) for dims in given]
     distinct = {dim for dims in roots for dim in dims if dim != ONE}
     found = _placed(instruction, roots, distinct, 1)

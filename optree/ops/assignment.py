@@ -12,6 +12,7 @@ from optree.arrays import overlap, portable
 from optree.dtypes import is_bfloat16, rounded
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.apply import Apply
+from optree.ops.index_map import BROADCAST, IndexMap
 from optree.ops.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict
 from optree.tree.tensor import Tensor
@@ -30,7 +31,8 @@ class Assign(NonDifferentiableOperator):
     __props__ = ()
     destroy_map = {0: [0]}
     can_fail = False
-    broadcasts_operands = is_captured = True
+    index_map = IndexMap(BROADCAST)
+    is_captured = True
 
     #: Whether nothing reads the target but through the assignment's own value.
     owns_target: ClassVar[bool] = False

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optree.errors import DefinitionError, describe
+from optree.errors import BatchingError, DefinitionError, describe
+from optree.ops.index_map import IndexMap
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of
@@ -82,6 +83,28 @@ def outputs_of(op: Any, inputs: Sequence[Any]) -> Any:
         return op(*inputs)
     outputs = op.make_node(*map(as_variable, inputs)).outputs
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def by_index_map(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+    """The batching rule that follows from an op's index map.
+
+    Raises
+    ------
+    BatchingError
+        If none does.
+    """
+    reads = op.index_map if not op.destroy_map else IndexMap()
+    if reads.broadcasts and not reads.shape_only:
+        return op(*aligned(inputs, batched))
+    if reads.is_stacked:
+        return outputs_of(op, spread_all(inputs, batched))
+    if all(n in reads.shape_only or not is_batched for n, is_batched in enumerate(batched)):  # one for all examples
+        examples = [example_of(x) if is_batched else x for x, is_batched in zip(inputs, batched, strict=True)]
+        return spread(op(*examples), first_batch(inputs, batched))
+    raise BatchingError(
+        f"vmap: {op} has no batching rule; write batch(self, inputs, batched) in {type(op).__name__}, or "
+        "batch = Op.batch_in_loop, which applies it to one example after another"
+    )
 
 
 def in_loop(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:

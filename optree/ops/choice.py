@@ -11,7 +11,8 @@ import numpy as np
 from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.ops.batching import aligned, example_of, spread, spread_all
+from optree.ops.batching import aligned, spread, spread_all
+from optree.ops.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
 from optree.ops.op import Op
 from optree.ops.traits import (
     BinaryOperator,
@@ -283,9 +284,9 @@ class FillLike(BinaryOperator):
     """
 
     name = "fill_like"
-    broadcasts = (1, 0)
+    index_map = IndexMap(LIKE, REPEATED)
+    view_map: ClassVar[dict[int | None, list[int]]] = {}  # a new array
     can_fail = False
-    shape_only = (0,)
     operands = ("x", "value")
     kernel = "{1}"
     examples = (
@@ -381,11 +382,9 @@ class BroadcastLike(ViewOperator, BinaryOperator):
 
     name = "broadcast_like"
     random_props = staticmethod(no_props)
-    shape_only = (1,)
+    index_map = IndexMap(REPEATED, LIKE)
     operands = ("x", "like")
     kernel = "{0}"
-    broadcasts = (0, 1)
-    broadcasts_operands = True
     examples = (
         (((3,), (2, 3)), {}),
         (((), (2, 3)), {}),
@@ -433,10 +432,8 @@ class FlatIndices(UnaryOperator, IntegerOperator):
 
     name = "flat_indices"
     aliases = ("places",)
-    broadcasts = (None, 0)
     can_fail = False
     operands = ("like",)
-    shape_only = (0,)
     __props__ = ("axis",)
     axis: int | None = None
     examples = (
@@ -462,9 +459,6 @@ class FlatIndices(UnaryOperator, IntegerOperator):
         others = tuple(axis for axis in range(len(shape)) if axis != self.axis)
         return np.broadcast_to(np.expand_dims(np.arange(shape[self.axis], dtype=np.int64), others), shape).copy()
 
-    def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
-        return axes if self.axis is None else (axes[self.axis],)
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (like,) = inputs
-        return spread(self(example_of(like)), like)
+    @per_op(indexed())
+    def index_map(self) -> IndexMap:
+        return IndexMap(indexed(self.axis))

@@ -15,6 +15,7 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
+from optree.ops.index_map import SAME, IndexMap
 from optree.ops.op import Op
 from optree.ops.traits import NonDifferentiableOperator
 from optree.registry import f
@@ -218,9 +219,8 @@ class Replicated(Op):
     operands = ("x",)
     __props__: ClassVar[tuple[str, ...] | None] = ("group",)
     group: Any = None
-    view_map = {0: [0]}
+    index_map = IndexMap(SAME)
     can_fail = False
-    keeps_shape = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]

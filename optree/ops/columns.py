@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
 from optree.ops.batching import with_images
+from optree.ops.index_map import LIKE, OPAQUE, IndexMap
 from optree.ops.op import Op
 from optree.ops.traits import FirstDtypeOperator, MorphOperator
 from optree.ops.windows import (
@@ -137,7 +138,7 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
 
     name = "fold_like"
     operands = ("x", "like")
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     images = 1
     examples = (
         (((2, 4, 3), (2, 2, 4)), {"window": 2}),

@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
+from optree.ops.index_map import OPAQUE, IndexMap, contracted, per_op
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, CompositeOperator, no_props
 from optree.registry import OPS, f, function, numpy_function
@@ -38,9 +39,7 @@ class ProductOperator(BinaryOperator):
     widened = NARROW
     can_fail = False
     numpy = np.matmul
-
-    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        return [((0, -1), (1, -min(ranks[1], 2)))]
+    index_map = IndexMap(contracted(-1), contracted(-2))  # of a vector, its only axis
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, y = shapes
@@ -238,6 +237,10 @@ class TensorDot(BinaryOperator):
                 "be.dot(x, y) and be.sum(x * y) keep them"
             )
         return self.make(axes=pair)
+
+    @per_op(OPAQUE, OPAQUE)
+    def index_map(self) -> IndexMap:
+        return IndexMap(*map(contracted, self.axes))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, y = shapes

@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.batching import with_images
+from optree.ops.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
 from optree.ops.op import Op
 from optree.ops.shape import strong
 from optree.ops.windows import (
@@ -287,8 +288,11 @@ class Conv(ConvolutionOperator):
         (((0, 2, 4), (3, 2, 2)), {}),
     )
 
-    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        return [((0, self.order[1]), (1, self.weights_order[1]))] if self.groups == 1 else []
+    @per_op(OPAQUE, OPAQUE)
+    def index_map(self) -> IndexMap:
+        if self.groups != 1:
+            return IndexMap(OPAQUE, OPAQUE)
+        return IndexMap(contracted(self.order[1]), contracted(self.weights_order[1]))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, weights = shapes
@@ -313,7 +317,7 @@ class Conv(ConvolutionOperator):
 class ConvDerivative(ConvolutionOperator):
     """A derivative of a convolution, by the last operand, of which the shape alone is read."""
 
-    shape_only = (2,)
+    index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         images, weights, delta = (shapes[i] for i in self.roles)

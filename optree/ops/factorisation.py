@@ -21,6 +21,7 @@ from optree.dtypes import is_floating, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
 from optree.ops.arrangement import rows_and_columns
+from optree.ops.index_map import STACKED, IndexMap
 from optree.ops.op import Op
 from optree.ops.traits import FloatOperator, UnaryOperator
 from optree.records import NamedTuple
@@ -42,7 +43,7 @@ class LapackOperator(FloatOperator):
     """
 
     calls_lapack: ClassVar[bool] = True
-    leads_with_batch: ClassVar[bool] = True
+    index_map = IndexMap(STACKED)
     work: ClassVar[float] = 2.0
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:

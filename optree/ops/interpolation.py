@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.ops.indexing import Take
 from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
@@ -114,6 +115,7 @@ class Interpolate(Op):
     """Linear interpolation in float64 at x between points (`xp`, `fp`) with ascending `xp`; constant beyond them."""
 
     name = "interpolate"
+    index_map = IndexMap(BROADCAST, OPAQUE, OPAQUE)
     operands = ("x", "xp", "fp")
     __props__ = ()
     examples = (

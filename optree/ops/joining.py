@@ -12,6 +12,7 @@ from optree.arrays import portable
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
+from optree.ops.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
 from optree.ops.op import Op
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.ops.traits import (
@@ -124,11 +125,10 @@ class HeadLike(ViewOperator, MorphOperator):
     """The first elements of x along an axis, as many as `like` has."""
 
     name = "head_like"
-    shape_only = (1,)
+    index_map = IndexMap(SELECTED, SHAPE)
     operands = ("x", "like")
     __props__ = ("axis",)
     axis: int = 0
-    rearranges = True
     examples = (
         (((5, 3), (2, 3)), {}),
         (((2, 4), (2, 1)), {"axis": -1}),
@@ -359,7 +359,7 @@ class Unrepeat(MorphOperator):
     """Sums of `repeats` consecutive elements, in the shape of `like`: the derivative of `repeat`."""
 
     name = "unrepeat"
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     operands = ("x", "like")
     __props__ = ("repeats", "axis")
     repeats: int = 1

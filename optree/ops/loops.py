@@ -451,9 +451,8 @@ def _draw_before(
     for node in own:
         state, *given = variables_of(node)
         moved = replace(given, alike)
-        if any(
-            x is not y and i not in node.op.shape_only for i, (x, y) in enumerate(zip(given, moved, strict=True), 1)
-        ):
+        unread = node.op.index_map.shape_only
+        if any(x is not y and i not in unread for i, (x, y) in enumerate(zip(given, moved, strict=True), 1)):
             continue
         numbers = node.op(state, *(spread(x, steps) for x in moved))
         drawn[node] = Input(node.type)
@@ -624,7 +623,7 @@ class _Factor(NamedTuple):
     @classmethod
     def of(cls, loop: _Loop, tree: Any, axis: int, slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
         """A factor whose `axis` is summed over, without a transposition."""
-        if isinstance(tree, OpTreeNode) and tree.op.axis_order == (1, 0):
+        if isinstance(tree, OpTreeNode) and tree.op.index_map.axis_order == (1, 0):
             tree, axis = tree[1], 1 - axis
         for known, sequence, steps in slices:
             if known is tree:

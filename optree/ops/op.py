@@ -18,7 +18,6 @@ from optree.cache import Cache
 from optree.dtypes import ufunc_dtypes
 from optree.errors import (
     AxisError,
-    BatchingError,
     DefinitionError,
     DTypeError,
     OperandError,
@@ -29,7 +28,8 @@ from optree.errors import (
     describe,
 )
 from optree.ops.apply import Apply, written
-from optree.ops.batching import in_loop, outputs_of, spread_all
+from optree.ops.batching import by_index_map, in_loop
+from optree.ops.index_map import IndexMap
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.ops.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.applications import new_cache
@@ -59,6 +59,14 @@ class _Token:
 
 #: A token for each op, by its identity, and pattern of its value.
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
+
+
+class _ViewMap:
+    """The `view_map` of an op that follows from its `index_map`."""
+
+    def __get__(self, op: Any, owner: Any) -> dict[int | None, list[int]]:
+        found: dict[int | None, list[int]] = (owner if op is None else op).index_map.view_map
+        return found
 
 
 class Op:
@@ -96,25 +104,13 @@ class Op:
         Whether in neon's mode a 1-D array among the operands is a column, as in broadcasts and matrix products.
     associative, commutative : bool
         Whether operands may be regrouped, and exchanged.
+    index_map : IndexMap
+        Which elements of its operands an element of the value is computed from (`optree.ops.index_map`).
     destroy_map, view_map : dict
         Output index to the inputs that it overwrites, or is a view of; None to those overwritten that none aliases.
-    shape_only : tuple of int
-        The inputs of which the op reads only the shape.
+        `view_map` follows from `index_map`, unless it is given.
     can_fail : bool
         Whether it may raise on valid operands. Assignments run after such ops, so that all are made or none.
-    axis_order : tuple of int, or None
-        For an op that only permutes axes, the operand's axis for each axis of the value.
-    keeps_order : bool
-        Whether the value has its first operand's elements in the same C order, in any shape.
-    keeps_shape : bool
-        Whether the value always has its first operand's shape.
-    rearranges : bool
-        Whether each element of the value is one of the first operand's, used at most once.
-    broadcasts : tuple of (int or None, int), or None
-        For an op whose value is one operand (the first number) broadcast to the shape of another (the second);
-        (None, n) for the flat indices of operand n, along `counted_axes`.
-    broadcasts_operands : bool
-        Whether operands are broadcast together: sizes along an axis, aligned from the last, are equal or 1.
     is_captured : bool
         Whether graphs and loops in C capture it: it makes views that shapes alone decide, copies and launches.
     runs_body : bool
@@ -142,10 +138,8 @@ class Op:
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
-    leads_with_batch : bool
-        Whether the first axes of all operands and the value may be a batch's: it is a function of the last ones.
     takes_parents : bool
-        Whether all operands are parents in Metadiff's sense, except those in `shape_only`.
+        Whether all operands are parents in Metadiff's sense, except those of which the shape alone is read.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -165,16 +159,10 @@ class Op:
     takes_columns: ClassVar[bool] = False
     associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
+    index_map: ClassVar[IndexMap] = IndexMap()
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
-    view_map: ClassVar[dict[int | None, list[int]]] = {}
-    shape_only: ClassVar[tuple[int, ...]] = ()
+    view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
     can_fail: ClassVar[bool] = True
-    axis_order: ClassVar[tuple[int, ...] | None] = None
-    keeps_order: ClassVar[bool] = False
-    keeps_shape: ClassVar[bool] = False
-    rearranges: ClassVar[bool] = False
-    broadcasts: ClassVar[tuple[int | None, int] | None] = None
-    broadcasts_operands: ClassVar[bool] = False
     is_captured: ClassVar[bool] = False
     runs_body: ClassVar[bool] = False
     begins: ClassVar[bool] = False
@@ -189,7 +177,6 @@ class Op:
     coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False
-    leads_with_batch: ClassVar[bool] = False
     takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
@@ -304,24 +291,6 @@ class Op:
     def may_fail(self, *dtypes: np.dtype) -> bool:
         """Whether it may raise on operands of these dtypes and valid sizes."""
         return self.can_fail
-
-    @property
-    def moves_axes(self) -> bool:
-        """Whether kernels read the value as the operand along other axes."""
-        return self.keeps_order or self.axis_order is not None
-
-    @property
-    def is_flat_index(self) -> bool:
-        """Whether the value is each element's flat index in C order."""
-        return self.broadcasts is not None and self.broadcasts[0] is None
-
-    def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
-        """Those of the value's axes, one entry each, along which flat indices count; along the others they repeat."""
-        return axes
-
-    def equal_axes(self, *ranks: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Pairs of (operand, axis) whose sizes must be equal, for operands of these ranks."""
-        return []
 
     def halves(self) -> tuple[Op, Op] | None:
         """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
@@ -655,7 +624,8 @@ class Op:
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         """The value for a batch of examples, by which `optree.vmap` applies the op to each: its batching rule.
 
-        The rules of traits serve most ops. ``batch = Op.batch_in_loop`` serves any that overwrites nothing.
+        `index_map` or the rule of a trait serves most ops. ``batch = Op.batch_in_loop`` serves any that overwrites
+        nothing.
 
         Parameters
         ----------
@@ -668,12 +638,7 @@ class Op:
         OpTreeNode, or list of them for an op of several outputs
             With an axis of examples in front.
         """
-        if self.leads_with_batch:
-            return outputs_of(self, spread_all(inputs, batched))
-        raise BatchingError(
-            f"vmap: {self} has no batching rule; write batch(self, inputs, batched) in {type(self).__name__}, or "
-            "batch = Op.batch_in_loop, which applies it to one example after another"
-        )
+        return by_index_map(self, inputs, batched)
 
     def batch_in_loop(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         """A batching rule: the op applied to one example after another, in a loop as by `scan`."""
@@ -713,7 +678,7 @@ class Op:
         if not isinstance(gradients, list | tuple) or len(gradients) != len(args):
             raise DefinitionError(f"{self}.grad returns a list of {len(args)} gradients, not {describe(gradients)}")
         for i, (operand, gradient) in enumerate(zip(args, gradients, strict=True)):
-            if gradient is None and i in self.shape_only:
+            if gradient is None and i in self.index_map.shape_only:
                 continue
             if type(operand) is Constant and operand.is_weak:  # a Python number has no derivative
                 continue
@@ -724,13 +689,14 @@ class Op:
     def connection_pattern(self, node: Any) -> list[list[bool]]:
         """For each input and output, whether the output's elements depend on the input's.
 
-        By default they do, except for the inputs in `shape_only`.
+        By default they do, except for the inputs of which the shape alone is read.
 
         Parameters
         ----------
         node : Apply
         """
-        return [[i not in self.shape_only] * len(node.outputs) for i in range(len(node.inputs))]
+        unread = self.index_map.shape_only
+        return [[i not in unread] * len(node.outputs) for i in range(len(node.inputs))]
 
     def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Any]) -> Sequence[Any]:
         """The Jacobian-vector product (jvp).

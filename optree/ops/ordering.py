@@ -12,6 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.ops.indexing import Embedding, TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import INFINITY
@@ -197,6 +198,7 @@ class SearchSorted(BinaryOperator, IntegerOperator):
     """
 
     name = "searchsorted"
+    index_map = IndexMap(OPAQUE, BROADCAST)
     __props__ = ("side",)
     side: str = "left"
     examples = (
@@ -243,6 +245,7 @@ class IsIn(BinaryOperator, LogicalOperator):
     """
 
     name = "isin"
+    index_map = IndexMap(BROADCAST, OPAQUE)
     examples = (
         (((2, 3), [-1.0, -0.25, 0.5]), {}),
         (([[0, 2, 3], [5, 6, 1]], [[1, 2], [2, 5]]), {}),

@@ -12,6 +12,7 @@ from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.ops.batching import shifted, spread_all
+from optree.ops.index_map import LIKE, OPAQUE, IndexMap
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype
 from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
@@ -215,7 +216,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
 
     name = "max_unpool"
     operands = ("delta", "indices", "like")
-    shape_only = (2,)
+    index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2
     examples = (
         (((1, 1, 2, 2), [[[[0, 3], [2, 1]]]], (1, 1, 4, 5)), {}),
@@ -346,7 +347,7 @@ class AvgUnpool(MeanOperator):
 
     name = "avg_unpool"
     operands = ("delta", "like")
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     images = 1
     examples = (
         (((1, 2, 2, 2), (1, 2, 4, 5)), {}),

@@ -22,6 +22,7 @@ from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
 from optree.locks import Locked
 from optree.ops import philox
+from optree.ops.index_map import LIKE, OPAQUE, SHAPE, IndexMap
 from optree.ops.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.registry import f
 from optree.tree.gradient_types import grad_not_implemented
@@ -86,7 +87,7 @@ class TakeBlocks(RandomOperator):
 
     name = "take_blocks"
     is_captured = True
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, SHAPE)
     operands = ("state", "like")
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -144,7 +145,7 @@ class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
 class Draw(CompositeOperator, RandomOperator):
     """A draw whose numbers are functions of their flat index, which kernels compute."""
 
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     operands = ("state", "like")
 
     def decompose(self, *inputs: Variable) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from optree.arrays import portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.apply import Apply
+from optree.ops.index_map import STACKED, IndexMap
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f, function
@@ -169,7 +170,7 @@ class Parts(Op):
 
     __props__ = ("count",)
     count: int = 2
-    leads_with_batch = True
+    index_map = IndexMap(STACKED)
     can_fail = False
     is_captured = True
 

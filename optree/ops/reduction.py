@@ -12,7 +12,7 @@ from optree.arrays import as_array, filled, portable
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
-from optree.ops.batching import shifted, spread
+from optree.ops.index_map import SHAPE, IndexMap
 from optree.ops.op import Op
 from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
@@ -151,7 +151,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
     name = "count"
     can_fail = False
-    shape_only = (0,)
+    index_map = IndexMap(SHAPE)
     __props__ = ("axis", "ndim")
     axis: Any = None
     ndim: int = 0
@@ -166,11 +166,6 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (x,) = inputs
-        axes = shifted(normalise_axes(self.axis, x.ndim - 1, "count"))
-        return spread(self.make(axis=axes, ndim=self.ndim)(x), x)
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -207,7 +202,6 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
     """For each element, the product of all others along axes."""
 
     name = "exclusive_prod"
-    keeps_shape = True
     examples = (
         (((3, 4),), {}),
         (((3, 5),), {"axis": 1}),
@@ -240,6 +234,7 @@ class ExclusiveProdAlong(AxisOperator):
 
     name = "exclusive_prod_along"
     operands = None
+    index_map = IndexMap()
     examples = (
         (((3, 4), (3, 4)), {}),
         (((2, 5), (2, 5)), {"axis": -1}),

@@ -23,12 +23,32 @@ ARGUMENTS = 256
 #: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
 
+_MAPS = "from optree.ops.index_map"
+
+#: Facts of earlier versions, with what a class says instead.
+RENAMED = {
+    "axis_order": f"index_map = IndexMap(permuted(axes)), {_MAPS}",
+    "keeps_order": f"index_map = IndexMap(RESHAPED), {_MAPS}",
+    "keeps_shape": f"index_map = IndexMap(windowed()), or IndexMap(FLIPPED) of its elements reordered, {_MAPS}",
+    "rearranges": f"index_map = IndexMap(SELECTED), {_MAPS}",
+    "broadcasts": f"index_map = IndexMap(REPEATED, LIKE), {_MAPS}",
+    "broadcasts_operands": f"index_map = IndexMap(BROADCAST), {_MAPS}",
+    "shape_only": f"index_map, with LIKE or SHAPE for each operand whose values are not used, {_MAPS}",
+    "leads_with_batch": f"index_map = IndexMap(STACKED), {_MAPS}",
+    "equal_axes": f"index_map = IndexMap(contracted(axis), contracted(axis)), {_MAPS}",
+    "counted_axes": f"index_map = IndexMap(indexed(axis)), {_MAPS}",
+    "moves_axes": f"index_map = IndexMap(permuted(axes)) or IndexMap(RESHAPED), {_MAPS}",
+    "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
+}
+
 
 def check_and_register(cls: Any, base: Any) -> None:
     """Check an op's definition, and register it if it has a name; `base` is `Op`.
 
     It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
+    for old in RENAMED.keys() & cls.__dict__.keys() - set(cls.__props__ or ()):
+        raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
     if cls.__dict__.get("name") is not None:

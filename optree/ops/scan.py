@@ -13,6 +13,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
+from optree.ops.index_map import IndexMap, per_op, windowed
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
@@ -39,7 +40,6 @@ class OneAxisOperator(UnaryOperator):
     __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
     least_rows: ClassVar[int] = 1
-    keeps_shape = True
     random_props = staticmethod(one_axis)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -55,6 +55,10 @@ class OneAxisOperator(UnaryOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
+
+    @per_op(windowed())
+    def index_map(self) -> IndexMap:
+        return IndexMap(windowed(self.axis))
 
     def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
         axis = longest_axis(shapes[0], self.axis)

@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError, describe
 from optree.ops.batching import spread_all
+from optree.ops.index_map import LIKE, OPAQUE, IndexMap, windowed
 from optree.ops.indexing import (
     ArraysOperator,
     Gather,
@@ -56,7 +57,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     """
 
     name = "index_add"
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE, OPAQUE)
     __props__ = ("indexing",)
     leading = 2
     indexing: Any = Gather.make(index=(indices.ARRAY,))
@@ -225,6 +226,7 @@ class Scatter(TemplateOperator):
     """
 
     name = "scatter"
+    index_map = IndexMap(windowed(), OPAQUE)
     leading = 2
     examples = (
         (((5, 3), (2, 3), [3, 0]), {}),

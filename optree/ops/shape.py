@@ -13,6 +13,7 @@ from optree.arrays import as_array, portable
 from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
+from optree.ops.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
 from optree.ops.op import Op
 from optree.ops.traits import Choose, CopyOperator, MorphOperator, ViewOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
@@ -68,7 +69,6 @@ class Transpose(ViewOperator, MorphOperator):
     __props__ = ("axes",)
     axes: Any = None
     numpy = np.transpose
-    rearranges = True
     examples = (
         (((3, 4),), {}),
         (((2, 3, 4),), {"axes": (1, 2, 0)}),
@@ -95,9 +95,9 @@ class Transpose(ViewOperator, MorphOperator):
             raise AxisError(f"transpose: {tuple(given)} is no order of the {ndim} axes of shape {types[0].shape}")
         return self.make(axes=axes)
 
-    @property
-    def axis_order(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.axes
+    @per_op(permuted(()))
+    def index_map(self) -> IndexMap:
+        return IndexMap(permuted(self.axes))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(shapes[0][axis] for axis in self.axes)
@@ -117,7 +117,7 @@ class Transpose(ViewOperator, MorphOperator):
 class ReshapeOperator(ViewOperator, MorphOperator):
     """A view with its first operand's elements in the same order, in another shape."""
 
-    rearranges = keeps_order = True
+    index_map = IndexMap(RESHAPED)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         x, *shapes = inputs
@@ -183,9 +183,8 @@ class ReshapeLike(ReshapeOperator):
     """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
-    leads_with_batch = True
     random_props = staticmethod(no_props)
-    shape_only = (1,)
+    index_map = IndexMap(RESHAPED, LIKE)
     operands = ("x", "like")
     examples = (
         (((2, 6), (3, 4)), {}),
@@ -212,6 +211,7 @@ class BroadcastTo(ViewOperator, MorphOperator):
     name = "broadcast_to"
     __props__ = ("shape",)
     shape: Any = ()
+    index_map = IndexMap(REPEATED)
     numpy = np.broadcast_to
     examples = (
         (((3, 1),), {"shape": (3, 4)}),
@@ -339,7 +339,6 @@ class Slice(ViewOperator, MorphOperator):
     name = "slice"
     __props__ = ("index",)
     index: Any = ()
-    rearranges = True
     examples = (
         (((5, 4),), {"index": ((1, 3, None), (None, None, -1))}),
         (((5, 4),), {"index": (2,)}),
@@ -364,10 +363,10 @@ class Slice(ViewOperator, MorphOperator):
         template = indices.as_template(self.index, types[0].shape, "slice")
         return self.make(index=indices.keep_two_axes(template) if is_neon(backend) else template)
 
-    @property
-    def keeps_order(self) -> bool:  # type: ignore[override]
-        """Whether the index only adds and drops axes of size 1."""
-        return all(entry is None or entry == indices.EVERYTHING for entry in self.index)
+    @per_op(SELECTED)
+    def index_map(self) -> IndexMap:
+        only_adds_axes = all(entry is None or entry == indices.EVERYTHING for entry in self.index)
+        return IndexMap(RESHAPED if only_adds_axes else SELECTED)
 
     @cached_property
     def numpy_index(self) -> tuple[Any, ...]:
@@ -429,7 +428,7 @@ class Unslice(CopyOperator, MorphOperator):
 
     name = "unslice"
     is_captured = True
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     operands = ("x", "like")
     __props__ = ("index",)
     index: Any = ()
@@ -474,8 +473,7 @@ class Flip(ViewOperator, MorphOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.flip
-    keeps_shape = True
-    rearranges = True
+    index_map = IndexMap(FLIPPED)
     examples = (
         (((3, 4),), {}),
         (((3, 4),), {"axis": -1}),

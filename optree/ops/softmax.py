@@ -9,6 +9,7 @@ import numpy as np
 
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ShapeError
+from optree.ops.index_map import STACKED, IndexMap
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
 from optree.ops.summation import accurate_sum
@@ -200,7 +201,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
     """
 
     name = "cross_entropy"
-    leads_with_batch = True
+    index_map = IndexMap(STACKED)
     operands = ("x", "labels")
     examples = (
         (((3, 4), [0, 3, 1]), {}),

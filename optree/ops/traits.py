@@ -15,6 +15,7 @@ from optree.arrays import portable
 from optree.dtypes import ufunc_dtypes
 from optree.errors import AxisError, ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
+from optree.ops.index_map import BROADCAST, IndexMap, per_op, reduced, windowed
 from optree.ops.op import Op
 from optree.records import NamedTuple
 from optree.registry import f
@@ -112,7 +113,8 @@ class AssociativeOperator(Op):
 class ElementwiseOperator(Op):
     """An elementwise op of operands that are broadcast together."""
 
-    takes_columns = broadcasts_operands = True
+    takes_columns = True
+    index_map = IndexMap(BROADCAST)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
@@ -120,14 +122,10 @@ class ElementwiseOperator(Op):
     def may_fail(self, *dtypes: np.dtype) -> bool:
         return self.can_fail and self.kernel_for(*dtypes) is None
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self(*aligned(inputs, batched))
-
 
 class ViewOperator(Op):
-    """An op whose value is a view of its first operand, or a copy where no strides allow one."""
+    """An op whose value is a view of an operand, by its index map, or a copy where no strides allow one."""
 
-    view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
     can_fail = False
     is_captured = True
 
@@ -222,6 +220,10 @@ class AxisOperator(Op):
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
         return self.with_props(axis=axis)
 
+    @per_op(windowed())
+    def index_map(self) -> IndexMap:
+        return IndexMap(windowed(self.axis))
+
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
@@ -243,8 +245,6 @@ class GivenAxisOperator(AxisOperator, UnaryOperator):
     The axis of an operand with two axes or more must be given: others' defaults are the first (neon's), the last
     (JAX's) and all of them (SciPy's). In neon's mode it is the first.
     """
-
-    keeps_shape = True
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x = types[0]
@@ -326,6 +326,10 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     @staticmethod
     def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
         return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
+
+    @per_op(reduced())
+    def index_map(self) -> IndexMap:
+        return IndexMap(reduced(self.axis))
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         """One for each element of the operand."""

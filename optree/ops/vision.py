@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.batching import with_images
+from optree.ops.index_map import LIKE, OPAQUE, IndexMap
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype
 from optree.ops.traits import NonDifferentiableOperator
@@ -174,7 +175,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
 
     name = "resize_input"
     operands = ("delta", "like")
-    shape_only = (1,)
+    index_map = IndexMap(OPAQUE, LIKE)
     images = 1
     examples = (
         (((1, 2, 5, 6), (1, 2, 3, 4)), {"size": (5, 6)}),
@@ -456,7 +457,7 @@ class RoiAlignInput(AlignOperator):
 
     name = "roi_align_input"
     operands = ("delta", "boxes", "like")
-    shape_only = (2,)
+    index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2
     examples = (
         (((3, 2, 2, 2), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]], (2, 2, 4, 5)), {}),

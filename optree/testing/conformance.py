@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from optree.testing.comparison import (
     where_off,
 )
 from optree.testing.examples import Example, Runner, inputs_for
+from optree.testing.index_maps import check_index_map
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, find_op, post_order
 from optree.tree.tensor import Tensor
@@ -358,7 +358,7 @@ def check_contract(example: Example, backend: Any = None) -> None:
 
 
 def check_facts(example: Example, backend: Any = None) -> None:
-    """The op behaves as its facts tell compilers: axis_order, broadcasts, coefficients, can_fail and the others."""
+    """The op behaves as its facts tell compilers: index_map, coefficients, can_fail and the others."""
     if example.op is None:
         return
     values = example.draw()
@@ -368,24 +368,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
         return
     op, arrays = tree.op, [np.asarray(x) for x in values]
     (value,) = Runner([tree], inputs)(values)
-    if op.axis_order is not None:
-        expect(np.array_equal(value, arrays[0].transpose(op.axis_order)), example, "it moves axes beyond axis_order")
-    if op.keeps_order:
-        expect(np.array_equal(value, arrays[0].reshape(value.shape)), example, "keeps_order, and it does not")
-    if op.rearranges:
-        once = np.unique(value).size == value.size and np.isin(value, arrays[0]).all()
-        expect(once, example, "rearranges, and an element is not the operand's, or is there twice")
-    if op.broadcasts is not None:
-        operand, like = op.broadcasts
-        shape = arrays[like].shape
-        counted = op.counted_axes(range(len(shape)))
-        sizes = [size if axis in counted else 1 for axis, size in enumerate(shape)]
-        given = np.arange(prod(sizes)).reshape(sizes) if operand is None else arrays[operand]
-        given = given.reshape(() if given.size == 1 else given.shape)
-        expect(np.array_equal(value, np.broadcast_to(given, shape).astype(value.dtype)), example, "broadcasts is wrong")
-    if op.broadcasts_operands:
-        shape = np.broadcast_shapes(*(x.shape for x in arrays))
-        expect(value.shape == shape, example, f"broadcasts_operands, and {value.shape} is not {shape}")
+    check_index_map(example, op, arrays, value)
     if op.coefficients is not None:
         added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
         expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
@@ -404,8 +387,6 @@ def check_facts(example: Example, backend: Any = None) -> None:
             wanted = value[(*[slice(None)] * axis, block)]
             is_block = not wanted.size or np.array_equal(op.value(*parts), wanted, equal_nan=value.dtype.kind == "f")
             expect(is_block, example, "a block of the value is not that of its blocks")
-    for (left, axis), (right, other) in op.equal_axes(*(x.ndim for x in arrays)):
-        expect(arrays[left].shape[axis] == arrays[right].shape[other], example, "equal_axes names sizes that differ")
     _check_that_it_runs(example)
 
 
@@ -747,7 +728,7 @@ def check_batches(example: Example, backend: Any = None, is_open: bool = False) 
 
 def has_rule(op: Any) -> bool:
     """Whether an op has a batching rule."""
-    return bool(op.leads_with_batch) or op.defines("batch")
+    return op.defines("batch") or (op.index_map.batches and not op.destroy_map)
 
 
 def _patterns(values: Sequence[Any]) -> Iterator[list[bool]]:

@@ -39,7 +39,7 @@ def _wanted(program: Program) -> set[int]:
         instruction = program.instructions[place]
         if first + place in wanted:
             found.add(place)
-            alone = instruction.op.shape_only
+            alone = instruction.op.index_map.shape_only
             wanted.update(x for i, x in enumerate(instruction.inputs) if i not in alone or not known.is_known(x))
     return found
 

@@ -21,7 +21,9 @@ from harness.op_examples import examples_for
 
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
-from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.errors import BackendError, DefinitionError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.ops.op import Op
+from optree.ops.registration import RENAMED
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
@@ -159,9 +161,9 @@ def test_every_view_is_what_compilers_take_a_view_for(name: str) -> None:
     op = OPS[name]
     assert not op.can_fail and op.is_captured, f"{name} has a view_map: let it be a ViewOperator"
     found = [_moved(example) for example in examples_of(op)]
-    assert all(once for once, _ in found) is op.rearranges, f"{name}: rearranges"
-    kept = [tree_op.keeps_order or tree_op.axis_order is not None for _, tree_op in found]
-    assert all(kept) or not all(in_order for in_order, _ in map(_in_order, examples_of(op))), f"{name}: keeps_order"
+    assert all(once for once, _ in found) is op.index_map.rearranges, f"{name}: an index map of SELECTED or the like"
+    kept = [tree_op.index_map.moves_axes for _, tree_op in found]
+    assert all(kept) or not all(in_order for in_order, _ in map(_in_order, examples_of(op))), f"{name}: RESHAPED"
 
 
 def _moved(example: Example) -> tuple[bool, Any]:
@@ -441,7 +443,7 @@ def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
 
 
 def _neon_gradients(tree: Any, backend: Any) -> list[Any]:
-    read = [x for i, x in enumerate(tree.inputs) if i not in tree.op.shape_only]
+    read = [x for i, x in enumerate(tree.inputs) if i not in tree.op.index_map.shape_only]
     floating = [x for x in read if hasattr(x, "dtype") and x.dtype.kind == "f" and x.backend is backend]
     if tree.dtype.kind != "f" or isinstance(tree.op, NonDifferentiableOperator) or not tree.size:
         return []
@@ -525,11 +527,8 @@ def test_reducing_nothing(name: str, cpu: Any) -> None:
     assert f.__dict__[name](empty, axis=1).shape == (0, 1)
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_keeps_shape_says_whether_the_value_has_the_operands_shape(name: str) -> None:
-    op = PURE[name]
-    if not op.keeps_shape:
-        return
-    for example in examples_of(op):
-        inputs = inputs_for(example.draw())
-        assert example.tree(inputs).shape == inputs[0].shape
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_fact_of_an_earlier_version_is_refused_with_what_replaces_it(name: str) -> None:
+    with pytest.raises(DefinitionError, match=f"Old: {name} is no fact of an op any more; write "):
+        type("Old", (Op,), {"__props__": (), name: True})
+    type("Renamed", (Op,), {"__props__": (name,), name: True})  # a parameter may have its name
