@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import platform
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,11 +30,13 @@ from optree.errors import CompilerError
 from optree.records import NamedTuple
 
 #: Flags that cost no meaning: NaN, infinities, signed zeros and the order of operations stay as written.
+#: Functions are exported, also if CC has -fvisibility=hidden.
 #: a * b + c is not contracted to one rounding, or x * x - y * y would not be 0 where x is y.
 #: No builtin atan and atanh: GCC simplifies cos(atan(x)) and the like to roots, which are 0 for a NaN. No builtin sin
 #: and cos: GCC joins both to sincos, which it does not vectorise.
 FLAGS = (
-    *("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
+    *("-O3", "-fPIC", "-shared", "-fvisibility=default"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
@@ -53,6 +56,9 @@ RECENT = 1024
 #: The number of loaded libraries beyond which backends evict plans: each takes 5 of the 65,530 memory mappings of a
 #: Linux process.
 CROWDED = 8192
+
+#: The type of ELF's sections that have no bytes in the file.
+_SHT_NOBITS = 8
 
 _MIN_FREE = 1 << 20  # bytes free in a folder that is not full
 
@@ -256,7 +262,11 @@ def compile_source(
     if compiler is None:
         raise CompilerError("there is no C compiler: install gcc or clang, or name one in CC")
     try:
-        return ctypes.CFUNCTYPE(restype, *argtypes)((name, _library(source, compiler)))
+        library = _library(source, compiler)
+        try:
+            return ctypes.CFUNCTYPE(restype, *argtypes)((name, library))
+        except AttributeError as error:
+            raise CompilerError(f"the C compiler {compiler} made a shared object without {name}: {error}") from None
     except CompilerError as error:
         error.add_note("gen_backend('cpu', jit=False) runs without a compiler")
         raise
@@ -306,12 +316,13 @@ def _from_compiler(folder: Path | None, key: str, source: str, compiler: Compile
         binary = _compile(source, compiler, folder)
     _loaded.count("misses")
     _loaded.announce(folder)
-    if folder:
-        write(folder, key, binary)
     try:
-        return load(binary)
+        library = load(binary)
     except OSError as error:
         raise CompilerError(f"{compiler}: its shared object cannot be loaded: {error}") from None
+    if folder:
+        write(folder, key, binary)
+    return library
 
 
 def _compile(source: str, compiler: Compiler, folder: Path | None) -> bytes:
@@ -418,8 +429,10 @@ def _stop(process: Any) -> bytes:
 def load(binary: bytes) -> ctypes.CDLL:
     """A shared object, loaded from bytes: through memory where the system can, else through a temporary file.
 
-    It raises OSError if the system does not load it.
+    It raises OSError if the system does not load it, or it is truncated.
     """
+    if not _is_whole(binary):
+        raise OSError(f"it is truncated: parts of it are beyond its {len(binary)} bytes")
     if hasattr(os, "memfd_create"):
         with suppress(OSError), open(os.memfd_create("optree"), "wb", buffering=0) as file:
             file.write(binary)
@@ -430,6 +443,32 @@ def load(binary: bytes) -> ctypes.CDLL:
     with working_folder(Path(lazy.tempfile.gettempdir())) as folder:
         (folder / "kernel.so").write_bytes(binary)
         return _unloaded_when_freed(ctypes.CDLL(str(folder / "kernel.so")))
+
+
+def _is_whole(binary: bytes) -> bool:
+    """Whether all segments and sections of an ELF file are in it.
+
+    Linux's loader maps what is missing, and the process dies of a SIGBUS. The loaders of other formats refuse it.
+    """
+    if binary[:4] != b"\x7fELF":
+        return True
+    order, is_64 = "<" if binary[5:6] == b"\1" else ">", binary[4:5] == b"\2"
+    # Of the file's header: the offsets of the tables of segments and sections, their entries' sizes and counts.
+    # Of an entry: where its type, offset and size are.
+    at = 32 if is_64 else 28
+    pointer, segment, section = ("QQI2x", "I4xQ16xQ", "4xI16xQQ") if is_64 else ("III2x", "II8xI", "4xI8xII")
+    try:
+        tables, sections, _, *counts = struct.unpack_from(f"{order}{pointer}HHHH", binary, at)
+        ends = []
+        for start, form, size, count in ((tables, segment, *counts[:2]), (sections, section, *counts[2:])):
+            ends.append(start + count * size)
+            for i in range(count):
+                kind, offset, length = struct.unpack_from(order + form, binary, start + i * size)
+                if form == segment or kind != _SHT_NOBITS:
+                    ends.append(offset + length)
+    except struct.error:  # a table is beyond the end
+        return False
+    return max(ends) <= len(binary)
 
 
 def _unloaded_when_freed(library: ctypes.CDLL) -> ctypes.CDLL:

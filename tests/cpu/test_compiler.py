@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from harness.threads import in_threads
 from backends import gen_backend
 from backends.cpu import compiler
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
-from backends.execution import compilations
+from backends.execution import compilations, disk_cache
 from optree import function, settings
 from optree.errors import CompilerError
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
@@ -395,6 +396,69 @@ def test_a_killed_process_leaves_nothing_that_is_loaded_and_later_nothing_at_all
         os.utime(old, (1, 1))
     compiled()
     assert not [file.name for file in private(folder).iterdir() if file.name.startswith("tmp-")]
+
+
+def test_a_compiler_that_writes_half_a_library_is_an_error_and_nothing_is_cached(folder, tmp_path):
+    """The loader would map pages that are not there: a SIGBUS, in this process and later ones."""
+    real = find_compiler().command[0]
+    half = 'for last; do :; done; while [ "$1" != -o ]; do shift; done; head -c 4096 "$2" > h; mv h "$2"'
+    halving = program(tmp_path / "halving", f'{real} "$@" || exit; {half}')
+    source, _ = adder()
+    code = f"""
+    from backends.cpu.compiler import compile_source
+    from optree.errors import CompilerError
+    try:
+        compile_source({source!r}, "add")
+    except CompilerError as error:
+        assert "cannot be loaded: it is truncated" in str(error), error
+    else:
+        raise AssertionError("it has been loaded")
+    """
+    for _ in range(2):
+        done(python(code, OPTREE_CACHE_DIR=folder, CC=halving))
+        assert not list(private(folder).iterdir())
+
+
+def test_a_truncated_library_in_the_disk_cache_is_compiled_again(folder, counted):
+    source, number = adder()
+    compiled((source, number))
+    (file,) = private(folder).iterdir()
+    content = file.read_bytes()
+    half = content[disk_cache.sha256().digest_size : len(content) // 2]
+    for damaged in (content[: len(content) // 2], b"", disk_cache._sealed(file.name, half)):
+        file.write_bytes(damaged)
+        code = f"""
+        from backends.cpu.compiler import compile_counts, compile_source
+        assert compile_source({source!r}, "add") and compile_counts()["misses"] == 1
+        """
+        done(python(code, OPTREE_CACHE_DIR=folder))
+        assert file.read_bytes()[: len(content)] != damaged
+
+
+@pytest.mark.parametrize("flags", ["", "-s", "-g"])
+def test_every_truncation_of_a_library_is_seen(tmp_path, flags):
+    (tmp_path / "a.c").write_text(
+        "static double big[999]; double t[300] = {1}; int f(int x) { return big[x] += t[x]; }"
+    )
+    command = [*find_compiler().command, "-shared", "-fPIC", *flags.split(), "a.c", "-o", "a.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    binary = (tmp_path / "a.so").read_bytes()
+    assert compiler._is_whole(binary)
+    if binary.startswith(b"\x7fELF"):
+        assert not any(compiler._is_whole(binary[:length]) for length in range(4, len(binary)))
+
+
+def test_a_cc_that_hides_symbols_works(monkeypatch, counted):
+    monkeypatch.setenv("CC", f"{find_compiler().command[0]} -fvisibility=hidden")
+    compiled()
+    be = gen_backend("cpu", jit=True)
+    assert (be.ones(2) + 1).asnumpyarray().tolist() == [2, 2]
+
+
+def test_a_library_without_the_function_is_an_error(monkeypatch):
+    monkeypatch.setenv("CC", f"{find_compiler().command[0]} -Dadd=other")
+    with pytest.raises(CompilerError, match="made a shared object without add"):
+        compiled()
 
 
 def test_an_undefined_symbol_is_told_with_the_op_whose_expression_has_it():
