@@ -411,7 +411,8 @@ class Backend(RandomMethods):
 
     def tensor_of(self, value: Any, dtype: np.dtype | None = None, origin: Origin | None = None) -> Any:
         """A new tensor over a plan's output, without the checks of `adopt`; made at an origin or the caller's line."""
-        return self.over(self.owned(value, dtype), origin=origin)
+        array = self.owned(value, dtype)
+        return self.over(array, origin=origin) if self.is_neon else self.tensor_cls(self, array, origin=origin)
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)

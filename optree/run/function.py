@@ -226,7 +226,7 @@ class Function(Locked):
         if givens is not None:
             values = replace(values, dict(pairs_of(givens, "function", "givens")))
         values = replace(values, {x: self._arguments_of[x] for x in self.inputs if isinstance(x, Tensor)})
-        self._types = [x.type for x in values[: len(self.outputs)]]
+        self._dtypes, self._wrapped = self._results([x.type for x in values[: len(self.outputs)]])
         targets = [target for target, _ in self.updates]
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
         own = Options() if self.backend is None else self.backend.lowering
@@ -242,7 +242,8 @@ class Function(Locked):
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
         self._argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
         self._sizes_seen = Cache("sizes of functions' arguments", SIZES)
-        self._tensors_seen = Cache("tensors as functions' arguments", SIZES)
+        self._arrays_seen = Cache("arrays as functions' arguments", SIZES)
+        self._last_kinds: tuple[Any, ...] | None = None
         if not self.inputs:
             self._check_sizes(self._known)
         #: The memory that the updates write: arguments that overlap it are copied first.
@@ -255,6 +256,13 @@ class Function(Locked):
         leaves = [x for x in lower(roots, last="program").leaves if isinstance(x, Variable)]
         found = check_same_backend("function", [*self.inputs, *leaves, *(target for target, _ in self.updates)])
         return last_backend() if found is None else found
+
+    def _results(self, types: Sequence[Any]) -> tuple[list[Any], Callable[..., Any]]:
+        """The outputs' dtypes, None for values that are returned as they are; and the function that wraps a value."""
+        dtypes = [type.dtype if isinstance(type, TensorType) else None for type in types]
+        if self.backend is None or None in dtypes:
+            return dtypes, partial(_wrapped, self.backend)
+        return dtypes, self.backend.tensor_of
 
     def _check_leaves(self, on_unused_input: str) -> None:
         if on_unused_input not in ("raise", "warn", "ignore"):
@@ -324,7 +332,8 @@ class Function(Locked):
                 target.writer = writer
         if self._returns == "none":
             return None
-        results = [self._wrapped(type, value) for type, value in zip(self._types, found, strict=False)]
+        origin, wrapped = caller_origin(), self._wrapped
+        results = [wrapped(value, dtype, origin) for dtype, value in zip(self._dtypes, found, strict=False)]
         return results[0] if self._returns == "one" else results
 
     def _copy_aliased(self, values: list[Any]) -> None:
@@ -336,13 +345,21 @@ class Function(Locked):
                     values[i] = values[i].copy()
 
     def _values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves' values for these arguments, checked unless they are tensors of specs seen before."""
+        """The leaves' values for these arguments, checked unless they are arrays of types and sizes seen before."""
         values = self._known.copy()
-        specs = tuple([x.spec if isinstance(x, Tensor) else None for x in args])
-        if specs in self._tensors_seen and not kwargs:
+        array = np.ndarray
+        kinds = tuple(
+            [
+                x.spec if x.__class__ is Tensor else (x.dtype, x.shape) if x.__class__ is array else _spec_of(x)
+                for x in args
+            ]
+        )
+        # Equal tuples of the same objects: a comparison takes a fifth of the time of a hash.
+        if not kwargs and (kinds == self._last_kinds or kinds in self._arrays_seen):
+            self._last_kinds = kinds
             for i, x in zip(self._argument_indices, args, strict=True):
                 if i is not None:
-                    values[i] = x.array
+                    values[i] = x.array if isinstance(x, Tensor) else x
             return values
         given = self._in_order(args, kwargs) if kwargs or len(args) != len(self.inputs) else args
         arrays = [
@@ -352,10 +369,8 @@ class Function(Locked):
             if i is not None:
                 values[i] = array
         self._check_sizes(values)
-        if not kwargs and all(
-            isinstance(x, Tensor) and x.array is array for x, array in zip(args, arrays, strict=True)
-        ):
-            self._tensors_seen[specs] = None
+        if not kwargs and all(map(_is_unchanged, self.inputs, args, arrays)):
+            self._arrays_seen[kinds] = None
         return values
 
     def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -438,14 +453,6 @@ class Function(Locked):
             print(f"{self}: {self._memory(values)}")
         self._sizes_seen[given] = None
 
-    def _wrapped(self, type: Any, value: Any) -> Any:
-        """An output's value as the caller gets it: a tensor, an array, or the value itself."""
-        if not isinstance(type, TensorType):
-            return value
-        if self.backend is not None:
-            return self.backend.tensor_of(value, type.dtype)
-        return np.asarray(value, type.dtype)
-
     def __str__(self) -> str:
         return self.name or f"function({', '.join(x.label for x in self.inputs)})"
 
@@ -518,6 +525,25 @@ def _stage_text(stage: str, what: Any) -> str:
         options = Options() if what.backend is None else what.backend.lowering
         found = stage_texts([what], [stage], options, what.backend)
     return next(text for _, text in found)
+
+
+def _wrapped(backend: Any, value: Any, dtype: Any, origin: Any) -> Any:
+    """An output's value as the caller gets it: a tensor, an array, or the value itself."""
+    if dtype is None:
+        return value
+    return np.asarray(value, dtype) if backend is None else backend.tensor_of(value, dtype, origin)
+
+
+def _spec_of(x: Any) -> Any:
+    """The spec of a tensor of a subclass; None for other arguments."""
+    return x.spec if isinstance(x, Tensor) else None
+
+
+def _is_unchanged(input: Variable, given: Any, array: Any) -> bool:
+    """Whether an argument is an array that was accepted as it is, for its dtype and shape alone."""
+    if isinstance(given, Tensor):
+        return given.array is array
+    return given.__class__ is np.ndarray and given is array and type(input.type) is TensorType
 
 
 def _shape_of(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.calls import calls_of
 from harness.ops import Double, DoubleOp
 
 from backends import gen_backend
@@ -45,6 +46,21 @@ def test_positional_and_keyword_arguments(be):
     for result in (f([1, 2], [3, 4]), f([1, 2], y=[3, 4]), f(y=[3, 4], x=[1, 2])):
         assert result.backend is be
         np.testing.assert_array_equal(result.get(), [-5.0, -6.0])
+
+
+def test_arrays_of_a_dtype_and_shape_that_were_accepted_are_not_checked_again(be):
+    x, y = TensorType("float64", (None, 3))("x"), VECTOR("y")
+    f = function([x, y], x * y)
+    given = np.ones((2, 3)), np.arange(3.0)
+    assert f(*given).get().tolist() == [[0.0, 1.0, 2.0]] * 2
+    assert not {"filter", "_filtered", "_check_sizes"} & set(calls_of(lambda: f(*given)))
+    for wrong in (np.ones((2, 4)), np.ones(3), np.ones((2, 3), complex), np.ma.masked_array(np.ones((2, 3)), True)):
+        f(*given)
+        with pytest.raises(OptreeError, match="argument 0"):
+            f(wrong, given[1])
+    assert f(np.ones((2, 3), np.int32), given[1]).get().tolist() == [[0.0, 1.0, 2.0]] * 2
+    with pytest.raises(OptreeError):
+        f(np.ones((2, 3)), np.arange(4.0))  # each has a type that is accepted, and not both
 
 
 def test_one_value_a_list_or_none(be):
