@@ -488,6 +488,12 @@ class Flip(ViewOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        index = (slice(None, None, -1 if axis in self.axis else 1) for axis in range(x.ndim))
+        return x[(*index, Ellipsis)]  # with an ellipsis, so that a 0-d value is a view too: NumPy's is a number
+
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.flip(inputs[0], shifted(self.axis))
 

@@ -143,6 +143,15 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     return write_out(tree if dtype is None else tree.astype(dtype), out)
 
 
+@lru_cache(maxsize=512)
+def place_of_out(func: Callable[..., Any]) -> int | None:
+    """The position of a NumPy function's parameter `out`; None if it has none, or by name alone."""
+    signature, _, _ = _signature_of(func)
+    found = [] if signature is None else list(signature.parameters.values())
+    places = [at for at, p in enumerate(found) if p.name == "out" and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return places[0] if places else None
+
+
 def _cast(operand: Any, dtype: np.dtype) -> Any:
     """An operand of a function, or several in a list or tuple, in the dtype that it computes in."""
     if hasattr(operand, "astype"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -334,7 +334,9 @@ class Array(LazyValue):
         if out is None:
             return built(found)
         targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
-        written = tuple(numpy_protocol.write_out(tree, target, where) for target, tree in targets)
+        written = tuple(
+            built(tree) if target is None else numpy_protocol.write_out(tree, target, where) for target, tree in targets
+        )
         return written[0] if len(out) == 1 else written
 
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
@@ -342,14 +344,22 @@ class Array(LazyValue):
             return NotImplemented
         if func in (np.shares_memory, np.may_share_memory):  # of copies on the host, nothing is shared
             return func(*(x.tensor.array if isinstance(x, Array) else x for x in args), **options)
-        operands = _operands(args)
-        if getattr(NUMPY_FUNCTIONS.get(func), "writes", False):
-            operands = (args[0], *operands[1:])
+        operands = [*_operands(args[:1]), *_operands(args[1:], _number_or_operand)]
+        written = 0 if getattr(NUMPY_FUNCTIONS.get(func), "writes", False) else numpy_protocol.place_of_out(func)
+        if written is not None and written < len(args):
+            operands[written] = args[written]
         is_alone = func is np.where and len(args) == 1 and not options  # as np.nonzero, of a size known when it has run
-        found = NotImplemented if is_alone else numpy_protocol.call_function(func, operands, _operands(options))
+        given = _operands(options, _number_or_operand)
+        found = NotImplemented if is_alone else numpy_protocol.call_function(func, tuple(operands), given)
         if found is NotImplemented:  # NumPy's own, as of anything that it makes an array of
             return _by_host(func, args, options, {})
-        return found if isinstance(found, Array) or _is_plain(found) else built(found)
+        return found if isinstance(found, Array) or _is_plain(found) else self._built(found)
+
+    def _built(self, found: Any) -> Any:
+        """The lazy arrays of trees, some of which may be of numbers alone, and have no backend."""
+        if found.__class__ is not OpTreeNode and isinstance(found, tuple | list):
+            return type(found)([self._built(each) for each in found])
+        return built(found) if found.backend is not None else Array(self.device.computed([found])[0])
 
     def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
         """Write values at flat indices in place."""
@@ -451,13 +461,19 @@ def _entry(key: Any) -> Any:
     return key.tree if key.ndim or key.dtype.kind not in "iu" else int(key)
 
 
-def _operands(given: Any) -> Any:
+def _operands(given: Any, of: Callable[[Any], Any] = operand) -> Any:
     """NumPy's arguments with the operands of arrays, also of those in lists; what is written to stays an array."""
     if isinstance(given, dict):
-        return {name: x if name == "out" else _operands(x) for name, x in given.items()}
+        return {name: x if name == "out" else _operands(x, of) for name, x in given.items()}
     if isinstance(given, list | tuple) and not isinstance(given, Variable):
-        return type(given)([_operands(x) for x in given])
-    return operand(given)
+        return type(given)([_operands(x, of) for x in given])
+    return of(given)
+
+
+def _number_or_operand(given: Any) -> Any:
+    """An array's operand; of an integer, which may be a size, an axis or a count, its tensor, which is an index."""
+    is_integer = isinstance(given, Array) and not given.ndim and given.dtype.kind in "iu"
+    return given.tensor if is_integer else operand(given)
 
 
 def _on_host(given: Any) -> Any:

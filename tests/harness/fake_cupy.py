@@ -427,6 +427,8 @@ def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[
         return found
     for x in arrays:
         if isinstance(found, np.ndarray) and np.may_share_memory(found, x.host):
+            if x.host.flags.writeable:  # of CuPy's arrays none is read-only, nor one that is broadcast
+                found.setflags(write=True)
             return x if found is x.host else x._view(found)
     _check_device(module, arrays)
     return _new(module, lambda: np.asarray(compute()), *arrays, found=np.asarray(found))
