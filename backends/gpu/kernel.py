@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import ref
 
-import numpy as np
-
 from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
 from backends.execution.specialize import CheckedCall, Layout, Operands, Run
@@ -43,7 +41,7 @@ class Host(Protocol):
         Parameters
         ----------
         words : sequence of int
-            For each parameter its 8 bytes as a signed integer, or if it has others, a NumPy scalar of its size.
+            For each parameter 8 bytes as a signed integer, of which the first are its own.
         """
 
     def scratch(self, size: int) -> tuple[int, Any]:
@@ -155,7 +153,7 @@ class _Specialized:
         along, chunks = nest.vector, config.variant.chunks
         accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)
-        given.update(part=config.part, parts=np.int32(config.parts), held=config.cached_accesses)
+        given.update(part=config.part, parts=config.parts, held=config.cached_accesses)
         self.printed, self.nest, self._host, self._launches = printed, nest, host, config.launches
         arrays, count = range(len(nest.arrays)), len(nest.reads)
         self._pointers = [names.index(f"a{index}") for index in arrays]

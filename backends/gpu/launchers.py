@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from backends.gpu.codegen.signatures import parameter_sizes
 from optree.errors import BackendError, DeviceMemoryError
 
 #: The number of blocks or threads along x, y and z.
@@ -33,8 +34,8 @@ class ImageError(BackendError):
 class Launcher(Protocol):
     """The interface that loads kernels into the current device, and launches them on a stream."""
 
-    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
-        """The kernels of a compiled module by their names; it stays loaded as long as one of them is referenced.
+    def load(self, image: bytes, names: Sequence[str], source: str) -> list[Any]:
+        """The kernels of a compiled source by their names; it stays loaded as long as one of them is referenced.
 
         It raises ImageError if the driver refuses it.
         """
@@ -48,10 +49,14 @@ class Launcher(Protocol):
             A kernel of `load`.
         grid, block : tuple of int
         words : sequence of int
-            For each parameter its 8 bytes as a signed integer, or if it has others, a NumPy scalar of its size.
+            For each parameter 8 bytes as a signed integer, of which the first are its own.
         shared : int
             Bytes of dynamic shared memory.
         """
+
+
+#: NumPy's unsigned integer of each number of bytes.
+_UNSIGNED = {dtype.itemsize: dtype.type for dtype in map(np.dtype, ("uint8", "uint16", "uint32", "uint64"))}
 
 
 @dataclass
@@ -71,7 +76,7 @@ class CuPyLauncher:
         #: each launch.
         self._word = cupy.cuda.function.CIntptr
 
-    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+    def load(self, image: bytes, names: Sequence[str], source: str) -> list[Any]:
         module = self._cuda.function.Module()
         try:
             module.load(image)
@@ -90,7 +95,7 @@ class CuPyLauncher:
             driver.funcSetAttribute(function.ptr, SHARED_LIMIT, shared)
             driver.funcSetAttribute(function.ptr, SHARED_CARVEOUT, MAX_CARVEOUT)
             kernel.shared = shared
-        given = tuple([self._word(int(word)) for word in words])  # it takes no NumPy scalar
+        given = tuple([self._word(int(word)) for word in words])  # it takes no integer of NumPy's
         return partial(function, grid, block, given, shared)
 
 
@@ -109,11 +114,12 @@ class PyCUDALauncher:
         self._driver.init()
         self._context = self._driver.Device(cupy.cuda.runtime.getDevice()).retain_primary_context()
 
-    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+    def load(self, image: bytes, names: Sequence[str], source: str) -> list[Any]:
+        sizes = parameter_sizes(source)
         self._context.push()
         try:
             module = self._driver.module_from_buffer(image)
-            return [(module, module.get_function(name)) for name in names]
+            return [(module, module.get_function(name), sizes[name]) for name in names]
         except self._driver.MemoryError as error:
             raise DeviceMemoryError(f"PyCUDA has no memory for a kernel's code: {error}") from error
         except self._driver.Error as error:
@@ -122,8 +128,9 @@ class PyCUDALauncher:
             self._context.pop()
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
-        _, function = kernel
-        args = [word if isinstance(word, np.generic) else np.int64(word) for word in words]
+        _, function, sizes = kernel
+        # PyCUDA packs each argument as its NumPy type says, and the driver reads each parameter at its own offset.
+        args = [_UNSIGNED[n](int(word) & (1 << 8 * n) - 1) for word, n in zip(words, sizes, strict=True)]
         return partial(self._launch, function, grid, block, args, shared)
 
     def _launch(self, function: Any, grid: Sizes, block: Sizes, args: Sequence[Any], shared: int) -> None:

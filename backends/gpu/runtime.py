@@ -65,7 +65,7 @@ class KernelHost(Locked):
                 return kernels
             image, is_new = self._ahead.pop(source, None) or self._image(source)
             try:
-                kernels = self._launcher.load(image, names)
+                kernels = self._launcher.load(image, names, source)
             except ImageError as error:
                 if is_new:
                     raise self._not_loaded(error) from error
@@ -121,7 +121,7 @@ class KernelHost(Locked):
         """The kernels of a source, compiled again; the new image replaces that on disk."""
         image, _ = self._image(source, is_cached=False)
         try:
-            return self._launcher.load(image, names)
+            return self._launcher.load(image, names, source)
         except ImageError as error:
             raise self._not_loaded(error) from error
 

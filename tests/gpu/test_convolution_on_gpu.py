@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from harness.emulated import emulated_cupy
+from harness.fake_pycuda import FakePyCUDA
 from harness.homes import stand_in
 from harness.nvrtc import compile_all, needs_nvrtc
 from harness.windowed import CONVOLUTIONS
@@ -266,3 +269,35 @@ def test_kernels_with_and_without_epilogues_compile_and_spill_nothing(monkeypatc
         for usage in compiled.usage.values():
             assert usage.spill_stores == usage.spill_loads == 0
             assert usage.registers <= 128
+
+
+#: Programs whose kernels take arguments of 1, 4 and 8 bytes, each of an image.
+PROGRAMS = {
+    "convolution": lambda be, x: be.conv(x, be.array(np.ones((3, 2, 3, 3)), x.dtype)),
+    "its epilogue": lambda be, x: be.relu(be.conv(x, be.array(np.ones((3, 2, 3, 3)), x.dtype)) * np.float32(0.5) + 1),
+    "its derivatives": lambda be, x: grad(be.sum(be.square(be.conv(x, be.array(np.ones((3, 2, 3, 3)), x.dtype)))), x),
+    "number of 4 bytes": lambda be, x: be.exp(x * 0.125 - 2.0) + 3,
+    "number of 1 byte": lambda be, x: be.cast(be.clip(x, 0, 5), "int8") * np.int8(3) + np.int8(-7),
+    "sums": lambda be, x: be.sum(x * 2.5, axis=(2, 3)) / 3,
+    "softmax": lambda be, x: be.softmax(x * 0.5, axis=-1),
+    "pool": lambda be, x: be.max_pool(x, 2),
+    "resize": lambda be, x: be.resize(x, (5, 7)),
+    "dropout": lambda be, x: be.sum(be.where(x > 1, x, 0.25)),
+}
+
+
+@pytest.fixture(scope="module")
+def by_pycuda() -> Any:
+    cupy = emulated_cupy()
+    with patch.dict(sys.modules, FakePyCUDA(cupy).modules):
+        return stand_in(cupy, jit=True, launcher="pycuda")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_pycuda_is_given_each_argument_in_its_parameters_size(gpu: Any, by_pycuda: Any, program: str) -> None:
+    """Else the driver reads those behind it at wrong offsets."""
+    values = np.random.RandomState(0).normal(size=(2, 2, 8, 9)).astype(np.float32)
+    before = by_pycuda.kernels.counts.launches
+    found, expected = (PROGRAMS[program](be, be.array(values)).asnumpyarray() for be in (by_pycuda, gpu))
+    np.testing.assert_array_equal(found, expected)
+    assert by_pycuda.kernels.counts.launches > before

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from harness.fake_cuda import CUDARuntimeError
 from harness.fake_cupy import fake_cupy
+from harness.fake_pycuda import FakePyCUDA
 from harness.homes import stand_in
 from harness.messages import message_of
 
@@ -141,80 +141,34 @@ def test_tests_on_a_gpu_that_is_not_there_are_an_error() -> None:
 # Launchers
 
 
-class FakePyCUDA:
-    """`pycuda.driver`, as far as the launcher uses it."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.depth = 0
-        context = SimpleNamespace(push=lambda: self._move(1), pop=lambda: self._move(-1))
-        self.module: Any = ModuleType("pycuda.driver")
-        self.module.init = lambda: self.calls.append("init")
-        self.module.Device = lambda number: SimpleNamespace(retain_primary_context=lambda: context)
-        self.module.module_from_buffer = self._load
-        self.module.function_attribute = SimpleNamespace(
-            MAX_DYNAMIC_SHARED_SIZE_BYTES=8, PREFERRED_SHARED_MEMORY_CARVEOUT=9
-        )
-        self.module.Error = type("Error", (Exception,), {})
-        self.module.MemoryError = type("MemoryError", (self.module.Error,), {})
-        self.failing: Any = None
-
-    def _move(self, by: int) -> None:
-        self.depth += by
-
-    def _load(self, cubin: bytes) -> Any:
-        assert self.depth == 1
-        self.calls.append("load")
-        if self.failing is not None:
-            raise self.failing
-        return SimpleNamespace(get_function=lambda name: _PyCUDAFunction(self, name))
-
-
-class _PyCUDAFunction:
-    """A kernel, which may have 48 KiB of dynamic shared memory, less what is static, until more is asked for."""
-
-    def __init__(self, of: FakePyCUDA, name: str) -> None:
-        self.of, self.name, self.most = of, name, (48 << 10) - 384
-
-    def set_attribute(self, attribute: int, value: int) -> None:
-        assert self.of.depth == 1 and attribute in (8, 9)
-        if attribute == 8:
-            self.most = value
-
-    def __call__(self, *args: Any, **how: Any) -> None:
-        assert self.of.depth == 1 and how["shared"] <= self.most
-        if self.of.failing is not None:
-            raise self.of.failing
-        self.of.calls.append((self.name, args, how))
-
-
 def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
     launcher = LAUNCHERS["cupy"](cupy)
-    (kernel,) = launcher.load(b"cubin", ["twice"])
+    (kernel,) = launcher.load(b"cubin", ["twice"], "")
     launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16, -3], shared=128)()
     assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), [16, -3], 128, None)]
 
 
 def test_pycudas_launcher(cupy: Any) -> None:
     pycuda = FakePyCUDA()
-    with patch.dict(sys.modules, {"pycuda": ModuleType("pycuda"), "pycuda.driver": pycuda.module}):
+    with patch.dict(sys.modules, pycuda.modules):
         launcher = LAUNCHERS["pycuda"](cupy)
-    kernel, _ = launcher.load(b"cubin", ["twice", "thrice"])
+    source = 'extern "C" __global__ void twice(float *x)\nextern "C" __global__ void thrice(int n)'
+    kernel, _ = launcher.load(b"cubin", ["twice", "thrice"], source)
     launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16], shared=48 << 10)()
     how = {"grid": (2, 1, 1), "block": (32, 1, 1), "shared": 48 << 10}
     assert pycuda.calls == ["init", "load", ("twice", (16,), how)]
     with cupy.cuda.Stream() as stream:  # the default stream, on which PyCUDA launches, waits for it, and it for that
-        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), [])()
+        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), [0])()
     assert stream.waited == [cupy.cuda.Stream.null] and cupy.cuda.Stream.null.waited[-1] is stream
     assert pycuda.depth == 0
     pycuda.failing = pycuda.module.MemoryError("out of memory")
     for fails in (
-        lambda: launcher.load(b"cubin", ["twice"]),
-        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), []),
+        lambda: launcher.load(b"cubin", ["twice"], source),
+        launcher.bound(kernel, (1, 1, 1), (1, 1, 1), [0]),
     ):
         assert "PyCUDA" in message_of(DeviceMemoryError, fails)
     pycuda.failing = pycuda.module.Error("device kernel image is invalid")
-    assert "image" in message_of(ImageError, lambda: launcher.load(b"cubin", ["twice"]))
+    assert "image" in message_of(ImageError, lambda: launcher.load(b"cubin", ["twice"], source))
     assert pycuda.depth == 0
 
 

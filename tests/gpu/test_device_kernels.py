@@ -324,7 +324,7 @@ def test_cupys_nvrtc_compiles_a_kernel(folder: Any) -> None:
         pytest.skip(str(error).splitlines()[0])
     cupy = fake_cupy()
     cupy.cuda.nvrtc = real.cuda.nvrtc
-    host = KernelHost(cupy, SimpleNamespace(load=lambda image, names: [image for _ in names], launch=None))
+    host = KernelHost(cupy, SimpleNamespace(load=lambda image, names, source: [image for _ in names], launch=None))
     (image,) = host.load(KERNEL, ["kernel"])
     assert image[:4] == b"\x7fELF"
     assert "error" in message_of(CompilerError, lambda: host.load("no source", ["kernel"]))

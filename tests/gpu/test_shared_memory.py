@@ -70,7 +70,7 @@ class Checked(Collector):
 
     def load(self, text: str, names: Any) -> Any:
         super().load(text, names)
-        return self.launcher.load(text.encode(), names)
+        return self.launcher.load(text.encode(), names, text)
 
     def launch(self, kernel: Any, launch: Launch, words: Any) -> None:
         super().launch(kernel, launch, words)

@@ -16,6 +16,7 @@ from backends.cpu.plan import When
 from backends.execution.executor import Executor
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
+from backends.gpu.codegen.signatures import parameter_sizes
 from backends.gpu.kernel import CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from harness import cuda
@@ -97,7 +98,7 @@ class Emulator(Collector):
     def compile(self, sources: Iterable[str]) -> None:
         """Compile sources together, but for those that are compiled."""
         new = [source for source in dict.fromkeys(sources) if source not in self.modules]
-        self.modules.update(zip(new, cuda.load(new, self.sanitize), strict=True))
+        self.modules.update(zip(new, loaded(new, self.sanitize), strict=True))
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
@@ -116,6 +117,16 @@ class Emulator(Collector):
         start = -memory.ctypes.data % 256
         memory = memory[start : start + size]
         return self.address(memory), memory
+
+
+def loaded(sources: Sequence[str], sanitize: str | None = None) -> list[cuda.Module]:
+    """Sources compiled for the CPU, where the compiler's sizes of all parameters are those that launchers know."""
+    modules = cuda.load(sources, sanitize)
+    for source, module in zip(sources, modules, strict=True):
+        found = parameter_sizes(source)
+        for name, kernel in module.kernels.items():
+            assert found[name] == tuple(8 if to.kind == "p" else to.size for to in kernel.arguments), source
+    return modules
 
 
 def launch_at(
@@ -161,12 +172,13 @@ def _at(address: int, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.nda
 
 
 @cache
-def _module(source: str) -> cuda.Module:
-    return cuda.load([source])[0]
+def module_of(source: str) -> cuda.Module:
+    """The kernels of a source, compiled for the CPU."""
+    return loaded([source])[0]
 
 
 def _run(source: str, name: str, grid: Any, block: Any, words: Any, shared: int, check: Any) -> None:
-    launch_at(_module(source), name, grid, block, words, shared, check=check)
+    launch_at(module_of(source), name, grid, block, words, shared, check=check)
 
 
 def emulated_cupy(**options: Any) -> Any:
