@@ -298,6 +298,8 @@ def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Var
 class EigenvaluesOfSymmetric(MatrixOperator):
     """The eigenvalues of symmetric matrices, in ascending order; one half is read.
 
+    The second derivative is that of the gradient's eigenvectors: nan or infinite where two eigenvalues are equal.
+
     Attributes
     ----------
     UPLO : {'L', 'U'}
@@ -368,7 +370,10 @@ class Eigh(Factorisation):
 
 
 class SingularValues(MatrixOperator):
-    """The singular values of matrices, in descending order."""
+    """The singular values of matrices, in descending order.
+
+    The second derivative is that of the gradient's vectors: nan or infinite where two singular values are equal.
+    """
 
     name = "svdvals"
     numpy_names = (np.linalg.svdvals,)

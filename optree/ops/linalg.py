@@ -144,8 +144,7 @@ class Determinant(MatrixOperator):
 class Cofactors(MatrixOperator):
     """The matrices of cofactors: det(x) * inv(x).T, but also for singular matrices.
 
-    With x = u s v it is det(u) det(v) u p v, where p are the products of all singular values but one. Its derivative is
-    that of det(x) * inv(x).T, which singular matrices do not have.
+    With x = u s v it is det(u) det(v) u p v, where p are the products of all singular values but one.
     """
 
     name = "cofactors"
@@ -154,20 +153,71 @@ class Cofactors(MatrixOperator):
     def compute(self, x: Any) -> Any:
         if not x.size or x.shape[-1] == 1:
             return np.ones_like(x)
-        finite = np.isfinite(x).all(axis=(-2, -1))[..., None, None]
-        u, s, v = np.linalg.svd(np.where(finite, x, 0))  # the value for others is nan
-        ones = np.ones_like(s[..., :1])
-        before = np.cumprod(np.concatenate([ones, s[..., :-1]], axis=-1), axis=-1)
-        after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
-        sign = np.linalg.det(u) * np.linalg.det(v)
-        found = sign[..., None, None] * np.matmul(u * (before * after)[..., None, :], v)
-        return np.where(finite, found, np.nan).astype(x.dtype, copy=False)
+        u, s, v, sign = _signed_svd(x)
+        return (sign * np.matmul(u * _products_of_others(s)[..., None, :], v)).astype(x.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
+        return [CofactorsAlong.make()(x, delta)]
+
+
+class CofactorsAlong(LapackOperator, BinaryOperator):
+    """The derivative of `cofactors` at x along a direction, for singular matrices too; without a name, for trees here.
+
+    Its derivative by x is that of an expression with inv(x), which singular matrices do not have.
+    """
+
+    operands = ("x", "direction")
+    work = 22.0
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return broadcast(*shapes)
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
+        x, direction = np.broadcast_arrays(*(wide(as_array(x, *arrays), dtype) for x in arrays))
+        if not x.size or x.shape[-1] == 1:
+            return rounded(np.zeros_like(x), dtype, copy=False)
+        u, s, v, sign = _signed_svd(x)
+        turned = np.matmul(np.matmul(np.swapaxes(u, -2, -1), direction), np.swapaxes(v, -2, -1))
+        # For each pair of singular values, the product of all others: those of a row without the row's own value.
+        row = np.arange(s.shape[-1], like=s)
+        is_own = row[:, None] == row
+        others = np.where(is_own, 0, _products_of_others(np.where(is_own, 1, s[..., None, :])))
+        trace = np.matmul(others, np.diagonal(turned, axis1=-2, axis2=-1)[..., None])
+        inner = np.where(is_own, trace, -np.swapaxes(turned, -2, -1) * others)
+        return rounded(sign * np.matmul(np.matmul(u, inner), v), dtype, copy=False)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self(*aligned(inputs, batched))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, direction), (delta,) = inputs, output_gradients
         turned = transposed(f.inv(x))
-        total = f.sum(delta * turned, axis=(-2, -1), keepdims=True)
-        return [_columns(f.det(x)) * (total * turned - f.matmul(f.matmul(turned, transposed(delta)), turned))]
+        first, second = (f.matmul(f.matmul(turned, transposed(y)), turned) for y in (direction, delta))
+        one, other = (f.sum(y * turned, axis=(-2, -1), keepdims=True) for y in (direction, delta))
+        both = one * other - f.sum(delta * first, axis=(-2, -1), keepdims=True)
+        crossed = f.matmul(f.matmul(first, transposed(delta)), turned)
+        crossed = crossed + f.matmul(f.matmul(second, transposed(direction)), turned)
+        by_x = _columns(f.det(x)) * (turned * both - first * other - second * one + crossed)
+        return [by_x, self(x, delta)]
+
+
+def _signed_svd(x: Any) -> tuple[Any, Any, Any, Any]:
+    """The singular value decomposition of square matrices, nan for those that are not finite, and det(u) * det(v)."""
+    finite = np.isfinite(x).all(axis=(-2, -1))[..., None, None]
+    u, s, v = np.linalg.svd(np.where(finite, x, 0))
+    sign = (np.linalg.det(u) * np.linalg.det(v))[..., None, None]
+    return u, s, v, np.where(finite, sign, np.nan)
+
+
+def _products_of_others(x: Any) -> Any:
+    """For each element along the last axis, the product of all others, without division."""
+    ones = np.ones_like(x[..., :1])
+    before = np.cumprod(np.concatenate([ones, x[..., :-1]], axis=-1), axis=-1)
+    after = np.cumprod(np.concatenate([ones, x[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+    return before * after
 
 
 class LogDeterminant(Factorisation):

@@ -216,6 +216,24 @@ def test_the_derivative_of_the_determinant_of_a_singular_matrix(cpu: Any) -> Non
         np.testing.assert_allclose(grad(L.det(x), x).asnumpyarray(), wanted, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_second_derivative_of_the_determinant_of_singular_matrices(size: int, cpu: Any) -> None:
+    rows, step = drawn(size, size), 1e-3
+    for values in (np.zeros((size, size)), np.ones((size, size)), rows[[0] * 2 + [*range(2, size)]][:size], rows):
+        x, along = cpu.array(np.stack([values, rows])), cpu.array(drawn(2, size, size, seed=3))
+        first = grad(np.sum(L.det(x)), x)
+        found = grad(np.sum(first * along), x).asnumpyarray()
+
+        def cofactors(t: float, x: Any = x, along: Any = along) -> Any:
+            return f.cofactors(cpu.array(x.get() + t * step * along.get())).asnumpyarray()
+
+        # Of a polynomial, differences of eighth order are exact but for rounding.
+        weights = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}
+        wanted = sum(w * (cofactors(t) - cofactors(-t)) for t, w in weights.items()) / step
+        np.testing.assert_allclose(found, wanted, atol=1e-10)
+    assert np.isnan(grad(np.sum(grad(np.sum(L.det(x * np.nan)), x)), x).asnumpyarray()).all()
+
+
 def test_a_matrix_that_is_not_finite_has_determinants_of_nan(cpu: Any) -> None:
     x = cpu.array([[[1.0, np.nan], [2.0, 3.0]], [[1.0, 2.0], [5.0, 3.0]]])
     found = grad(np.sum(L.det(x)), x).asnumpyarray()
