@@ -154,9 +154,9 @@ class Interpolate(Op):
         left = f.searchsorted(f.slice(xp, (slice(1, -1),)), x, "right")
         x0, x1, y0, y1 = (f.take(v, left + i, axis=0) for v in (xp, fp) for i in (0, 1))
         width = f.where(f.eq(x1, x0), 1.0, x1 - x0)
-        part = f.minimum(f.maximum((x - x0) / width, 0.0), 1.0)
-        is_between = f.logical_and(f.ge(x, f.slice(xp, (0,))), f.le(x, f.slice(xp, (-1,))))
-        by_x = f.where(is_between, delta * ((y1 - y0) / width), 0.0)
+        is_before, is_after = f.lt(x, f.slice(xp, (0,))), f.gt(x, f.slice(xp, (-1,)))
+        part = f.where(is_before, 0.0, f.where(is_after, 1.0, (x - x0) / width))  # at a point, to the right
+        by_x = f.where(f.logical_or(is_before, is_after), 0.0, delta * ((y1 - y0) / width))
 
         def by_points(each: Any, like: Any) -> Any:
             added = IndexAdd.make(indexing=Take.make(axis=0))

@@ -195,8 +195,16 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
-        ahead = f.where(f.eq(x, y), 0, x - y)  # inf - inf would be nan
+        ahead = _lead(x, y)
         return [delta * f.sig(ahead), delta * f.sig(-ahead)]
+
+
+def _lead(x: Any, y: Any) -> Any:
+    """X - y, and 0 for equal infinities alone: finite ties have higher derivatives, which a constant would cut."""
+    lead = x - y
+    if any(number is not None and math.isfinite(number) for number in (number_of(x), number_of(y))):
+        return lead
+    return f.where(f.logical_and(f.eq(x, y), f.isinf(x)), 0, lead)
 
 
 @function(numpy=np.logaddexp2)

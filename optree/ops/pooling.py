@@ -405,7 +405,7 @@ def lp_pool(
         window=window, stride=stride, padding=padding, layout=layout, axes=axes, ceil=ceil, count_padding=True
     )
     pool.check_in("lp_pool", x)
-    mean = pool(f.square(x) if p == 2 else f.absolute(x) ** p)
+    mean = pool((x if p % 2 == 0 else f.absolute(x)) ** p)  # the absolute value has a second derivative of 0 at 0
     total = mean * float(prod(mean.op.window))
     is_some = f.gt(total, 0)
     inner = f.where(is_some, total, 1)  # keeps the infinite slope of a root at 0 out of the gradient

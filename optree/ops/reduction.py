@@ -686,6 +686,8 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         if self.ord == 1:
             return [delta * in_dtype(f.sgn(x), delta.dtype)]
         if self.ord not in (None, 2):
+            if self.ord > 0 and self.ord % 2 == 0:  # no absolute value, whose powers have derivatives of 0 at 0
+                return [delta * (x / or_one(norm)) ** int(self.ord - 1)]
             return [delta * f.sgn(x) * (f.absolute(x) / or_one(norm)) ** (self.ord - 1.0)]
         finite = finite_direction(x, norm)
         return [delta * (finite / or_one(self.restore(self(finite), x)))]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.reduction import mean_dtype
 from optree.ops.shape import sizes_for_reshape, strong
+from optree.ops.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import check_fits, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
@@ -567,6 +569,19 @@ def _observations(x: Any, rowvar: bool) -> Variable:
     return x if rowvar else f.transpose(x)
 
 
+class Correlation(UnaryOperator, ElementwiseOperator, FloatOperator):
+    """x limited to [-1, 1], which it leaves by rounding alone: its derivative is 1 there too; not registered."""
+
+    kernel = "{0} > 1 ? (T)1 : {0} < -1 ? (T)-1 : {0}"
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        return np.clip(as_array(arrays[0]), -1.0, 1.0)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return output_gradients
+
+
 @function(numpy=np.corrcoef)
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     """The Pearson correlation matrix of variables."""
@@ -574,4 +589,4 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     if found.ndim == 0:
         return found / found
     scale = f.sqrt(f.diag(found))
-    return f.clip(found / f.expand_dims(scale, 1) / f.expand_dims(scale, 0), -1.0, 1.0)
+    return Correlation.make()(found / f.expand_dims(scale, 1) / f.expand_dims(scale, 0))

@@ -1,4 +1,4 @@
-"""Comparison of values and of derivatives within tolerances, and central differences."""
+"""Comparison of values and of derivatives within tolerances, central differences, and the scalars that they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import numpy as np
 
 from optree.dtypes import finfo, is_floating
 from optree.ops.traits import ElementwiseOperator
+from optree.registry import f
 from optree.testing.examples import Example
+from optree.tree.node import OpTreeNode, post_order
+from optree.tree.types import TensorType
+from optree.tree.variable import Variable, constant
 
 #: The minimum step of central differences, relative to the perturbed value.
 STEP = 2e-4
@@ -79,6 +83,20 @@ def expect(holds: Any, example: Any, message: str) -> None:
     """Raise AssertionError of an example unless something holds."""
     if not holds:
         raise AssertionError(f"{example}: {message}")
+
+
+def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
+    """A scalar cost: the sum of the value's elements with random weights."""
+    weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
+    dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
+    return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
+
+
+def nodes_of(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
+    """The distinct nodes of trees, but for those of several values."""
+    for entry in post_order(trees, lambda x: x.inputs if isinstance(x, OpTreeNode) else ()):
+        if isinstance(entry, OpTreeNode) and isinstance(entry.type, TensorType):
+            yield entry
 
 
 def central_difference(

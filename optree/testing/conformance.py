@@ -29,26 +29,28 @@ from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteErr
 from optree.ops.apply import Apply
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
-from optree.registry import f
 from optree.run import debug
 from optree.run.function import function, last_backend, running_on
 from optree.run.vmap import vmap
+from optree.testing.branch_points import check_branch_points
 from optree.testing.comparison import (
     STEP,
     central_difference,
     compare,
     expect,
     is_tolerated,
+    nodes_of,
     scale_of,
+    weighted_sum,
     where_off,
 )
 from optree.testing.examples import Example, Runner, inputs_for
 from optree.testing.index_maps import check_index_map
 from optree.tree.gradient_types import is_disconnected, is_null
-from optree.tree.node import OpTreeNode, find_op, post_order
+from optree.tree.node import OpTreeNode, find_op
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
-from optree.tree.variable import Constant, Input, Variable, as_variable, check_same_backend, constant
+from optree.tree.variable import Constant, Input, Variable, as_variable, check_same_backend
 
 #: One dtype of each relevant kind and size, the widest first.
 MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
@@ -501,7 +503,7 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
         operands = [x for x in inputs if _is_floating(x)]
         if not is_floating(tree.dtype) or tree.dtype.itemsize > dtype.itemsize:
             continue
-        for node in _nodes([tree, *_gradients(weighted_sum(tree), operands)]):
+        for node in nodes_of([tree, *_gradients(weighted_sum(tree), operands)]):
             wide = is_floating(node.dtype) and node.dtype.itemsize > 4  # a count may overflow float16
             expect(not wide, example, f"{node.label} computes in {node.dtype} where the operands are {dtype}")
         if not example.differentiable or example.op is None:
@@ -594,13 +596,6 @@ def _is_floating(x: Any) -> bool:
     return isinstance(x, Variable) and is_floating(x.dtype)
 
 
-def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
-    """A scalar cost: the sum of the value's elements with random weights."""
-    weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
-    dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
-    return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
-
-
 def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
     """The derivatives by operands, zero by one that the cost does not contain."""
     return grad(cost, list(operands), disconnected_inputs="ignore")
@@ -614,7 +609,7 @@ def _compare_gradients(
     gradients = Runner(_gradients(cost, [inputs[i] for i in floating]), inputs)(values)
     run = Runner([cost], inputs)
     # An intermediate value in a narrower dtype changes in steps: differences are less accurate.
-    unit = max((finfo(node.dtype).eps for node in _nodes([cost]) if is_floating(node.dtype)), default=0.0)
+    unit = max((finfo(node.dtype).eps for node in nodes_of([cost]) if is_floating(node.dtype)), default=0.0)
     step = max(STEP, 4 * unit**0.5)
     allowed = max(1e-7, 8 * unit / step)
     for i, gradient in zip(floating, gradients, strict=True):
@@ -633,13 +628,6 @@ def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
     mask = np.zeros(operand.size, bool)
     mask[indices[np.broadcast_to(first, shape)]] = True
     return mask.reshape(operand.shape)
-
-
-def _nodes(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
-    """The distinct nodes of trees, but for those of several values."""
-    for entry in post_order(trees, lambda x: x.inputs if isinstance(x, OpTreeNode) else ()):
-        if isinstance(entry, OpTreeNode) and isinstance(entry.type, TensorType):
-            yield entry
 
 
 def _twin(op: Op) -> Any:
@@ -768,6 +756,7 @@ PROMISES: dict[str, Callable[[Example, Any], None]] = {
         check_backend,
         check_gradient,
         check_second_gradient,
+        check_branch_points,
         check_shared_operand,
         check_adjoints,
         check_leaks,

@@ -307,9 +307,9 @@ def mean_absolute_error(values: Any, targets: Any, weights: Any = None, reduce: 
 def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
     """Half the squares of differences up to `delta`, and straight lines beyond."""
     values, targets = _pair("huber", values, targets)
-    size = f.abs(values - targets)
-    near = f.minimum(size, delta)
-    return _reduced(_weighted(near * (size - near / 2), weights), reduce, "huber")
+    error = values - targets
+    near = f.maximum(f.minimum(error, delta), -delta)  # no absolute value, whose second derivative at 0 is 0
+    return _reduced(_weighted(near * (error - near / 2), weights), reduce, "huber")
 
 
 def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:

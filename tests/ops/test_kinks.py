@@ -5,6 +5,7 @@ Elsewhere gradients are compared with differences (test_registry.py).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mpmath
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from harness.expected import MEANINGS
 
+import optree
 from backends import gen_backend
 from optree import Autodiff, grad
 from optree.registry import OPS, f
@@ -126,6 +128,92 @@ def test_second_derivative_by_two_operands_at_infinity(name: str, cpu: Any) -> N
         for second in grad(cpu.sum(first), [x, y]):
             np.testing.assert_array_equal(second.asnumpyarray()[:3], np.zeros(3))
             assert np.isfinite(second.asnumpyarray()).all()
+
+
+def test_second_derivatives_at_equal_infinities_are_finite_and_nan_where_an_operand_is_nan(cpu: Any) -> None:
+    x, y = cpu.array([INF, -INF, NAN, 1.0]), cpu.array([INF, -INF, 1.0, NAN])
+    firsts = grad(cpu.sum(cpu.logaddexp(x, y)), [x, y])
+    seconds = [second for first in firsts for second in grad(cpu.sum(first), [x, y])]
+    for found in (*firsts, *seconds):
+        np.testing.assert_array_equal(np.isnan(found.asnumpyarray()), [False, False, True, True])
+    for number in (INF, -INF):
+        z = cpu.array([-INF, 0.0, INF])
+        first = grad(cpu.sum(cpu.logaddexp(z, number)), z)
+        np.testing.assert_array_equal(first.asnumpyarray(), [0, 0, 0.5] if number > 0 else [0.5, 1, 1])
+        assert np.isfinite(grad(cpu.sum(first), z).asnumpyarray()).all()
+
+
+#: name, operands, the second derivative of the sum of the value along each operand.
+CURVED: list[tuple[str, list[Any], list[Any]]] = [
+    ("softplus", [[0.0, -0.0]], [[0.25, 0.25]]),
+    ("log_sigmoid", [[0.0, -0.0]], [[-0.25, -0.25]]),
+    ("logaddexp", [[0.0, 3.5, -1e300], [0.0, 3.5, -1e300]], [[0.25] * 3, [0.25] * 3]),
+    ("logaddexp2", [[0.0, 3.5], [0.0, 3.5]], [[np.log(2) / 4] * 2, [np.log(2) / 4] * 2]),
+    ("sinc", [[0.0]], [[-(np.pi**2) / 3]]),
+    ("square", [[0.0]], [[2.0]]),
+    ("logsumexp", [[1.0, 1.0]], [[0.25 - 0.25, 0.25 - 0.25]]),  # of the sum of the gradient, which is 1
+    ("hypot", [[0.0], [2.0]], [[0.5], [0.0]]),
+    ("pow", [[0.0], [2.0]], [[2.0], [0.0]]),
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "wanted"), CURVED, ids=[f"{i}-{k[0]}" for i, k in enumerate(CURVED)])
+def test_second_derivative_where_a_comparison_changes(name: str, operands: Any, wanted: Any, cpu: Any) -> None:
+    tensors = [cpu.array(x) for x in operands]
+    for x, right in zip(tensors, wanted, strict=True):
+        second = grad(cpu.sum(grad(cpu.sum(f.__dict__[name](*tensors)), x)), x)
+        np.testing.assert_allclose(second.asnumpyarray(), right, rtol=1e-14, atol=1e-14)
+
+
+def test_the_gradient_of_logaddexp_is_exact_for_far_numbers(cpu: Any) -> None:
+    x = np.array([0.0, 1.0, 40.0, 700.0, 1e4, 1e308])
+    for dtype in (np.float64, np.float32):
+        gaps = x[:-1].astype(dtype)
+        a, b = cpu.array(gaps, dtype), cpu.zeros(gaps.shape, dtype)
+        for first, sign in zip(grad(cpu.sum(cpu.logaddexp(a, b)), [a, b]), (-1, 1), strict=True):
+            with mpmath.workdps(50):
+                wanted = [float(1 / (1 + mpmath.exp(sign * mpmath.mpf(float(gap))))) for gap in gaps]
+            wanted = np.array(wanted).astype(dtype)
+            tiny = np.finfo(dtype).tiny
+            np.testing.assert_allclose(first.asnumpyarray(), wanted, rtol=8 * np.finfo(dtype).eps, atol=tiny)
+
+
+@pytest.mark.parametrize("ord", [2, 4, 6])
+def test_even_norms_have_all_derivatives_where_an_element_is_0(ord: int, cpu: Any) -> None:
+    x = cpu.array([0.0, 2.0])
+    found: Any = cpu.norm(x, axis=0, ord=ord, keepdims=False)
+    for _ in range(ord):
+        found = f.slice(grad(found, x), 0)  # of (t**p + 2**p) ** (1/p) at 0, p times
+    np.testing.assert_allclose(found.asnumpyarray(), math.factorial(ord - 1) * 2.0 ** (1 - ord), rtol=1e-12)
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_even_pools_have_all_derivatives_where_an_element_is_0(p: int, cpu: Any) -> None:
+    x = cpu.array([[[0.0, 2.0]]])
+    found: Any = cpu.sum(cpu.lp_pool(x, 2, p=p))
+    for _ in range(p):
+        found = f.slice(grad(found, x), (0, 0, 0))
+    np.testing.assert_allclose(found.asnumpyarray(), math.factorial(p - 1) * 2.0 ** (1 - p), rtol=1e-12)
+
+
+def test_mixed_second_derivatives_of_an_interpolation_are_symmetric_at_its_points(cpu: Any) -> None:
+    x, y = cpu.array([1.0, 0.0, 3.0, 2.0]), cpu.array([0.0, 5.0, 7.0, 20.0])
+    found = cpu.sum(cpu.interp(x, np.array([0.0, 1.0, 2.0, 3.0]), y), keepdims=False)
+    by_x, by_y = grad(found, [x, y])
+    np.testing.assert_array_equal(by_x.asnumpyarray(), [2, 5, 13, 13])
+    weights = cpu.array([1.0, -2.0, 4.0, 0.5])
+    along = grad(cpu.sum(by_y * weights, keepdims=False), x).asnumpyarray()
+    np.testing.assert_array_equal(along, optree.Rop(by_x, y, weights).asnumpyarray())
+
+
+def test_correlations_of_equal_rows_have_second_derivatives(cpu: Any) -> None:
+    row = np.array([1.0, 2.0, 4.0])
+    x = cpu.array(np.stack([row, row]))
+    first = grad(f.slice(cpu.corrcoef(x), (0, 1)), x)
+    second = grad(f.slice(first, (0, 0)), x).asnumpyarray()[0, 0]
+    centred = row - row.mean()
+    total = centred @ centred
+    np.testing.assert_allclose(second, -(1 - 1 / 3 - centred[0] ** 2 / total) / total, rtol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -88,6 +88,28 @@ class _Frozen(NonDifferentiableOperator, _Unary):
     """tanh that claims to have no derivative."""
 
 
+class _CutAtTies(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """logaddexp with a gradient that is right at ties in value, and there a constant."""
+
+    numpy = np.logaddexp
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        ahead = f.where(f.eq(x, y), 0, x - y)
+        return [delta * f.sig(ahead), delta * f.sig(-ahead)]
+
+
+class _CutInTheThird(_Unary):
+    """x ** 3 with a second derivative that is right at 0 in value, and there a constant."""
+
+    def value(self, *arrays: Any) -> Any:
+        return np.asarray(arrays[0]) ** 3
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        return [delta * 3 * f.abs(x) * x * f.sgn(x)]
+
+
 class _Wide(_Unary):
     """A constant that makes a float64 of a float32."""
 
@@ -202,6 +224,8 @@ FAULTS = [
     (_MissingDelta, "shared_operand", "shared operand"),
     (_Frozen, "gradient", "the gradient by x0"),
     (_RightOnceOnly, "second_gradient", "the second gradient by x0"),
+    (_CutAtTies, "branch_points", "the derivative of order 2 .* is -?0.0, and differences from either side"),
+    (_CutInTheThird, "branch_points", "the derivative of order [23] .* is -?0.0, and differences from either side"),
     (_Wide, "adjoints", "float64"),
     (_TimesZero, "leaks", "reaches the gradient of other elements"),
     (_WrongShape, "type", "value gave"),
@@ -222,7 +246,17 @@ def test_a_broken_promise_is_found(op: Any, promise: str, says: str) -> None:
         check_op(op)
 
 
-@pytest.mark.parametrize("op", [_Unary, _Binary])
+class _Kinked(_Binary):
+    """The maximum of x and y, right where it has a derivative."""
+
+    numpy = np.maximum
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        return [f.where(f.ge(x, y), delta, 0), f.where(f.ge(x, y), 0, delta)]
+
+
+@pytest.mark.parametrize("op", [_Unary, _Binary, _Kinked])
 def test_kept_promises_pass(op: Any) -> None:
     backend = gen_backend("cpu")  # which lives while it is kept
     check_op(op)

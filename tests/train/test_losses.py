@@ -15,6 +15,8 @@ from backends.cpu.routines import loops
 from optree import TensorType
 from optree.errors import DTypeError, OptreeError, ParameterError, ShapeError
 from optree.registry import f
+from optree.testing.branch_points import check_branch_points
+from optree.testing.examples import Example
 from optree.train import losses
 
 be = gen_backend("cpu")
@@ -152,6 +154,45 @@ def test_the_divergence_ignores_probabilities_of_zero() -> None:
         expected = np.nansum(shares * (np.log(shares) - log_softmax(SCORES)), axis=1).mean()
     p = be.array(shares, dtype="float64")
     check(lambda x: losses.kl_divergence(x, p), expected, SCORES)
+
+
+def test_the_second_derivative_of_a_logistic_regression_where_newtons_method_starts() -> None:
+    x, y = be.array(rng.normal(size=(8, 3)), "float64"), be.array(rng.integers(0, 2, 8))
+    w = be.zeros(3, "float64")
+    found = optree.hessian(losses.binary_cross_entropy(be.dot(x, w), y, reduce="sum"), w)
+    np.testing.assert_allclose(found.asnumpyarray(), x.get().T @ x.get() / 4, rtol=1e-14)
+
+
+HITS = np.array([[1.0, 0.0, 0.25], [0.0, 1.0, 0.5]])
+OF_TIES = {
+    "cross_entropy": lambda x: losses.cross_entropy(x, np.array([0, 2])),
+    "smoothed": lambda x: losses.cross_entropy(x, np.array([0, 2]), FACTORS[:3], 0.1),
+    "of_shares": lambda x, y: losses.cross_entropy(x, f.softmax(y, axis=-1)),
+    "binary_cross_entropy": lambda x: losses.binary_cross_entropy(x, HITS),
+    "of_factors": lambda x: losses.binary_cross_entropy(x, HITS, positive=2.0, smoothing=0.1),
+    "focal": lambda x: losses.focal(x, HITS),
+    "mean_squared_error": losses.mean_squared_error,
+    "mean_absolute_error": losses.mean_absolute_error,
+    "huber": losses.huber,
+    "huber_of_a_bound": lambda x, y: losses.huber(x, y, 0.3),
+    "hinge": lambda x: losses.hinge(x, np.sign(HITS - 0.4)),
+    "kl_divergence": lambda x: losses.kl_divergence(x, HITS),
+    "ctc": lambda x: losses.ctc(f.stack([x, 2 * x, -x, x]), np.array([[1, 1], [2, 0]]), np.array([4, 3]), [2, 1]),
+}
+
+
+@pytest.mark.parametrize("name", OF_TIES)
+def test_higher_derivatives_where_scores_are_equal_or_zero(name: str) -> None:
+    count = 2 if name in ("of_shares", "mean_squared_error", "mean_absolute_error", "huber", "huber_of_a_bound") else 1
+    check_branch_points(Example(OF_TIES[name], ((2, 3),) * count, (-1.5, 1.5), name))
+
+
+def test_the_second_derivative_of_huber_is_1_within_its_bound_and_0_beyond() -> None:
+    x = be.array([0.0, -0.0, 0.9, -0.9, 1.1, -1.1], "float64")
+    loss = losses.huber(x, be.zeros(6, "float64"), reduce="sum")
+    first = optree.grad(loss, x)
+    np.testing.assert_array_equal(first.asnumpyarray(), [0, 0, 0.9, -0.9, 1, -1])
+    np.testing.assert_array_equal(optree.grad(f.sum(first), x).asnumpyarray(), [1, 1, 1, 1, 0, 0])
 
 
 def test_those_of_torch() -> None:
