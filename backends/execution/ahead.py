@@ -18,8 +18,8 @@ from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
+from optree.ops.index_map import is_view
 from optree.ops.structure import Output
-from optree.ops.traits import ViewOperator
 from optree.records import NamedTuple
 
 
@@ -107,7 +107,7 @@ class Foresight:
         if op.index_map.keeps_order:
             return self._reshaped(inputs[0], step.output)
         if isinstance(inputs[0], tuple) or type(op).__module__.startswith("optree."):
-            return step.implementation.call(*inputs) if isinstance(op, ViewOperator | Output) else None
+            return step.implementation.call(*inputs) if is_view(op) or isinstance(op, Output) else None
         return None  # an op that is not op-tree's may read elements, of which there are none
 
     def _reshaped(self, x: Any, value: int) -> Any:

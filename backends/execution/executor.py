@@ -30,7 +30,7 @@ from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import ONE, Sizes
 from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
-from optree.ops.traits import ViewOperator
+from optree.ops.index_map import is_view
 from optree.records import NamedTuple
 from optree.tree.types import TensorType
 
@@ -277,7 +277,7 @@ class CallStep:
     @property
     def is_view(self) -> bool:
         """Whether its value is a view of its only operand, or a copy, as that one's shape and strides decide."""
-        return isinstance(self.op, ViewOperator) and len(self.inputs) == 1
+        return is_view(self.op) and len(self.inputs) == 1
 
     def run(self, values: list[Any]) -> None:
         """Compute the value in new memory, or as a view."""

@@ -27,6 +27,7 @@ from backends.execution.routines import (
     views,
 )
 from backends.execution.tiles import BackendTiles
+from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
 from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions, Resizing
@@ -129,17 +130,17 @@ def _implementation(device: Any, program: Program, last: Sequence[int] | None, i
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
         made = instruction.inputs[0] - len(program.leaves)
-        is_captured = made >= 0 and implementation_of(device, program, last, made).is_captured
-        return Implementation(op.value, is_captured=is_captured)
-    if op.calls_lapack:
+        captured = made >= 0 and implementation_of(device, program, last, made).is_captured
+        return Implementation(op.value, is_captured=captured)
+    if is_among(op, LAPACK):
         return Implementation(_raising(device, _portable_call(device, instruction, given)))
     if not isinstance(instruction.type, TensorType) or op.defines("perform"):
-        return Implementation(performer(instruction, given), is_captured=bool(op.is_captured))
+        return Implementation(performer(instruction, given), is_captured=is_captured(op))
     ufunc = _ufunc_call(program, index) if is_a_ufuncs(program, index) else None
     call = checked(instruction, _device_value(device, instruction, ufunc or value_of_op(instruction)))
     write = op.fill if isinstance(op, CopyOperator) else None if ufunc is None else partial(_write, ufunc)
     into = None if write is None else partial(_into, write, call)
-    return Implementation(call, into, is_captured=bool(op.is_captured))
+    return Implementation(call, into, is_captured=is_captured(op))
 
 
 def _portable_call(device: Any, instruction: Instruction, given: Sequence[bool] | None) -> Callable[..., Any]:

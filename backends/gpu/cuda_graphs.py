@@ -19,6 +19,7 @@ import numpy as np
 
 from backends.execution.executor import CallStep, KernelStep
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
+from backends.gpu.capture import CHECKED, is_among
 from backends.gpu.cupy_device import InFlight, InOrder, is_want_of_memory
 from backends.gpu.matmul import Workspace
 from optree.arrays import deferring_checks, is_portable
@@ -440,7 +441,7 @@ def is_capturable(step: KernelStep | CallStep) -> bool:
 
 
 def _is_checked(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, CallStep) and step.op.checks_indices and _is_capturable(step)
+    return isinstance(step, CallStep) and is_among(step.op, CHECKED) and _is_capturable(step)
 
 
 def _writes(step: KernelStep | CallStep) -> bool:

@@ -88,8 +88,7 @@ class _FirstOperand(Op):
     """An op whose value is its first operand, which it is a view of."""
 
     index_map = IndexMap(SAME, OPAQUE)
-    can_fail = False
-    is_captured = True
+    raises = False
 
     def make_node(self, *inputs: Variable) -> Apply:
         return Apply(self, inputs, [inputs[0].type()])

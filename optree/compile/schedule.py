@@ -20,6 +20,8 @@ from typing import Any
 from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
+from optree.ops.index_map import is_view
+from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
@@ -183,10 +185,14 @@ def _is_allocated(key: Any, first: int) -> bool:
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
     """Whether a node's op may raise on operands of valid types and sizes."""
-    if not op.can_fail:
+    if not op.raises or is_view(op):
         return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
-    return len(dtypes) < len(node.inputs) or bool(op.may_fail(*dtypes))
+    if len(dtypes) < len(node.inputs):
+        return True
+    if isinstance(op, ReductionOperator):  # kernels do not raise
+        return op.accumulator_for(dtypes[0]) is None
+    return not isinstance(op, ElementwiseOperator) or op.kernel_for(*dtypes) is None
 
 
 def is_assignment(op: Any) -> bool:

@@ -30,9 +30,8 @@ class Assign(NonDifferentiableOperator):
     operands = ("target", "value")
     __props__ = ()
     destroy_map = {0: [0]}
-    can_fail = False
+    raises = False
     index_map = IndexMap(BROADCAST)
-    is_captured = True
 
     #: Whether nothing reads the target but through the assignment's own value.
     owns_target: ClassVar[bool] = False
@@ -95,8 +94,7 @@ class Joined(NonDifferentiableOperator):
     __props__ = ("size", "count")
     size: int = 0
     count: int = 0
-    can_fail = False
-    is_captured = True
+    raises = False
 
     @property
     def view_map(self) -> dict[int | None, list[int]]:  # type: ignore[override]

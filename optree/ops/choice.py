@@ -21,7 +21,6 @@ from optree.ops.traits import (
     IntegerOperator,
     MorphOperator,
     UnaryOperator,
-    ViewOperator,
     no_props,
 )
 from optree.registry import f, function, numpy_function
@@ -286,7 +285,7 @@ class FillLike(BinaryOperator):
     name = "fill_like"
     index_map = IndexMap(LIKE, REPEATED)
     view_map: ClassVar[dict[int | None, list[int]]] = {}  # a new array
-    can_fail = False
+    raises = False
     operands = ("x", "value")
     kernel = "{1}"
     examples = (
@@ -377,7 +376,7 @@ def _full_like(a: Any, fill_value: Any) -> Any:
     return f.fill_like(a, fill_value)
 
 
-class BroadcastLike(ViewOperator, BinaryOperator):
+class BroadcastLike(BinaryOperator):
     """x broadcast to the shape of `like`, whose values are not used."""
 
     name = "broadcast_like"
@@ -432,7 +431,7 @@ class FlatIndices(UnaryOperator, IntegerOperator):
 
     name = "flat_indices"
     aliases = ("places",)
-    can_fail = False
+    raises = False
     operands = ("like",)
     __props__ = ("axis",)
     axis: int | None = None

@@ -39,7 +39,7 @@ class Collective(Op):
     destroy_map = {None: [0]}
     # Who fails here ends the run of all ranks, so that assignments need not wait: buckets of gradients are stored
     # before one, and after another.
-    can_fail = False
+    raises = False
     writes_strided = False
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -89,7 +89,7 @@ class Half(NonDifferentiableOperator):
 
     __props__: ClassVar[tuple[str, ...] | None] = ("whole",)
     whole: Any = None
-    can_fail = False
+    raises = False
     writes_strided = False
 
 
@@ -220,7 +220,7 @@ class Replicated(Op):
     __props__: ClassVar[tuple[str, ...] | None] = ("group",)
     group: Any = None
     index_map = IndexMap(SAME)
-    can_fail = False
+    raises = False
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]

@@ -33,7 +33,7 @@ from optree.tree.types import Shape, TensorType, may_equal
 class ColumnsOperator(WindowOperator):
     """An op between images and columns of shape (N, C * elements of a window, windows), as `unfold` has them."""
 
-    can_fail = False
+    raises = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "dilation", "layout")
     window: Any = 2
     stride: Any = 1

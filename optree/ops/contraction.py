@@ -37,7 +37,7 @@ class ProductOperator(BinaryOperator):
 
     takes_columns = True
     widened = NARROW
-    can_fail = False
+    raises = False
     numpy = np.matmul
     index_map = IndexMap(contracted(-1), contracted(-2))  # of a vector, its only axis
 

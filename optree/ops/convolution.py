@@ -55,7 +55,7 @@ class ConvolutionOperator(ImageOperator):
     """
 
     widened = NARROW
-    can_fail = False
+    raises = False
     __props__: ClassVar[tuple[str, ...] | None] = (
         "stride",
         "padding",

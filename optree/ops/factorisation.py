@@ -42,7 +42,6 @@ class LapackOperator(FloatOperator):
         Its approximate floating-point operations divided by m * n * min(m, n), for profiles.
     """
 
-    calls_lapack: ClassVar[bool] = True
     index_map = IndexMap(STACKED)
     work: ClassVar[float] = 2.0
 

@@ -132,6 +132,8 @@ class IndexMap:
         Whether a batching rule follows from it (`optree.ops.batching.by_index_map`).
     view_map : dict
         The operand that the value is a view of, as in `Op.view_map`.
+    is_view : bool
+        Whether the value is a view that shapes alone decide.
 
     Examples
     --------
@@ -169,6 +171,8 @@ class IndexMap:
         self.batches = self.is_stacked or reads_shapes or (self.broadcasts and not self.shape_only)
         viewed = next((n for n, kind in enumerate(kinds) if kind in _VIEWED), None)
         self.view_map: dict[int | None, list[int]] = {} if viewed is None else {0: [viewed]}
+        others = len(kinds) - len(self.shape_only)
+        self.is_view = viewed is not None and (others == 1 or kinds[viewed] == "same")
 
     def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
         """Those of the value's axes, one entry each, along which flat indices count; along the others they repeat."""
@@ -178,6 +182,11 @@ class IndexMap:
     def __repr__(self) -> str:
         listed = (read.kind.upper() if read.axes is None else f"{read.kind}({read.axes})" for read in self.reads)
         return f"IndexMap({', '.join(listed)})"
+
+
+def is_view(op: Any) -> bool:
+    """Whether an op's value is a view of an operand, or a copy where no strides allow one, as shapes alone decide."""
+    return bool(op.view_map) and op.index_map.is_view and not op.destroy_map
 
 
 class _PerOp:

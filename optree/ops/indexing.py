@@ -257,7 +257,6 @@ class Gather(TemplateOperator, Indexing):
     """
 
     name = "gather"
-    is_captured = checks_indices = True
     examples = (
         (((5, 3), [2, 0, 2]), {}),
         (((5, 3), [[0, -1], [4, 4]]), {}),
@@ -305,7 +304,6 @@ class Take(Indexing):
     """
 
     name = "take"
-    is_captured = checks_indices = True
     operands = ("x", "indices")
     __props__ = ("axis", "flat")
     axis: Any = None
@@ -435,7 +433,6 @@ class TakeAlongAxis(Indexing):
     """
 
     name = "take_along_axis"
-    is_captured = checks_indices = True
     operands = ("x", "indices")
     __props__ = ("axis",)
     axis: Any = -1
@@ -537,7 +534,6 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     """
 
     name = "onehot"
-    is_captured = checks_indices = True
     operands = ("indices",)
     __props__ = ("n", "axis", "dtype", "flat")
     n: Any = None

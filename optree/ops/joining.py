@@ -20,7 +20,6 @@ from optree.ops.traits import (
     Choose,
     CopyOperator,
     MorphOperator,
-    ViewOperator,
     longest_axis,
     one_axis,
 )
@@ -41,7 +40,6 @@ class Concatenate(CopyOperator, AssociativeOperator):
     takes_columns = True
     name = "concatenate"
     numpy_names = (np.concatenate,)
-    is_captured = True
     random_props = staticmethod(one_axis)
     __props__ = ("axis",)
     axis: Any = 0
@@ -121,7 +119,7 @@ class Concatenate(CopyOperator, AssociativeOperator):
         return gradients
 
 
-class HeadLike(ViewOperator, MorphOperator):
+class HeadLike(MorphOperator):
     """The first elements of x along an axis, as many as `like` has."""
 
     name = "head_like"

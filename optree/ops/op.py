@@ -109,18 +109,13 @@ class Op:
     destroy_map, view_map : dict
         Output index to the inputs that it overwrites, or is a view of; None to those overwritten that none aliases.
         `view_map` follows from `index_map`, unless it is given.
-    can_fail : bool
-        Whether it may raise on valid operands. Assignments run after such ops, so that all are made or none.
-    is_captured : bool
-        Whether graphs and loops in C capture it: it makes views that shapes alone decide, copies and launches.
+    raises : bool
+        Whether it may raise on operands of valid types and sizes, where no kernel computes it and it is no view.
+        Assignments run after such ops, so that all are made or none.
     runs_body : bool
         Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
     begins, waits : bool
         Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
-    calls_lapack : bool
-        Whether it calls linear algebra, whose failures CuPy reports only on request.
-    checks_indices : bool
-        Whether it checks index arrays and raises; in a CUDA graph the host raises later.
     widened : tuple of str
         The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
     writes_strided : bool
@@ -162,13 +157,10 @@ class Op:
     index_map: ClassVar[IndexMap] = IndexMap()
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
-    can_fail: ClassVar[bool] = True
-    is_captured: ClassVar[bool] = False
+    raises: ClassVar[bool] = True
     runs_body: ClassVar[bool] = False
     begins: ClassVar[bool] = False
     waits: ClassVar[bool] = False
-    calls_lapack: ClassVar[bool] = False
-    checks_indices: ClassVar[bool] = False
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
     writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
@@ -287,10 +279,6 @@ class Op:
         return f"{name}{{{props}}}" if props else name
 
     __repr__ = __str__
-
-    def may_fail(self, *dtypes: np.dtype) -> bool:
-        """Whether it may raise on operands of these dtypes and valid sizes."""
-        return self.can_fail
 
     def halves(self) -> tuple[Op, Op] | None:
         """Two ops for this one, with other work between them: one begins it, and the other waits for the value.

@@ -38,7 +38,7 @@ INT32 = np.dtype("int32")
 class PoolOperator(WindowOperator):
     """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`."""
 
-    can_fail = False
+    raises = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
     window: Any = 2
     stride: Any = None

@@ -86,7 +86,6 @@ class TakeBlocks(RandomOperator):
     """Advance the state by a draw of an operand's shape; the ``[seed, counter]`` before."""
 
     name = "take_blocks"
-    is_captured = True
     index_map = IndexMap(OPAQUE, SHAPE)
     operands = ("state", "like")
 

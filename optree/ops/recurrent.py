@@ -171,8 +171,7 @@ class Parts(Op):
     __props__ = ("count",)
     count: int = 2
     index_map = IndexMap(STACKED)
-    can_fail = False
-    is_captured = True
+    raises = False
 
     @property
     def view_map(self) -> dict[int | None, list[int]]:  # type: ignore[override]

@@ -150,7 +150,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     """
 
     name = "count"
-    can_fail = False
+    raises = False
     index_map = IndexMap(SHAPE)
     __props__ = ("axis", "ndim")
     axis: Any = None

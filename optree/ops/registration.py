@@ -38,6 +38,11 @@ RENAMED = {
     "equal_axes": f"index_map = IndexMap(contracted(axis), contracted(axis)), {_MAPS}",
     "counted_axes": f"index_map = IndexMap(indexed(axis)), {_MAPS}",
     "moves_axes": f"index_map = IndexMap(permuted(axes)) or IndexMap(RESHAPED), {_MAPS}",
+    "can_fail": "raises",
+    "may_fail": "raises; kernels and views never do",
+    "is_captured": "backends.gpu.capture.CAPTURED.add(the class); views need no row",
+    "checks_indices": "backends.gpu.capture.CHECKED.add(the class)",
+    "calls_lapack": "backends.gpu.capture.LAPACK.add(the class)",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
 

@@ -15,7 +15,7 @@ from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
 from optree.ops.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
 from optree.ops.op import Op
-from optree.ops.traits import Choose, CopyOperator, MorphOperator, ViewOperator, any_axes, no_props
+from optree.ops.traits import Choose, CopyOperator, MorphOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, array_of, normalise_axes, normalise_axis
@@ -62,7 +62,7 @@ def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
     return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
 
 
-class Transpose(ViewOperator, MorphOperator):
+class Transpose(MorphOperator):
     """x with its axes in the order `axes`, or reversed."""
 
     name = "transpose"
@@ -114,7 +114,7 @@ class Transpose(ViewOperator, MorphOperator):
         return [f.transpose(delta, tuple(self.axes.index(axis) for axis in range(len(self.axes))))]
 
 
-class ReshapeOperator(ViewOperator, MorphOperator):
+class ReshapeOperator(MorphOperator):
     """A view with its first operand's elements in the same order, in another shape."""
 
     index_map = IndexMap(RESHAPED)
@@ -205,7 +205,7 @@ class ReshapeLike(ReshapeOperator):
         return np.reshape(x, np.shape(like))
 
 
-class BroadcastTo(ViewOperator, MorphOperator):
+class BroadcastTo(MorphOperator):
     """x broadcast to `shape`."""
 
     name = "broadcast_to"
@@ -330,7 +330,7 @@ class Squeeze(ReshapeOperator):
         return f.squeeze(inputs[0], shifted(self.axis))
 
 
-class Slice(ViewOperator, MorphOperator):
+class Slice(MorphOperator):
     """x at a NumPy index of integers, slices, None and an ellipsis: ``slice(x, np.s_[1:3, None, ::-1])``.
 
     With index arrays in `index`, the function gathers (`gather`).
@@ -427,7 +427,6 @@ class Unslice(CopyOperator, MorphOperator):
     """Zeros of the shape of `like`, with x at a slice: the derivative of `slice`."""
 
     name = "unslice"
-    is_captured = True
     index_map = IndexMap(OPAQUE, LIKE)
     operands = ("x", "like")
     __props__ = ("index",)
@@ -465,7 +464,7 @@ class Unslice(CopyOperator, MorphOperator):
         return [Slice.make(index=self.index)(delta), None]
 
 
-class Flip(ViewOperator, MorphOperator):
+class Flip(MorphOperator):
     """x in reverse order along one or several axes, or along all of them."""
 
     name = "flip"

@@ -22,7 +22,7 @@ class Copy(MorphOperator, ElementwiseOperator):
     """A copy of x, in memory of its own."""
 
     name = "copy"
-    can_fail = False
+    raises = False
     kernel = "{0}"
     numpy_names = (np.copy,)
 
@@ -42,7 +42,7 @@ class Output(UnaryOperator):
     __props__ = ("index",)
     index: Any = 0
     view_map = {0: [0]}
-    can_fail = False
+    raises = False
 
     def _apply(self, operands: list[Any], specs: tuple[Any, ...]) -> Any:
         (operand,) = operands

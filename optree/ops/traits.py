@@ -119,16 +119,6 @@ class ElementwiseOperator(Op):
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
 
-    def may_fail(self, *dtypes: np.dtype) -> bool:
-        return self.can_fail and self.kernel_for(*dtypes) is None
-
-
-class ViewOperator(Op):
-    """An op whose value is a view of an operand, by its index map, or a copy where no strides allow one."""
-
-    can_fail = False
-    is_captured = True
-
 
 class CopyOperator(Op):
     """An op whose value is made up of copies of its operands, and of numbers."""
@@ -346,9 +336,6 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         if self.keepdims:
             return tuple(1 if i in axes else size for i, size in enumerate(shape))
         return tuple(size for i, size in enumerate(shape) if i not in axes)
-
-    def may_fail(self, *dtypes: np.dtype) -> bool:
-        return self.accumulator_for(dtypes[0]) is None
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator | None:
         """The accumulator for elements of a dtype; None if kernels do not reduce them."""

@@ -33,7 +33,7 @@ BOX = ("image", "x0", "y0", "x1", "y1")
 class ResizeOperator(ImageOperator):
     """Images resized along their spatial axes, or the derivative of that. Its parameters are those of `resize`."""
 
-    can_fail = False
+    raises = False
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "method", "align_corners", "layout")
     size: Any = None
     scale: Any = None
@@ -225,7 +225,6 @@ def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
 class RegionOperator(ImageOperator):
     """An op on boxes of images. Its parameters are those of `roi_pool`."""
 
-    checks_indices = True
     __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "layout")
     size: Any = 2
     scale: float = 1.0

@@ -360,7 +360,7 @@ def check_contract(example: Example, backend: Any = None) -> None:
 
 
 def check_facts(example: Example, backend: Any = None) -> None:
-    """The op behaves as its facts tell compilers: index_map, coefficients, can_fail and the others."""
+    """The op behaves as its facts tell compilers: index_map, raises, coefficients and the others."""
     if example.op is None:
         return
     values = example.draw()
@@ -393,7 +393,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
 
 
 def _check_that_it_runs(example: Example) -> None:
-    """An op whose can_fail is False does not raise on special values."""
+    """An op whose `raises` is False does not raise on special values."""
     for dtype in MIXED:
         special = (
             [np.nan, np.inf, -np.inf, 0.0, -1.0] if np.dtype(dtype).kind == "f" else [0, 1, -1, -(2**31), 2**31 - 1]

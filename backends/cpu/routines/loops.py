@@ -36,10 +36,12 @@ from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.errors import CompilerError
-from optree.ops.assignment import Assign
+from optree.ops.assignment import Assign, Joined
 from optree.ops.contraction import Dot, MatMul
+from optree.ops.index_map import is_view
 from optree.ops.joining import Concatenate
 from optree.ops.loop_steps import Argument, Steps
+from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
 from optree.ops.traits import CopyOperator
 from optree.records import NamedTuple
@@ -262,7 +264,7 @@ class Trace:
             self._constant(step.output, _called(step, self.registers))
         elif kind is Output:
             self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
-        elif step.op.view_map and step.op.is_captured and not step.op.destroy_map:
+        elif is_view(step.op) or kind in (Parts, Joined):
             self._add_view(step)
         elif kind in (Dot, MatMul):
             self._add_product(step)

@@ -1,0 +1,36 @@
+"""The facts of ops that a GPU alone asks for: what a CUDA graph captures, and what reports its errors otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optree.autodiff.recompute import Afterwards, Checkpointed
+from optree.ops.assignment import Assign, Joined
+from optree.ops.factorisation import LapackOperator
+from optree.ops.index_map import is_view
+from optree.ops.indexing import Gather, OneHot, Take, TakeAlongAxis
+from optree.ops.joining import Concatenate
+from optree.ops.random import TakeBlocks
+from optree.ops.recurrent import Parts
+from optree.ops.shape import Unslice
+from optree.ops.vision import RegionOperator
+
+#: Ops that check index arrays and raise; in a CUDA graph the host raises later.
+CHECKED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, RegionOperator}
+
+#: Ops that a CUDA graph captures where no kernel computes them: they copy and launch. A user's op is added here.
+CAPTURED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, Concatenate, Unslice, TakeBlocks, Assign, Joined, Parts}
+CAPTURED |= {Checkpointed, Afterwards}
+
+#: Ops that call linear algebra, whose failures CuPy reports only on request.
+LAPACK: set[type] = {LapackOperator}
+
+
+def is_among(op: Any, table: set[type]) -> bool:
+    """Whether an op's class, or one that it is derived from, is in a table."""
+    return not table.isdisjoint(type(op).__mro__)
+
+
+def is_captured(op: Any) -> bool:
+    """Whether a CUDA graph captures an op that no kernel computes: it is in the table, or a view."""
+    return is_view(op) or is_among(op, CAPTURED)
