@@ -82,8 +82,9 @@ driver:
 		echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
 		exit 1; }
 
-functions: $(VENV)/dev.stamp ## write docs/functions.md from the definitions
+functions: $(VENV)/dev.stamp ## write docs/functions.md and backends/functions.pyi from the definitions
 	$(BIN)/python docs/generate.py
+	$(BIN)/python tools/stubs.py
 
 clean: ## delete .venv and what runs have left behind
 	rm -rf $(VENV) output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 import numpy as np
 
 from backends import lazy
+from backends.functions import Functions
 from backends.random import RandomMethods
 from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
@@ -74,7 +75,7 @@ class Within(NamedTuple):
         )
 
 
-class Backend(RandomMethods):
+class Backend(RandomMethods, Functions):
     """Memory and execution for tensors, with every function of operands as a method.
 
     Every op and every function composed of ops is a method: ``be.tanh(x)``,
@@ -486,6 +487,10 @@ class Backend(RandomMethods):
             raise BackendError(f"{leaf.label} is an input: only a function can give it a value")
         return leaf.value if isinstance(leaf, Constant) else leaf
 
+    def info(self) -> str:
+        """The device and the executor of assignments."""
+        raise NotImplementedError
+
     def stats(self) -> dict[str, Any]:
         """Counts since the backend was made: plans compiled and cached, assignments run; and the process's caches."""
         counts = {"compiles": self.compiles, "plans": len(self.plans), "executions": self.executions}
@@ -503,7 +508,7 @@ class Backend(RandomMethods):
         """The array API standard on this backend (`optree.xp`): arrays with NumPy's meaning, still fused."""
         return lazy.namespace.Namespace(self)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def _function(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
             near = lazy.difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -513,6 +518,9 @@ class Backend(RandomMethods):
         method = _method(self, name)
         self.__dict__[name] = method
         return method
+
+    if not TYPE_CHECKING:  # type checkers know the functions by `Functions`, and refuse other names
+        __getattr__ = _function
 
     def __dir__(self) -> list[str]:
         own = {name for name in super().__dir__() if not name.startswith("_")}

@@ -41,6 +41,7 @@ PACKAGES = (
         "backends.lazy",
         "backends.creation",
         "backends.random",
+        "backends.functions",
         "backends.backend",
         "backends.execution",
     ),

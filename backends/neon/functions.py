@@ -22,7 +22,7 @@ class Functions(Dense):
     """Functions of operands on a backend in neon's mode: all with a target as the last argument, and kept axes."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = super().__getattr__(name)
+        method = self._function(name)
         own = list(inspect.signature(FUNCTIONS[name]).parameters.values())
         count = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in own)
         if count < len(own):  # with parameters of its own, after which no target can stand

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -51,6 +51,26 @@ class LossScale(NamedTuple):
     growth: float = 2.0
     backoff: float = 0.5
     every: int = 2000
+
+
+class OptionsButDecay(TypedDict, total=False):
+    """The options of optimizers that have a `weight_decay` of their own; see `Optimizer`."""
+
+    decoupled: bool | None
+    clip_value: Any
+    clip_norm: Any
+    clip_global_norm: Any
+    accumulate: Any
+    average: Any
+    loss_scale: Any
+    check_finite: bool
+    shard: Any
+
+
+class Options(OptionsButDecay, total=False):
+    """The options of every optimizer."""
+
+    weight_decay: Any
 
 
 class Optimizer:

@@ -14,11 +14,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from optree.errors import ParameterError
 from optree.registry import f
-from optree.train.optimizer import Numbers, Optimizer, is_used, number_in
+from optree.train.optimizer import Numbers, Optimizer, Options, OptionsButDecay, is_used, number_in
 from optree.tree.variable import as_variable
 
 
@@ -36,7 +36,7 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.0, nesterov: bool = False, **options: Any
+        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.0, nesterov: bool = False, **options: Unpack[Options]
     ) -> None:
         self.nesterov = nesterov
         self.slots = ("momentum",) if is_used(momentum) else ()  # type: ignore[misc]
@@ -75,7 +75,7 @@ class RMSProp(Optimizer):
         epsilon: Any = 1e-8,
         momentum: Any = 0.0,
         centered: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if is_used(momentum) else []))  # type: ignore[misc]
         super().__init__(weights, rate, decay=decay, epsilon=epsilon, momentum=momentum, **options)
@@ -115,7 +115,7 @@ class Adagrad(Optimizer):
         rate_decay: Any = 0.0,
         initial_sum: float = 0.0,
         epsilon: Any = 1e-10,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, rate_decay=rate_decay, initial_sum=initial_sum, epsilon=epsilon, **options)
 
@@ -143,7 +143,7 @@ class Adadelta(Optimizer):
     slots = ("square", "change")
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any = 1.0, decay: Any = 0.9, epsilon: Any = 1e-6, **options: Any
+        self, weights: Sequence[Any], rate: Any = 1.0, decay: Any = 0.9, epsilon: Any = 1e-6, **options: Unpack[Options]
     ) -> None:
         super().__init__(weights, rate, decay=decay, epsilon=epsilon, **options)
 
@@ -177,7 +177,7 @@ class Adam(Optimizer):
         beta1: Any = 0.9,
         beta2: Any = 0.999,
         epsilon: Any = 1e-8,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **options)
 
@@ -209,7 +209,7 @@ class AdamW(Adam):
         beta2: Any = 0.999,
         epsilon: Any = 1e-8,
         weight_decay: Any = 1e-2,
-        **options: Any,
+        **options: Unpack[OptionsButDecay],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
 
@@ -227,7 +227,7 @@ class Adamax(Adam):
         beta1: Any = 0.9,
         beta2: Any = 0.999,
         epsilon: Any = 1e-8,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, **options)
 
@@ -257,7 +257,7 @@ class LAMB(Adam):
         beta2: Any = 0.999,
         epsilon: Any = 1e-6,
         weight_decay: Any = 1e-2,
-        **options: Any,
+        **options: Unpack[OptionsButDecay],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
 
@@ -287,7 +287,7 @@ class LARS(Optimizer):
     decays = True
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.9, trust: Any = 1e-3, **options: Any
+        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.9, trust: Any = 1e-3, **options: Unpack[Options]
     ) -> None:
         super().__init__(weights, rate, momentum=momentum, trust=trust, **options)
 
@@ -313,7 +313,7 @@ class Lion(Optimizer):
     is_decoupled = True
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any = 1e-4, beta1: Any = 0.9, beta2: Any = 0.99, **options: Any
+        self, weights: Sequence[Any], rate: Any = 1e-4, beta1: Any = 0.9, beta2: Any = 0.99, **options: Unpack[Options]
     ) -> None:
         super().__init__(weights, rate, beta1=beta1, beta2=beta2, **options)
 

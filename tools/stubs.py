@@ -1,0 +1,86 @@
+"""Writes backends/functions.pyi: the types of every function of operands as a method of backends.
+
+``make functions`` runs it, and a test compares the file with `text`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from backends.backend import Backend
+from optree.ops.traits import ElementwiseOperator
+from optree.registry import FUNCTIONS, OPS
+from optree.testing.examples import examples_of, inputs_for
+from optree.tree.variable import Variable
+
+PATH = Path(__file__).parent.parent / "backends" / "functions.pyi"
+
+HEAD = '''"""The types of backends' methods. Made by `make functions` from the registry."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable
+
+#: Tensors, trees and inputs, numbers, and arrays.
+Operand: TypeAlias = Variable | complex | np.generic | np.ndarray[Any, Any]
+Axis: TypeAlias = int | Sequence[int] | None
+Out: TypeAlias = Tensor | Sequence[Tensor] | None
+
+class Functions:
+'''
+
+#: The annotations of composed functions that mean the same here; others are Any.
+KNOWN = ("bool", "int", "float", "str", "int | None", "float | None", "tuple[Any, ...]", "tuple[Any, Any]", "list[Any]")
+
+OUT = "out: Out = ..."
+
+
+def text() -> str:
+    """The file."""
+    own = {name for base in Backend.__mro__ for name in vars(base)}
+    return HEAD + "\n".join(_method(name) for name in sorted(FUNCTIONS) if name not in own) + "\n"
+
+
+def _method(name: str) -> str:
+    """A method's line."""
+    given = inspect.signature(FUNCTIONS[name]).parameters.values()
+    operands = OPS[name].operands or () if name in OPS else ()
+    texts = ["self", *(_text(parameter, parameter.name in operands) for parameter in given)]
+    if not any(parameter.name == "out" for parameter in given):
+        is_keyword = any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY) for parameter in given)
+        at = len(texts) - texts[-1].startswith("**")
+        texts[at:at] = [OUT] if is_keyword else ["*", OUT]
+    return f"    def {name}({', '.join(texts)}) -> {_returned(name)}: ..."
+
+
+def _text(parameter: inspect.Parameter, is_operand: bool) -> str:
+    """A parameter, with its type and whether it has a default."""
+    annotation, default = "Any", parameter.default
+    if parameter.annotation in KNOWN:
+        annotation = parameter.annotation
+    elif is_operand:
+        annotation = "Operand" if default is parameter.empty else "Operand | None"
+    elif parameter.name == "axis":
+        annotation = "Axis"
+    elif isinstance(default, bool):
+        annotation = "bool"
+    stars = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + "**" * (parameter.kind is parameter.VAR_KEYWORD)
+    return f"{stars}{parameter.name}: {annotation}{'' if stars or default is parameter.empty else ' = ...'}"
+
+
+def _returned(name: str) -> str:
+    """The type of a function's value: a variable, if the op's examples say so."""
+    if name in OPS and (OPS[name].examples or issubclass(OPS[name], ElementwiseOperator)):
+        example = examples_of(OPS[name])[0]
+        return "Variable" if isinstance(example.tree(inputs_for(example.draw())), Variable) else "Any"
+    annotation = inspect.signature(FUNCTIONS[name]).return_annotation
+    return annotation if annotation in KNOWN else "Any"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text())
