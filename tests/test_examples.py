@@ -43,9 +43,14 @@ def digits(found_by_name):
     return importlib.import_module("digits")
 
 
-@pytest.fixture(scope="module")
-def charlm(found_by_name):
-    return importlib.import_module("charlm")
+@pytest.fixture
+def charlm(found_by_name, monkeypatch):
+    """The language model on a text of 40 words, not Python's reference, whose size each version changes."""
+    module = importlib.import_module("charlm")
+    rng = np.random.RandomState(0)
+    words = ["".join(map(chr, rng.randint(97, 123, size))) for size in rng.randint(1, 9, 40)]
+    monkeypatch.setattr(module, "topics", {"words": " ".join(words[i] for i in rng.randint(40, size=20_000))})
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +251,12 @@ def test_the_language_models_baseline_is_the_entropy_of_single_characters(charlm
     assert charlm.by_frequency(text) == pytest.approx(-(3 * np.log2(31 / 33) + np.log2(2 / 33)) / 4)
 
 
+def test_the_language_models_text_is_the_reference_that_python_ships(found_by_name):
+    text = importlib.import_module("charlm").load()
+    assert 'The "assert" statement' in "".join(text.characters[number] for number in text.training)
+    assert len(text.training) == pytest.approx(9 * len(text.test), rel=1e-3)
+
+
 @pytest.mark.matrix(least=1)
 @needs_gxx
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer"])
@@ -263,7 +274,7 @@ def test_the_language_models_train_alike_on_a_gpus_code(charlm, folder, model):
     ("arguments", "message"),
     [
         (["--width", "0"], "argument --width: 0 is not 1 or more"),
-        (["--context", "50000"], "argument --context: 50000 is as much as the test's"),
+        (["--context", str(10**9)], "argument --context: 1000000000 is as much as the test's"),
     ],
 )
 def test_bad_sizes_of_the_language_model_are_errors(charlm, capsys, arguments, message):

@@ -11,6 +11,8 @@ byteswap choose compress ctypes data dump dumps flags getfield itemsize nbytes n
 
 #: What to do instead of the other attributes.
 OTHERS = """
+_set_dtype: x.astype(dtype) is a tree
+_set_shape: x.reshape(shape) is a view of a tensor, and a tree of a tree
 base: only a tensor is a view of another
 device: x.backend is where it is
 fill: x[...] = value writes a tensor, and np.full_like(x, value) is a tree
@@ -21,6 +23,7 @@ resize: np.resize(x, shape) is a tree
 setfield: x[...] = ... writes a tensor or a part of one
 setflags: x is always writeable if it is a tensor
 sort: np.sort(x) is a tree, and x[...] = np.sort(x) writes a tensor
+tostring: x.get().tobytes() has the bytes of its value
 to_device: be.array(x.get()) copies it to another backend
 """
 

@@ -280,6 +280,9 @@ static inline float max(float x, float y) { return fmaxf(x, y); }
 static inline double min(double x, double y) { return fmin(x, y); }
 static inline double max(double x, double y) { return fmax(x, y); }
 
+// CUDA's names: the C library has functions of the same since glibc 2.42.
+#define rsqrtf cuda_rsqrtf
+#define rsqrt cuda_rsqrt
 static inline float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 static inline float rsqrt(float x) { return rsqrtf(x); }

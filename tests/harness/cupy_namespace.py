@@ -1,7 +1,7 @@
 """CuPy's namespace as data: its functions with their parameters, its ufuncs with their loops, its arrays' attributes.
 
-``python tests/harness/cupy_namespace.py`` writes the data anew from the CuPy
-that is installed; no GPU is needed for that.
+``PYTHONPATH=tests python -m harness.cupy_namespace`` writes the data anew from
+the CuPy that is installed; no GPU is needed for that.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 FILE = Path(__file__).parent / "cupy_namespace.json"
 
 
 def namespace() -> dict[str, Any]:
-    """The part of the installed CuPy's namespace that NumPy has, too."""
+    """The installed CuPy's namespace, the same beside any NumPy."""
     cupy = import_module("cupy")
-    shared = [name for name in dir(cupy) if not name.startswith("_") and hasattr(np, name)]
     functions: dict[str, Any] = {}
     ufuncs: dict[str, Any] = {}
-    for name in shared:
+    for name in dir(cupy):
         entry = getattr(cupy, name)
+        if name.startswith("_"):
+            continue
         if isinstance(entry, cupy.ufunc):
             types = [loop for loop in entry.types if "E" not in loop]  # of bfloat16, where ml_dtypes is installed
             ufuncs[name] = {"nin": entry.nin, "nout": entry.nout, "types": types}
@@ -39,7 +38,9 @@ def namespace() -> dict[str, Any]:
 
 
 def parameters(function: Any) -> Any:
-    """A function's parameters, each with its kind and whether it may be left out; None where it does not tell."""
+    """A function's parameters, each with its kind and whether it may be left out; None if unknown, or NumPy's own."""
+    if function.__module__ == "numpy":
+        return None
     try:
         found = inspect.signature(function).parameters.values()
     except ValueError:

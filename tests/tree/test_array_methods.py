@@ -195,12 +195,13 @@ def test_a_tree_that_is_written_to_and_numpys_creation_say_what_to_do(cpu: Any) 
 
 def test_attributes_that_operands_do_not_have_say_what_to_do(cpu: Any, values: Any) -> None:
     x = cpu.array(values)
+    names = {"_set_dtype", "_set_shape", "tostring"}  # NumPy 2.5's, and 2.2's
+    names |= {name for name in dir(values) if hasattr(values, name) and not name.startswith("__")}
     for found in (x, x + 1, TensorType("float32", (2,))("i"), Constant(TensorType("int8", ()), 1)):
-        for name in set(dir(np.ndarray)) - set(dir(found)):
-            if not name.startswith("__"):
-                with pytest.raises(AttributeError, match=f"'{type(found).__name__}' .* no attribute '{name}': .*"):
-                    getattr(found, name)
-                assert not hasattr(type(found), name)
+        for name in names - set(dir(found)):
+            with pytest.raises(AttributeError, match=f"'{type(found).__name__}' .* no attribute '{name}': .*"):
+                getattr(found, name)
+            assert not hasattr(type(found), name)
     with pytest.raises(AttributeError, match=r"x\.get\(\)\.strides is that of its value"):
         _ = x.strides
     with pytest.raises(AttributeError, match=r"np\.sort\(x\) is a tree"):
