@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from backends import lazy
 from optree import errors
 from optree.registry import OPS
@@ -84,7 +82,12 @@ def _code(path: Path) -> ast.Module:
 
 def _places(found: dict[Path, Any]) -> str:
     """The findings in each file, a line each."""
-    return "\n".join(f"{path.relative_to(ROOT)}: {what}" for path, what in found.items() if what)
+    return _modules({str(path.relative_to(ROOT)): what for path, what in found.items()})
+
+
+def _modules(found: dict[str, Any]) -> str:
+    """The findings in each module, a line each."""
+    return "\n".join(f"{name}: {what}" for name, what in found.items() if what)
 
 
 def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -130,21 +133,20 @@ def test_every_package_is_there() -> None:
     assert not gone, f"PACKAGES names what is not there: {gone}"
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_imports_point_down(name: str) -> None:
-    mine = PACKAGES.index(_package_of(name))
-    up = [target for target in _own_imports(name) if PACKAGES.index(_package_of(target)) > mine]
-    assert not up, f"{name} imports {', '.join(up)} from a package above its own"
+def test_imports_point_down() -> None:
+    place = {name: PACKAGES.index(_package_of(name)) for name in CORE}
+    found = {name: [target for target in _own_imports(name) if place[target] > place[name]] for name in CORE}
+    assert not _modules(found), f"imports from packages above a module's own\n{_modules(found)}"
 
 
 def test_errors_know_the_packages_whose_lines_are_not_the_users() -> None:
     assert {_module_name(path.parent / "__init__.py") for path in CORE.values()} == errors._OWN_PACKAGES
 
 
-@pytest.mark.parametrize("name", [name for name in CORE if name.startswith("optree")])
-def test_optree_knows_no_backend(name: str) -> None:
-    found = [target for target in _named(name) if target.split(".")[0] == "backends"]
-    assert not found, f"{name} imports {found}: a tensor reaches its backend by an attribute"
+def test_optree_knows_no_backend() -> None:
+    optree = [name for name in CORE if name.startswith("optree")]
+    found = {name: [target for target in _named(name) if target.split(".")[0] == "backends"] for name in optree}
+    assert not _modules(found), f"a tensor reaches its backend by an attribute\n{_modules(found)}"
 
 
 def test_no_cycle_of_imports() -> None:
@@ -174,11 +176,11 @@ def test_no_import_inside_a_function() -> None:
     assert not found, f"imports inside functions, at lines; they go to the top of the file\n{found}"
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_imports_numpy_and_the_standard_library_only(name: str) -> None:
-    allowed = {"optree", "backends", "numpy", *sys.stdlib_module_names, *EXTRAS.get(name, ())}
-    found = {target.split(".")[0] for target in _named(name)}
-    assert found <= allowed, f"{name} imports {sorted(found - allowed)}; the core installs NumPy alone"
+def test_imports_numpy_and_the_standard_library_only() -> None:
+    allowed = {"optree", "backends", "numpy", *sys.stdlib_module_names}
+    named = {name: {target.split(".")[0] for target in _named(name)} for name in CORE}
+    found = {name: sorted(targets - allowed - EXTRAS.get(name, set())) for name, targets in named.items()}
+    assert not _modules(found), f"the core installs NumPy alone\n{_modules(found)}"
 
 
 def _long_functions(tree: ast.AST) -> dict[str, int]:
@@ -202,16 +204,16 @@ def test_nothing_is_left_for_later() -> None:
     assert not found, f"lines that speak of work left to do\n{found}"
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_everything_public_is_documented(name: str) -> None:
-    tree = _code(CORE[name])
-    public = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    ]
-    bare = [node.name for node in public if len(ast.get_docstring(node) or "") < 3]
-    if len(ast.get_docstring(tree) or "") < 3:
-        bare.insert(0, "the module itself")
-    assert not bare, f"{name}: no docstring for {', '.join(bare)}"
+def _undocumented(tree: ast.Module) -> list[str]:
+    """The public functions and classes without a docstring, and the module if it has none."""
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    named = {"the module itself": tree, **{node.name: node for node in defined if not node.name.startswith("_")}}
+    return [name for name, node in named.items() if len(ast.get_docstring(node) or "") < 3]
+
+
+def test_everything_public_is_documented() -> None:
+    found = {name: _undocumented(_code(path)) for name, path in CORE.items()}
+    assert not _modules(found), f"without a docstring\n{_modules(found)}"
 
 
 def test_docstrings_name_things() -> None:
@@ -261,7 +263,10 @@ def _asks_which_op(node: ast.AST) -> bool:
 NUMPY_VALUES = {f"np.{op.numpy.__name__}" for op in OPS.values() if hasattr(op.numpy, "__name__")}
 
 
-@pytest.mark.parametrize("name", [name for name in CORE if not name.startswith(NAMING_OPS)])
-def test_what_compilers_ask_of_an_op_is_an_attribute_of_it(name: str) -> None:
-    found = {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_code(CORE[name])) if _asks_which_op(node)}
-    assert not found, f"{name} tells ops apart by names: {found}; say the fact on the op (optree.ops.op.Op)"
+def test_what_compilers_ask_of_an_op_is_an_attribute_of_it() -> None:
+    asking = [name for name in CORE if not name.startswith(NAMING_OPS)]
+    found = {
+        name: {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_code(CORE[name])) if _asks_which_op(node)}
+        for name in asking
+    }
+    assert not _modules(found), f"ops told apart by names: say the fact on the op (optree.ops.op.Op)\n{_modules(found)}"
