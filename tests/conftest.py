@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.homes import home
+from harness.memory import DEFAULT, limit_memory
 from harness.rig.install import rig, why_no_rig
 from hypothesis import HealthCheck, settings
 
@@ -46,7 +47,9 @@ settings.load_profile("ci")
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew, to be read in review")
     parser.addoption("--all", action="store_true", help="run every case of the matrices, where a sample is the default")
+    parser.addoption("--cases", type=int, help="of each test, run at most so many cases, drawn by --seed")
     parser.addoption("--seed", type=int, help="draw the sample of each matrix that a run with this seed drew")
+    parser.addoption("--memory", type=float, default=DEFAULT, help="the limit of each process in GiB; 0 for none")
     parser.addoption("--every-architecture", action="store_true", help="compile each CUDA kernel for all of them")
     parser.addoption(
         "--home",
@@ -67,6 +70,8 @@ def pytest_configure(config: Any) -> None:
         config.option.seed = worker.get("seed", random.randrange(10**6))
     if not _takes_all(config) and not config.getoption("hypothesis_profile", None):
         settings.load_profile("sample")
+    if config.option.memory and (config.option.rig or "gpu" not in (config.getoption("home") or [])):
+        limit_memory(config.option.memory)
     if config.option.rig:
         if why_no_rig():
             raise pytest.UsageError(str(why_no_rig()))
@@ -94,6 +99,8 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_report_header(config: Any) -> str:
     """Say which cases of the matrices run."""
     on = f"simulated devices: work in an order drawn by --seed {config.option.seed}; " if config.option.rig else ""
+    if config.option.cases:
+        return f"{on}of each test at most {config.option.cases}, drawn by --seed {config.option.seed}"
     if _takes_all(config):
         return f"{on}matrices: every case"
     share, _ = _share(config)
@@ -107,6 +114,8 @@ def _share(config: Any) -> tuple[int, int]:
 
 def _takes_all(config: Any) -> bool:
     """Whether every case is asked for, or golden files, or tests by name: who names a test wants it to run."""
+    if config.option.cases:
+        return False
     named = any("::" in argument for argument in config.args)
     asked = ("all", "keyword", "lf", "update_golden", *(() if config.option.rig else ("home",)))
     return named or any(config.getoption(option, None) for option in asked)
@@ -169,21 +178,22 @@ def pytest_collection_finish(session: Any) -> None:
 def _sampled(items: list[Any], config: Any) -> set[Any]:
     """The tests that run: all but those of a matrix, and of each matrix what the seed draws."""
     sampled = set()
-    matrices: dict[str, list[Any]] = {}
+    tests: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("matrix") is None:
+        if item.get_closest_marker("matrix") is None and not config.option.cases:
             sampled.add(item)
         else:
-            matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
-    for name, cases in matrices.items():
-        sampled.update(_drawn(cases, config, name, cases[0].get_closest_marker("matrix").kwargs.get("least")))
+            tests.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for name, cases in tests.items():
+        marker = cases[0].get_closest_marker("matrix")
+        sampled.update(_drawn(cases, config, name, marker.kwargs.get("least") if marker else None))
     return sampled
 
 
 def _drawn(cases: list[Any], config: Any, name: str, least: int | None = None) -> list[Any]:
     """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
     share, default = _share(config)
-    count = min(len(cases), max(least or default, math.ceil(len(cases) / share)))
+    count = min(len(cases), config.option.cases or max(least or default, math.ceil(len(cases) / share)))
     numbers = random.Random(f"{config.option.seed} {name}").sample(range(len(cases)), count)
     return [cases[number] for number in sorted(numbers)]
 

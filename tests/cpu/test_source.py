@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from harness.compiling import ROOT, in_one_file, needs_compiler, program
 from harness.golden import TREES, check_golden
+from harness.memory import without_limit
 
 from backends import gen_backend, source
 from backends.cpu import compiler
@@ -143,7 +144,7 @@ def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def _sanitized(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def _sanitized(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python with kernels that end the process where they reach beyond their arrays, or do what C leaves open.
 
     The compiler itself runs without what is loaded first, which would make it several times slower.
@@ -159,11 +160,11 @@ def _sanitized(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "CC": str(program(folder / "cc", f'unset LD_PRELOAD; exec {found} "$@" {checks}')),
-        "LD_PRELOAD": " ".join(names),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python itself frees not everything
         "PYTHONPATH": str(ROOT),
     }
-    return subprocess.run([sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True)
+    command = without_limit("env", f"LD_PRELOAD={' '.join(names)}", sys.executable, *arguments)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
 
 
 BEYOND = """
@@ -187,6 +188,7 @@ def test_kernels_are_clean_under_the_sanitizers(folder, tmp_path, monkeypatch):
         assert ran.returncode != 0 and said in ran.stderr
     files = ["tests/execution/test_kernels.py", "tests/cpu/test_runtime.py", "tests/execution/test_stages.py"]
     tests = "layout or alignment or every_dtype or read_elsewhere or shape0-several or special_values and not stages"
-    ran = _sanitized(tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests)
+    options = ["--memory", "0", "-q", "-x", "-p", "no:cacheprovider"]
+    ran = _sanitized(tmp_path, "-m", "pytest", *options, *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"^\d\d passed", ran.stdout, re.M), ran.stdout

@@ -39,6 +39,7 @@ import numpy as np
 import pytest
 
 from backends.execution.disk_cache import unsafe_reason
+from harness.memory import without_limit
 from harness.shared import DEFAULT, OPTIN, static_shared
 
 if sys.platform == "linux":
@@ -475,9 +476,9 @@ class _Server:
     """Kernels that run in a process of their own, which sanitizers ask for; one that ends is started anew."""
 
     def __init__(self, path: Path, sanitize: str) -> None:
-        self._path = path
         # ThreadSanitizer wants its addresses free, which some systems scatter others over.
-        self._prefix = ["setarch", "-R"] if sanitize == "thread" and _addresses_can_be_fixed() else []
+        prefix = ["setarch", "-R"] if sanitize == "thread" and _addresses_can_be_fixed() else []
+        self._command = without_limit(*prefix, str(path))
         self._process: subprocess.Popen[bytes] | None = None
         self._started()
 
@@ -486,7 +487,7 @@ class _Server:
             options = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
             self._told = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self._process = subprocess.Popen(
-                [*self._prefix, str(self._path)],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._told,
