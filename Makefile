@@ -1,7 +1,10 @@
 # The commands that the README names. Everything they install goes into .venv.
 
 PYTHON ?= python3
+# Another environment, for another Python or other versions: make test PYTHON=python3.13 VENV=.venv-3.13
 VENV := .venv
+# A file of versions that are installed: make test VENV=.venv-oldest CONSTRAINTS=tests/constraints-oldest.txt
+CONSTRAINTS :=
 BIN := $(VENV)/bin
 METADATA := setup.cfg pyproject.toml
 
@@ -9,7 +12,7 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo charlm convnet test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean
+.PHONY: help demo charlm convnet test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean force same-python
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,15 +90,29 @@ functions: $(VENV)/dev.stamp ## write docs/functions.md and backends/functions.p
 	$(BIN)/python tools/stubs.py
 
 clean: ## delete .venv and what runs have left behind
-	rm -rf $(VENV) output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp of an environment is newer than the metadata that it was installed from.
 
-$(VENV)/%.stamp: $(VENV)/made.stamp $(METADATA)
+$(VENV)/%.stamp: $(VENV)/made.stamp $(VENV)/constraints.txt $(METADATA)
 	@echo "Installing into $(VENV) (once; a minute or two)"
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$*]'
 	@touch $@
+
+# Written where it changes: it is newer than a stamp if another file of versions is named.
+$(VENV)/constraints.txt: $(VENV)/made.stamp $(CONSTRAINTS) force
+	@cat /dev/null $(CONSTRAINTS) | cmp -s - $@ || cat /dev/null $(CONSTRAINTS) > $@
+
+# An environment has one Python: whoever names another one is told, rather than given the first.
+ifeq ($(origin PYTHON),command line)
+$(VENV)/made.stamp: | same-python
+endif
+force:
+same-python:
+	@test ! -e $(VENV)/made.stamp || test "$$($(PYTHON) --version)" = "$$($(BIN)/python --version)" || { \
+		echo "$(VENV) has $$($(BIN)/python --version), and $(PYTHON) is another:"; \
+		echo "make $(MAKECMDGOALS) PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))"; exit 1; }
 
 $(VENV)/made.stamp:
 	@command -v $(PYTHON) > /dev/null || { echo "$(PYTHON) is not installed; op-tree needs Python 3.11 or newer"; exit 1; }
