@@ -10,17 +10,18 @@ from optree.ops.factorisation import LapackOperator
 from optree.ops.index_map import is_view
 from optree.ops.indexing import Gather, OneHot, Take, TakeAlongAxis
 from optree.ops.joining import Concatenate
+from optree.ops.labels import CheckLabels
 from optree.ops.random import TakeBlocks
 from optree.ops.recurrent import Parts
 from optree.ops.shape import Unslice
 from optree.ops.vision import RegionOperator
 
 #: Ops that check index arrays and raise; in a CUDA graph the host raises later.
-CHECKED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, RegionOperator}
+CHECKED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, CheckLabels, RegionOperator}
 
 #: Ops that a CUDA graph captures where no kernel computes them: they copy and launch. A user's op is added here.
 CAPTURED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, Concatenate, Unslice, TakeBlocks, Assign, Joined, Parts}
-CAPTURED |= {Checkpointed, Afterwards}
+CAPTURED |= {CheckLabels, Checkpointed, Afterwards}
 
 #: Ops that call linear algebra, whose failures CuPy reports only on request.
 LAPACK: set[type] = {LapackOperator}

@@ -36,6 +36,7 @@ __all__ = [
     "indexing",
     "interpolation",
     "joining",
+    "labels",
     "linalg",
     "logic",
     "loops",

@@ -14,6 +14,7 @@ import numpy as np
 from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, numbers_of
+from optree.ops.labels import first_outside
 from optree.ops.op import Op
 from optree.ops.shape import Slice, part, sizes_of, strong
 from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
@@ -396,19 +397,14 @@ class Embedding(Take):
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         (ids,) = arrays
         count = shape[self.axis]  # not the first of a batch of tables
-        if ids.size and not self._are_rows(ids, count):
-            wrong = int(ids[(ids < 0) | (ids >= count)].flat[0])
+        found = first_outside(ids, count)
+        if found is not None:
+            wrong, place = found
             raise AxisError(
-                f"embedding: the id {wrong} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
+                f"embedding: the id {wrong}{place} is outside the vocabulary: ids of a table of shape {shape} are 0 to "
                 f"{count - 1}"
             )
         return super().index_of(shape, arrays)
-
-    @staticmethod
-    def _are_rows(ids: Any, count: int) -> bool:
-        if isinstance(ids, np.ndarray | np.generic):
-            return bool(ids.min() >= 0 and ids.max() < count)  # two reductions, which write nothing
-        return not is_any((ids < 0) | (ids >= count))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         # Of a table for each example, ids are checked in a loop.

@@ -197,7 +197,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
     """Minus the logarithm of the softmax along the last axis at integer labels, without making one-hot rows of them.
 
     The labels have the shape of x without its last axis, or with 1 there, and the value has theirs. A label that is
-    no class has an infinite one. With its gradient it is one kernel, which reads x once.
+    no class has nan, and a gradient of nan. With its gradient it is one kernel, which reads x once.
     """
 
     name = "cross_entropy"
@@ -235,7 +235,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
         shifted, _ = _shift(x, (x.ndim - 1,))
         hit = np.arange(x.shape[-1]) == labels.reshape(*x.shape[:-1], 1)
         chosen = np.max(shifted, axis=-1, initial=-np.inf, where=hit, keepdims=True)
-        value = np.log(_exp_sum(shifted, (x.ndim - 1,))) - chosen
+        value = np.where(np.any(hit, axis=-1, keepdims=True), np.log(_exp_sum(shifted, (x.ndim - 1,))) - chosen, np.nan)
         return value.astype(mean_dtype(x.dtype)).reshape(labels.shape)
 
     def decompose(self, *inputs: Variable) -> Variable:
@@ -245,16 +245,24 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
         chosen = _shifted(wide, -1, supremum(f.where(_hits(x, labels), wide, -np.inf), -1))
         if labels.ndim < x.ndim:
             total, chosen = f.squeeze(total, -1), f.squeeze(chosen, -1)
-        return in_dtype(f.log(total) - chosen, mean_dtype(x.dtype))
+        return in_dtype(f.where(_are_classes(x, labels), f.log(total) - chosen, np.nan), mean_dtype(x.dtype))
 
     def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
         return [*super().grad_inputs(inputs[:1]), inputs[1]]  # labels stay integers
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, labels), (delta,) = inputs, output_gradients
-        column = widened(delta if labels.ndim == x.ndim else f.expand_dims(delta, -1))
+        column = f.where(_are_classes(x, labels), widened(delta), np.nan)
+        column = column if labels.ndim == x.ndim else f.expand_dims(column, -1)
         probabilities = f.softmax(widened(x), axis=-1)  # narrow ones would be rounded before they cancel
         return [in_dtype((probabilities - f.cast(_hits(x, labels), probabilities.dtype)) * column, x.dtype), None]
+
+
+def _are_classes(x: Variable, labels: Variable) -> Variable:
+    """Whether each label is one of the classes."""
+    size = x.type.shape[-1]
+    count = f.cast(f.count(x, -1), np.int64) if size is None else np.int64(size)
+    return f.logical_and(f.ge(labels, np.int64(0)), f.lt(labels, count))
 
 
 def _hits(x: Variable, labels: Variable) -> Variable:

@@ -4,8 +4,9 @@ Each is composed of ops that fuse: the loss of a batch and its gradient are one 
 overflows: logits, and not probabilities, are what those of classes take. Of narrow operands, they are of float32.
 
 `reduce` is ``'mean'``, ``'sum'`` or ``'none'``: the mean over what has a loss, by its weights; the sum; or all of them.
-Integers of classes that name none give nan, which reaches the loss (and `Optimizer.check` finds it): a check would let
-a GPU wait for the host.
+Integer labels that name no class give nan, in the loss and in its gradient. With `check_labels` they raise, too: an
+AxisError names the first one, before anything is written. By default the CPU checks; on a GPU, the host would wait for
+the device.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.ops.shape import strong
 from optree.registry import f
+from optree.run.function import last_backend
 from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
@@ -32,6 +34,7 @@ def cross_entropy(
     ignored: int | None = None,
     axis: int = -1,
     reduce: str = "mean",
+    check_labels: bool | None = None,
 ) -> Any:
     """The cross entropy of the softmax of scores.
 
@@ -49,11 +52,13 @@ def cross_entropy(
         A label that has no loss, and no part in the mean.
     axis : int
     reduce : {'mean', 'sum', 'none'}
+    check_labels : bool, optional
+        Whether a label that names no class raises when it runs; by default on the CPU.
 
     Raises
     ------
     ShapeError, DTypeError, ParameterError
-        If the labels do not fit the scores, or a parameter is none of those it may be.
+        If the labels do not fit the scores, or a parameter is none of those it may be; AxisError for a wrong label.
 
     Examples
     --------
@@ -67,6 +72,7 @@ def cross_entropy(
     if labels.dtype.kind in "iu":
         if not may_equal(labels.shape, kept):
             raise ShapeError(f"cross_entropy: {describe(labels)} is not of the shape {kept} of labels for the scores")
+        labels = _checked("cross_entropy: the label", labels, _classes(scores, axis), check_labels, scores, ignored)
         scores = scores if axis == scores.ndim - 1 else f.moveaxis(scores, axis, -1)
         return _of_integers(scores, labels, weights, smoothing, ignored, reduce)
     if labels.dtype.kind == "b":
@@ -88,9 +94,9 @@ def _of_integers(
     classes = _classes(scores, -1)
     factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
     labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis
-    is_class = f.logical_and(f.ge(labels, np.int64(0)), f.lt(labels, np.int64(classes)))
-    each = f.cross_entropy(scores, f.where(is_class, labels, np.int64(0)))
-    share: Any = f.cast(is_class, each.dtype)
+    is_ignored = None if ignored is None else f.eq(labels, np.int64(ignored))
+    each = f.cross_entropy(scores, labels if is_ignored is None else f.where(is_ignored, np.int64(0), labels))
+    share: Any = None if is_ignored is None else f.cast(f.logical_not(is_ignored), each.dtype)
     if factors is not None:  # compared out of their row, not gathered: that fuses, forwards and backwards
         is_right = f.eq(labels, np.arange(classes))
         share = f.sum(f.where(is_right, f.broadcast_like(factors, scores), 0), axis=-1)
@@ -101,13 +107,8 @@ def _of_integers(
             scores, total = scores * factors, f.sum(factors)
         spread = (logarithm * total - f.sum(scores, axis=-1)) / classes
         each = (1 - smoothing) * each + smoothing * spread
-    if ignored is None:
-        each = f.where(is_class, each, np.nan)
-        share = None if factors is None else share
-    else:
-        is_ignored = f.eq(labels, np.int64(ignored))
-        each = f.where(is_ignored, 0, f.where(is_class, each, np.nan))
-        share = f.where(is_ignored, 0, share)
+    if is_ignored is not None:
+        each, share = f.where(is_ignored, 0, each), f.where(is_ignored, 0, share)
     each, share = (x if x is None else f.squeeze(x, -1) for x in (each, share))
     return _reduced(each, reduce, "cross_entropy", share)
 
@@ -124,6 +125,7 @@ def ctc(
     blank: int = 0,
     reduce: str = "mean",
     zero_infinity: bool = False,
+    check_labels: bool | None = None,
 ) -> Any:
     """Minus the logarithm of the probability of labels, whichever steps they are aligned with (Graves et al., 2006).
 
@@ -144,12 +146,13 @@ def ctc(
         The mean is over examples; torch's divides each loss by its number of labels before.
     zero_infinity : bool
         Whether the loss of labels that no alignment of so few steps gives is 0, and not infinite. Its gradient is 0.
+    check_labels : bool, optional
+        Whether a label or length that is none raises when it runs, instead of giving nan; by default on the CPU.
 
     Raises
     ------
     ShapeError, DTypeError, ParameterError
-        If shapes do not fit, labels or lengths are no integers, or `blank` is no class. A label that is blank or no
-        class, or a length that is longer than there is, gives nan.
+        If shapes do not fit, labels or lengths are no integers, or `blank` is no class; AxisError for wrong values.
 
     Examples
     --------
@@ -161,17 +164,35 @@ def ctc(
     scores, labels = _operand(scores, "ctc: the scores"), _integers(labels, "ctc: labels")
     steps, counts = _integers(input_lengths, "ctc: input_lengths"), _integers(label_lengths, "ctc: label_lengths")
     _check_ctc(scores, labels, steps, counts, blank)
+    labels, steps, counts = _checked_ctc(scores, labels, steps, counts, blank, check_labels)
     steps, counts = f.expand_dims(steps, 1), f.expand_dims(counts, 1)
     used = f.lt(_columns(labels), counts)
     is_class = f.logical_and(f.logical_and(f.ge(labels, 0), f.lt(labels, scores.shape[2])), f.ne(labels, blank))
-    states = _ctc_states(f.where(f.logical_and(used, is_class), labels, blank), blank)
-    each = -_log_probability(f.log_softmax(scores, axis=-1), states, steps, counts, blank)
-    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
     is_valid = f.all(f.logical_or(f.logical_not(used), is_class), axis=1, keepdims=False)
     for length, most in ((steps, f.count(scores, 0)), (counts, f.count(labels, 1))):
         fits = f.logical_and(f.ge(length, 0), f.le(length, f.cast(most, np.int64)))
         is_valid = f.logical_and(is_valid, f.squeeze(fits, 1))
+    scores = scores * f.expand_dims(f.where(is_valid, f.cast(1, scores.dtype), np.nan), 1)  # so is the gradient
+    states = _ctc_states(f.where(f.logical_and(used, is_class), labels, blank), blank)
+    each = -_log_probability(f.log_softmax(scores, axis=-1), states, steps, counts, blank)
+    each = f.where(f.gt(each, -NEVER / 2), 0.0 if zero_infinity else np.inf, each)
     return _reduced(f.where(is_valid, each, np.nan), reduce, "ctc")
+
+
+def _checked_ctc(
+    scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int, check: bool | None
+) -> tuple[Variable, Variable, Variable]:
+    """The labels and lengths of `ctc`, which raise when they run if one is wrong."""
+    longest, most = scores.shape[0], labels.shape[1]
+    if longest is not None:
+        steps = _checked("ctc: the input length", steps, longest + 1, check, scores, kind="lengths")
+    if most is not None:
+        counts = _checked("ctc: the label length", counts, most + 1, check, scores, kind="lengths")
+    if scores.shape[2] > 1:  # what is beyond a length has no meaning
+        used = f.lt(_columns(labels), f.expand_dims(counts, 1))
+        right = f.where(used, labels, np.int64(0 if blank else 1))
+        labels = _checked("ctc: the label", right, scores.shape[2], check, scores, blank=blank)
+    return labels, steps, counts
 
 
 def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
@@ -240,7 +261,13 @@ def _integers(given: Any, what: str) -> Variable:
 
 
 def binary_cross_entropy(
-    scores: Any, labels: Any, weights: Any = None, positive: Any = 1.0, smoothing: Any = 0.0, reduce: str = "mean"
+    scores: Any,
+    labels: Any,
+    weights: Any = None,
+    positive: Any = 1.0,
+    smoothing: Any = 0.0,
+    reduce: str = "mean",
+    check_labels: bool | None = None,
 ) -> Any:
     """The cross entropy of the logistic function of scores.
 
@@ -257,8 +284,10 @@ def binary_cross_entropy(
     smoothing : number
         The share of each label that is spread over both classes.
     reduce : {'mean', 'sum', 'none'}
+    check_labels : bool, optional
+        Whether an integer label other than 0 and 1 raises when it runs; by default on the CPU.
     """
-    scores, labels = _pair("binary_cross_entropy", scores, labels)
+    scores, labels = _pair("binary_cross_entropy", scores, labels, (0, 1), check_labels)
     labels = _smoothed(labels, smoothing, 2)
     each = f.softplus(scores) - labels * scores
     if isinstance(positive, Variable) or positive != 1.0:
@@ -267,7 +296,13 @@ def binary_cross_entropy(
 
 
 def focal(
-    scores: Any, labels: Any, gamma: Any = 2.0, alpha: Any = 0.25, weights: Any = None, reduce: str = "mean"
+    scores: Any,
+    labels: Any,
+    gamma: Any = 2.0,
+    alpha: Any = 0.25,
+    weights: Any = None,
+    reduce: str = "mean",
+    check_labels: bool | None = None,
 ) -> Any:
     """The binary cross entropy, less where a label is met: ``alpha * (1 - p)**gamma * -log(p)`` (Lin et al., 2017).
 
@@ -279,10 +314,10 @@ def focal(
         The power of the probability that is missed.
     alpha : number or None
         The factor of positive labels; that of negative ones is the rest.
-    weights, reduce
+    weights, reduce, check_labels
         As of `binary_cross_entropy`.
     """
-    scores, labels = _pair("focal", scores, labels)
+    scores, labels = _pair("focal", scores, labels, (0, 1), check_labels)
     entropy = f.softplus(scores) - labels * scores
     missed = f.sig(scores) * (1 - labels) + f.sig(-scores) * labels
     # A power by its logarithm is bounded away from the 0 whose derivative is infinite for a gamma below 1.
@@ -312,9 +347,19 @@ def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, redu
     return _reduced(_weighted(near * (error - near / 2), weights), reduce, "huber")
 
 
-def hinge(scores: Any, labels: Any, margin: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
-    """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``."""
-    scores, labels = _pair("hinge", scores, labels)
+def hinge(
+    scores: Any,
+    labels: Any,
+    margin: Any = 1.0,
+    weights: Any = None,
+    reduce: str = "mean",
+    check_labels: bool | None = None,
+) -> Any:
+    """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``.
+
+    With `check_labels`, by default on the CPU, other integer labels raise when it runs.
+    """
+    scores, labels = _pair("hinge", scores, labels, (-1, 1), check_labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
 
@@ -336,12 +381,34 @@ def _operand(given: Any, what: str) -> Variable:
     return in_dtype(found, wide_dtype(found.dtype))
 
 
-def _pair(what: str, values: Any, targets: Any) -> tuple[Variable, Variable]:
-    """Values and targets of one shape, the targets in the values' dtype."""
+def _pair(
+    what: str, values: Any, targets: Any, classes: tuple[int, int] | None = None, check_labels: bool | None = None
+) -> tuple[Variable, Variable]:
+    """Values and targets of one shape, the targets in the values' dtype; integer ones that are no classes are nan."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
     if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
-    return values, in_dtype(targets, values.dtype)
+    if classes is None or targets.dtype.kind not in "iu":
+        return values, in_dtype(targets, values.dtype)
+    targets = _checked(f"{what}: the label", targets, classes, check_labels, values)
+    is_class = f.logical_or(*(f.eq(targets, np.int64(each)) for each in classes))
+    return values, f.where(is_class, in_dtype(targets, values.dtype), np.nan)
+
+
+def _checked(
+    what: str,
+    labels: Variable,
+    classes: int | tuple[int, ...],
+    check: bool | None,
+    scores: Variable,
+    ignored: int | None = None,
+    **options: Any,
+) -> Variable:
+    """Labels that raise when they run, if one is no class; on a GPU only where that is asked for."""
+    if check is None:
+        home = next((x.backend for x in (scores, labels) if x.backend is not None), None) or last_backend()
+        check = home is None or home.name == "cpu"
+    return f.check_labels(labels, classes=classes, ignored=ignored, what=what, **options) if check else labels
 
 
 def _classes(scores: Variable, axis: int) -> int:

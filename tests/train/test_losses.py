@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.compiling import needs_compiler
+from harness.homes import home
 
 import optree
-from backends import gen_backend, launches
+from backends import gen_backend, launches, source
 from backends.cpu.routines import loops
 from optree import TensorType
-from optree.errors import DTypeError, OptreeError, ParameterError, ShapeError
+from optree.errors import AxisError, DTypeError, OptreeError, ParameterError, ShapeError
 from optree.registry import f
 from optree.testing.branch_points import check_branch_points
 from optree.testing.examples import Example
@@ -76,9 +77,103 @@ def test_a_label_of_no_class_is_nan_and_no_silent_loss() -> None:
     scores = be.array(SCORES)
     for wrong in (-1, 5):
         labels = be.array(np.where(LABELS == 2, wrong, LABELS))
-        assert np.isnan(losses.cross_entropy(scores, labels).item())
-        each = losses.cross_entropy(scores, labels, reduce="none").get()
-        np.testing.assert_array_equal(np.isnan(each), LABELS == 2)
+        for options in ({}, {"weights": FACTORS}, {"smoothing": 0.1}, {"ignored": -100}):
+            loss = losses.cross_entropy(scores, labels, **options, check_labels=False)
+            slopes = optree.grad(loss, scores).asnumpyarray()
+            assert np.isnan(loss.item())
+            np.testing.assert_array_equal(np.isnan(slopes), np.repeat(LABELS == 2, 5).reshape(-1, 5))
+            each = losses.cross_entropy(scores, labels, **options, reduce="none", check_labels=False).get()
+            np.testing.assert_array_equal(np.isnan(each), LABELS == 2)
+
+
+#: Losses of integer labels that name no class, and what the error says of them.
+MISNAMED = {
+    "cross_entropy": (
+        lambda x, **o: losses.cross_entropy(x, np.array([0, 1, 3, 2]), **o),
+        "the label 3 at row 2 is none of the 3 classes, 0 to 2",
+    ),
+    "cross_entropy from 1": (
+        lambda x, **o: losses.cross_entropy(x, np.array([1, 2, 3, -1], np.int8), **o),
+        "the label 3 at row 2",
+    ),
+    "cross_entropy ignored": (
+        lambda x, **o: losses.cross_entropy(x, np.array([0, -1, -2, 2]), ignored=-1, **o),
+        "the label -2 at row 2",
+    ),
+    "cross_entropy along": (
+        lambda x, **o: losses.cross_entropy(x, np.array([0, 4, 1]), axis=0, **o),
+        "the label 4 at row 1 is none of the 4 classes",
+    ),
+    "cross_entropy of places": (
+        lambda x, **o: losses.cross_entropy(x.reshape(2, 2, 3), np.array([[0, 1], [2, 9]], np.uint64), **o),
+        "the label 9 at (1, 1)",
+    ),
+    "binary_cross_entropy": (
+        lambda x, **o: losses.binary_cross_entropy(x, np.full((4, 3), 2), **o),
+        "the label 2 at (0, 0) is none of the classes 0 and 1",
+    ),
+    "focal": (lambda x, **o: losses.focal(x, np.eye(4, 3, dtype=int) - 1, **o), "the label -1 at (0, 1)"),
+    "hinge": (
+        lambda x, **o: losses.hinge(x, np.eye(4, 3, dtype=np.uint8), **o),
+        "the label 0 at (0, 1) is none of the classes -1 and 1",
+    ),
+    "ctc": (
+        lambda x, **o: losses.ctc(x.reshape(4, 1, 3), np.array([[1, 3]]), [4], [2], **o),
+        "the label 3 at (0, 1) is none of the 3 classes",
+    ),
+    "ctc of a blank": (
+        lambda x, **o: losses.ctc(x.reshape(4, 1, 3), np.array([[1, 0]]), [4], [2], **o),
+        "the label 0 at (0, 1) is the blank",
+    ),
+    "ctc of a length": (
+        lambda x, **o: losses.ctc(x.reshape(4, 1, 3), np.array([[1, 2]]), [5], [2], **o),
+        "the input length 5 at row 0 is none of the 5 lengths, 0 to 4",
+    ),
+    "ctc of a label length": (
+        lambda x, **o: losses.ctc(x.reshape(4, 1, 3), np.array([[1, 2]]), [4], [-1], **o),
+        "the label length -1 at row 0 is none of the 3 lengths",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISNAMED)
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_integer_that_names_no_class_raises_and_writes_nothing_or_is_nan_with_its_gradient(
+    name: str, jit: bool
+) -> None:
+    made, says = MISNAMED[name]
+    own = gen_backend("cpu", jit=jit)
+    x = own.array(np.random.RandomState(0).normal(size=(4, 3)), "float64", name="x")
+    for options in ({}, {"check_labels": True}):
+        loss = made(x, **options)
+        step = optree.function([], loss, updates={x: x - optree.grad(loss, x)})
+        before = x.get()
+        for run in (loss.item, step):
+            with pytest.raises(AxisError) as caught:
+                run()
+            assert says in str(caught.value) and str(caught.value).startswith(name.split()[0] + ":")
+        np.testing.assert_array_equal(x.get(), before)
+    silent = made(x, check_labels=False)
+    assert np.isnan(silent.item()) and np.isnan(optree.grad(silent, x).asnumpyarray()).any()
+
+
+def test_labels_are_checked_on_a_gpu_where_that_is_asked_for() -> None:
+    gpu = home("stand-in")
+    x, wrong = gpu.array(np.zeros((2, 3))), gpu.array(np.array([0, 3]))
+    assert np.isnan(losses.cross_entropy(x, wrong).item())
+    checked = losses.cross_entropy(x, wrong, check_labels=True)
+    for run in (checked.item, *[optree.function([], checked)] * 3):  # captured, and replayed
+        with pytest.raises(AxisError, match="the label 3 at row 1"):
+            run()
+
+
+def test_a_check_of_labels_adds_no_kernel() -> None:
+    x, y = TensorType("float32", (None, 10))("x"), TensorType("int64", (None,))("y")
+    found = []
+    for check_labels in (True, False):
+        loss = losses.cross_entropy(x, y, check_labels=check_labels)
+        found.append(len(source(optree.function([x, y], [loss, optree.grad(loss, x)]))))
+    assert found[0] == found[1]
 
 
 def test_cross_entropy_of_probabilities_and_along_another_axis() -> None:
@@ -339,9 +434,11 @@ def test_ctc_of_scores_that_are_infinite_or_far_apart_stays_a_number() -> None:
 def test_ctc_gives_nan_of_what_names_no_class_and_refuses_what_does_not_fit() -> None:
     t = be.array(rng.normal(size=(3, 4, 3)), "float64")
     labels, lengths = np.array([[1, 2], [1, 0], [1, 3], [-1, 1]]), np.array([2, 2, 2, 2])
-    each = losses.ctc(t, labels, np.array([3, 3, 3, 3]), lengths, reduce="none").asnumpyarray()
+    each = losses.ctc(t, labels, np.array([3, 3, 3, 3]), lengths, reduce="none", check_labels=False).asnumpyarray()
     assert np.isfinite(each[0]) and np.isnan(each[1:]).all()
-    each = losses.ctc(t, np.ones((4, 2), int), [3, 4, 3, -1], [1, 1, 3, 1], reduce="none").asnumpyarray()
+    each = losses.ctc(
+        t, np.ones((4, 2), int), [3, 4, 3, -1], [1, 1, 3, 1], reduce="none", check_labels=False
+    ).asnumpyarray()
     assert np.isfinite(each[0]) and np.isnan(each[1:]).all()
     with pytest.raises(ShapeError, match=r"scores are of shape \(steps, batch, classes\)"):
         losses.ctc(t.reshape(12, 3), labels, lengths, lengths)
