@@ -8,7 +8,7 @@ from typing import Any
 
 from backends.cpu.compiler import concurrently
 from backends.execution.ahead import Foresight
-from backends.execution.executor import CallStep, KernelStep
+from backends.execution.executor import Step
 from backends.execution.memory import HOST
 from backends.execution.specialize import FusedKernel
 from optree import settings
@@ -18,7 +18,7 @@ from optree.errors import CompilerError
 from optree.settings import thread_count
 
 
-def compile_ahead(program: Program, steps: Sequence[CallStep | KernelStep], values: list[Any]) -> None:
+def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) -> None:
     """Compile what kernels need for these leaves, in at most `thread_count` processes at a time.
 
     A failure ends it, and is raised by the kernel when that runs: steps before it run, as without this.

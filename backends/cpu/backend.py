@@ -20,8 +20,8 @@ from backends.cpu.routines.products import Products
 from backends.cpu.runtime import SOURCE as ENTER
 from backends.cpu.workers import share_address
 from backends.execution.executor import Executor, quietly, runnable, steps_of, steps_text
-from backends.execution.lifetimes import planned_steps
 from backends.execution.memory import empty_array
+from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import ImplementationOf
 from optree.arrays import GIVEN, check_unmasked
 from optree.compile.aliasing import last_uses

@@ -11,7 +11,7 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
-from backends.execution.executor import CallStep, Executor, KernelStep, quietly, runnable, steps_of, with_views
+from backends.execution.executor import Executor, KernelStep, Step, quietly, runnable, steps_of, with_views
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
@@ -174,7 +174,7 @@ class KernelPlan(Plan):
         self._calls: Any = None
         self._kernels: Any = None
         #: The steps by kernels, once there are kernels.
-        self.steps: list[CallStep | KernelStep] | None = None
+        self.steps: list[Step] | None = None
         self._is_quiet = False
         self.bound: BoundSteps | None = None
 
@@ -200,11 +200,11 @@ class KernelPlan(Plan):
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
-    def compiled_steps(self, values: list[Any]) -> list[CallStep | KernelStep] | None:
+    def compiled_steps(self, values: list[Any]) -> list[Step] | None:
         """The steps with compiled kernels; None while NumPy runs the plan."""
         return None if self.when.small or self.work < self.when.work else self._made_steps(values)
 
-    def _made_steps(self, values: list[Any]) -> list[CallStep | KernelStep]:
+    def _made_steps(self, values: list[Any]) -> list[Step]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
             self.steps = steps_of(self.program, self.implementation_of, self.when.executor)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.executor import CallStep, KernelStep
+from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
 from optree.compile.program import Program
@@ -50,9 +50,7 @@ class Foresight:
         The memory of the arrays.
     """
 
-    def __init__(
-        self, program: Program, steps: Sequence[CallStep | KernelStep], values: list[Any], memory: Memory
-    ) -> None:
+    def __init__(self, program: Program, steps: Sequence[Step], values: list[Any], memory: Memory) -> None:
         self.program, self.steps, self.values, self._memory = program, steps, values, memory
         known = [getattr(x, "shape", ()) for x in values[: len(program.leaves)]]
         self.shapes = shapes_of(program, known)
@@ -65,14 +63,17 @@ class Foresight:
         for step in self.steps:
             if isinstance(step, KernelStep):
                 self._kernel(step)
-                continue
-            inputs = [self._new(i) if n in step.shaped else self.values[i] for n, i in enumerate(step.inputs)]
-            self.calls.append((step, inputs))
-            if step.target is not None:
-                self.values[step.output] = self.values[step.target]
-            elif step.output not in step.persistent:
-                self.values[step.output] = self._value(step, inputs)
+            elif isinstance(step, CallStep):
+                self._call(step)
         return self.found
+
+    def _call(self, step: CallStep) -> None:
+        inputs = [self._new(i) if n in step.shaped else self.values[i] for n, i in enumerate(step.inputs)]
+        self.calls.append((step, inputs))
+        if step.target is not None:
+            self.values[step.output] = self.values[step.target]
+        elif step.output not in step.persistent:
+            self.values[step.output] = self._value(step, inputs)
 
     def _kernel(self, step: KernelStep) -> None:
         kernel, values = step.kernel, self.values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import cached_property, partial
@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.epilogues import Before, ProductWithEpilogue, before_kernels, with_epilogues
+from backends.execution.epilogues import Before, Epilogue, ProductWithEpilogue, before_kernels, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
-from optree.compile.fusion import Kernel
+from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import ONE, Sizes
-from optree.compile.steps import Observer, Step, observed, plain, run_steps, taker
+from optree.compile.steps import Observer, RegisterCall, observed, plain, run_steps, taker
 from optree.ops.assignment import Assign
 from optree.ops.index_map import is_view
 from optree.records import NamedTuple
@@ -89,13 +89,179 @@ def quietly(run: Callable[..., Any], *args: Any) -> Any:
     return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
 
 
+class Draft:
+    """A program on its way to steps.
+
+    Attributes
+    ----------
+    program : Program
+    implementations : list of Implementation
+        Of its instructions.
+    executor : Executor or None
+    memory : Memory
+    is_atomic : bool
+    sizes : Sizes or None
+        The program's; None without an executor.
+    fused : list of Kernel or Call
+    epilogues : dict of int to Epilogue
+        By the last instruction of a product with an epilogue.
+    earlier : dict of int to Before
+        By the last instruction of a kernel that continues with a call.
+    calls : dict of int to CallStep
+        For each instruction, its own step.
+    groups : list of sequence of int
+        The instructions of each step.
+    kernels : dict of int to ExecutableKernel
+        Of the groups that have one.
+    targets : dict of int to (int, int)
+        For each value that is computed in the tensor that it is assigned to: the tensor, and the assignment.
+    steps : list of Step
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        implementations: list[Implementation],
+        executor: Executor | None,
+        memory: Memory,
+        is_atomic: bool,
+    ) -> None:
+        self.program, self.implementations, self.executor = program, implementations, executor
+        self.memory, self.is_atomic = memory, is_atomic
+        self.sizes: Sizes | None = None
+        self.fused: list[Kernel | Call] = [Call(index) for index in range(len(implementations))]
+        self.epilogues: dict[int, Epilogue] = {}
+        self.earlier: dict[int, Before] = {}
+        self.calls: dict[int, CallStep] = {}
+        self.groups: list[Sequence[int]] = []
+        self.kernels: dict[int, ExecutableKernel] = {}
+        self.targets: dict[int, tuple[int, int]] = {}
+        self.steps: list[Step] = []
+
+    def having(self, capability: str) -> list[int]:
+        """The instructions whose implementations have a capability."""
+        return [index for index, each in enumerate(self.implementations) if getattr(each, capability)]
+
+    def fits(self, value: int, target: int) -> bool:
+        """Whether a value and a target always have the same size."""
+        if self.sizes is None:
+            return self.program.type_of(value) is self.program.type_of(target)
+        return bool(self.sizes.dims[value] == self.sizes.dims[target])
+
+
+def _fuse(draft: Draft) -> None:
+    if draft.executor is not None:
+        options = Options(indices=draft.executor.finds_indices)
+        _, draft.sizes, draft.fused = lower(draft.program, options, first="fusion", last="fusion")
+
+
+def _add_epilogues(draft: Draft) -> None:
+    products = draft.having("takes_epilogue")
+    if draft.executor is not None and products:
+        draft.fused, draft.epilogues = with_epilogues(draft.program, draft.fused, products)
+
+
+def _continue_calls(draft: Draft) -> None:
+    calls = draft.having("with_epilogue")
+    if draft.sizes is not None and calls:
+        draft.program, draft.fused, draft.earlier = before_kernels(draft.program, draft.fused, calls, draft.sizes)
+
+
+def _make_calls(draft: Draft) -> None:
+    for index, implementation in enumerate(draft.implementations):
+        epilogue, inputs = draft.epilogues.get(index), None
+        if epilogue is not None:
+            product = draft.implementations[epilogue.product]
+            call = ProductWithEpilogue(product.call, epilogue)
+            implementation, inputs = product._replace(call=call, into=call), epilogue.inputs
+        draft.calls[index] = CallStep(draft.program, index, implementation, draft.sizes, draft.memory, inputs)
+
+
+def _make_kernels(draft: Draft) -> None:
+    groups, known = draft.groups, draft.implementations
+    for step in draft.fused:
+        kernel, before = None, draft.earlier.get(step.instructions[-1])
+        if isinstance(step, Kernel):
+            assert draft.executor is not None and draft.sizes is not None
+            kernel = draft.executor.executable(draft.program, step, draft.sizes, known.__getitem__)
+        if before is not None:
+            whole = None if kernel is None else before.continued(draft.program, known, kernel)
+            if whole is not None:
+                draft.kernels[len(groups)] = whole
+                groups.append([before.call, *step.instructions])
+                continue
+            groups.append([before.call])
+        if kernel is not None:
+            draft.kernels[len(groups)] = kernel
+        if kernel is None and isinstance(step, Kernel):
+            groups += [[index] for index in step.instructions]
+        else:
+            groups.append(step.instructions)
+
+
+def _find_targets(draft: Draft) -> None:
+    draft.targets = _targets(draft.program, draft.groups, draft.kernels, draft.calls, draft.fits, draft.is_atomic)
+
+
+def _make_steps(draft: Draft) -> None:
+    program, groups, kernels, targets = draft.program, draft.groups, draft.kernels, draft.targets
+    first = len(program.leaves)
+    assigned = {assign for _, assign in targets.values()}
+    #: Values of calls that other steps read, too: their assignments remain, with nothing to copy.
+    made_by_calls = {first + group[-1] for n, group in enumerate(groups) if n not in kernels} & targets.keys()
+    uses = Counter(i for each in program.instructions for i in set(each.inputs)) if made_by_calls else Counter[int]()
+    shared = {i for i in made_by_calls if uses[i] > 1}
+    assigned -= {targets[i][1] for i in shared}
+    remaining = [n for n, group in enumerate(groups) if n in kernels or group[-1] not in assigned]
+    run = [groups[n] for n in remaining]
+    for n, dead in zip(remaining, dead_after(program, last_uses(program, run), len(run)), strict=True):
+        step: Step = draft.calls[groups[n][-1]]
+        if n in kernels:
+            step = KernelStep(kernels[n], targets, first, [draft.calls[i] for i in groups[n]])
+        elif isinstance(step, CallStep) and step.output in targets:
+            target, assignment = targets[step.output]
+            if step.output in shared:
+                step.write_to(target)
+            else:
+                step.assign_to(target, first + assignment)
+        step.dead = dead
+        draft.steps.append(step)
+
+
+def _overwrite_operands(draft: Draft) -> None:
+    for step in draft.steps if draft.executor is None else ():
+        if isinstance(step, CallStep) and step.implementation.in_place and step.out is None and step.target is None:
+            free = (i for i in step.dead if i in step.inputs and i not in draft.targets)
+            step.out = next((i for i in free if _is_writable(draft.program, draft.calls, i, step.index)), None)
+
+
+class Transformation(NamedTuple):
+    """A transformation of a draft, with the reason for its position."""
+
+    run: Callable[[Draft], None]
+    reason: str
+
+
+#: From a program to its steps, in order.
+TRANSFORMATIONS = (
+    Transformation(_fuse, "first: kernels and calls, which the others change"),
+    Transformation(_add_epilogues, "before other continuations: a product with its epilogue is a call"),
+    Transformation(_continue_calls, "before kernels are made: later steps may read another value for its shape"),
+    Transformation(_make_calls, "of the program as it is now; kernels that do not run are replaced by these"),
+    Transformation(_make_kernels, "by the executor; where it declines, calls"),
+    Transformation(_find_targets, "of kernels, which cannot fail, and of calls that write in any layout"),
+    Transformation(_make_steps, "with liveness, and without assignments of what is computed in its target"),
+    Transformation(_overwrite_operands, "last: by liveness, calls compute in operands that are not used again"),
+)
+
+
 def steps_of(
     program: Program,
     implementation_of: ImplementationOf,
     executor: Executor | None = None,
     memory: Memory = HOST,
     is_atomic: bool = True,
-) -> list[CallStep | KernelStep]:
+) -> list[Step]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
     Parameters
@@ -108,86 +274,14 @@ def steps_of(
         Whether targets are as they were if a later step fails.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
-    if executor is None:
-        calls = {index: CallStep(program, index, each) for index, each in enumerate(implementations)}
-        return _live(program, [[index] for index in calls], {}, calls, _of_one_type(program))
-    _, sizes, steps = lower(program, Options(indices=executor.finds_indices), first="fusion", last="fusion")
-    products = [index for index, each in enumerate(implementations) if each.takes_epilogue]
-    steps, epilogues = with_epilogues(program, steps, products) if products else (steps, {})
-    continued = [index for index, each in enumerate(implementations) if each.with_epilogue is not None]
-    earlier: dict[int, Before] = {}
-    if continued:
-        program, steps, earlier = before_kernels(program, steps, continued, sizes)
-    calls = {index: CallStep(program, index, each, sizes, memory) for index, each in enumerate(implementations)}
-    for index, epilogue in epilogues.items():
-        call = ProductWithEpilogue(implementations[epilogue.product].call, epilogue)
-        implementation = implementations[epilogue.product]._replace(call=call, into=call)
-        calls[index] = CallStep(program, index, implementation, sizes, memory, epilogue.inputs)
-    groups: list[Sequence[int]] = []  # the instructions of each step
-    kernels: dict[int, ExecutableKernel] = {}
-    for step in steps:
-        kernel, instructions, before = None, step.instructions, earlier.get(step.instructions[-1])
-        if isinstance(step, Kernel):
-            kernel = executor.executable(program, step, sizes, implementations.__getitem__)
-        if before is not None:
-            whole = None if kernel is None else before.continued(program, implementations, kernel)
-            if whole is None:
-                groups.append([before.call])
-            else:
-                kernel, instructions = whole, [before.call, *instructions]
-        if kernel is not None:
-            kernels[len(groups)] = kernel
-        if kernel is None and isinstance(step, Kernel):
-            groups += [[index] for index in instructions]
-        else:
-            groups.append(instructions)
-    return _live(
-        program, groups, kernels, calls, lambda value, target: sizes.dims[value] == sizes.dims[target], is_atomic
-    )
-
-
-def _live(
-    program: Program,
-    steps: Sequence[Sequence[int]],
-    kernels: Mapping[int, ExecutableKernel],
-    calls: Mapping[int, CallStep],
-    fits: Callable[[int, int], bool],
-    is_atomic: bool = True,
-) -> list[CallStep | KernelStep]:
-    """Steps with their targets and liveness, from the instructions of each; those without a kernel are calls."""
-    first = len(program.leaves)
-    targets = _targets(program, steps, kernels, calls, fits, is_atomic)
-    assigned = {assign for _, assign in targets.values()}
-    #: Values of calls that other steps read, too: their assignments remain, with nothing to copy.
-    made_by_calls = {first + step[-1] for n, step in enumerate(steps) if n not in kernels} & targets.keys()
-    uses = Counter(i for each in program.instructions for i in set(each.inputs)) if made_by_calls else Counter[int]()
-    shared = {i for i in made_by_calls if uses[i] > 1}
-    assigned -= {targets[i][1] for i in shared}
-    remaining = [n for n, step in enumerate(steps) if n in kernels or step[-1] not in assigned]
-    run = [steps[n] for n in remaining]
-    found: list[CallStep | KernelStep] = []
-    for n, dead in zip(remaining, dead_after(program, last_uses(program, run), len(run)), strict=True):
-        index = steps[n][-1]
-        if n in kernels:
-            step: CallStep | KernelStep = KernelStep(kernels[n], targets, first, [calls[i] for i in steps[n]])
-        else:
-            step = calls[index]
-            if first + index in targets:
-                target, assignment = targets[first + index]
-                if first + index in shared:
-                    step.write_to(target)
-                else:
-                    step.assign_to(target, first + assignment)
-            elif step.implementation.in_place and not step.sizes:
-                free = (i for i in dead if i in step.inputs and i not in targets)
-                step.out = next((i for i in free if _is_writable(program, calls, i, index)), None)
-        step.dead = dead
-        found.append(step)
-    return found
+    draft = Draft(program, implementations, executor, memory, is_atomic)
+    for transformation in TRANSFORMATIONS:
+        transformation.run(draft)
+    return draft.steps
 
 
 def runnable(
-    steps: Sequence[CallStep | KernelStep], observe: Observer | None = None, wait: Callable[[], None] | None = None
+    steps: Sequence[Step], observe: Observer | None = None, wait: Callable[[], None] | None = None
 ) -> list[tuple[Any, ...]]:
     """The steps as `run_steps` takes them; the last frees nothing, as the registers are freed after it.
 
@@ -196,13 +290,13 @@ def runnable(
     observe, wait : callable, optional
         As in `observed`, for calls.
     """
-    found = [step.step() for step in steps]
+    found = [step.runnable() for step in steps]
     if observe is not None:
         found = [observed(step, observe, wait) for step in found]
     return plain([*found[:-1], *(step._replace(dead=()) for step in found[-1:])])
 
 
-def with_views(program: Program, steps: Sequence[CallStep | KernelStep]) -> list[CallStep | KernelStep]:
+def with_views(program: Program, steps: Sequence[Step]) -> list[Step]:
     """The steps, in which kernels make the views that they alone read: their calls read the arrays in their place."""
     readers = Counter(i for step in steps for i in {*step.uses})
     kernels = [step for step in steps if isinstance(step, KernelStep)]
@@ -217,31 +311,74 @@ def with_views(program: Program, steps: Sequence[CallStep | KernelStep]) -> list
     return [step for step in found if id(step) not in within]
 
 
-class CallStep:
+class Step:
+    """One step of a plan: a kernel (`KernelStep`), or a call of an instruction's implementation (`CallStep`).
+
+    Attributes
+    ----------
+    kind : {'kernel', 'call'}
+    numbers : sequence of int
+        The indices of its instructions.
+    index : int
+        The last of them.
+    uses, defines : sequence of int
+        The registers that it reads, and those that it sets.
+    makes : sequence of int
+        Those of them that are in new memory.
+    plannable : sequence of int
+        The values that it can write into preallocated memory.
+    persistent : set of int
+        Those of them whose memory stays in the registers from run to run.
+    out : int or None
+        The register of an operand, or of a tensor, in whose memory a call's value is.
+    dead : sequence of int
+        The values whose last use it is.
+    """
+
+    kind: str
+    numbers: Sequence[int]
+    index: int
+    uses: Sequence[int]
+    defines: Sequence[int]
+    makes: Sequence[int]
+    plannable: Sequence[int]
+    persistent: frozenset[int] | set[int] = frozenset()
+    out: int | None = None
+    dead: Sequence[int] = ()
+
+    def runnable(self) -> RegisterCall:
+        """The step as `run_steps` takes it."""
+        raise NotImplementedError
+
+    def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> RegisterCall | None:
+        """The step, bound to registers on which it has run; None if it need not run again.
+
+        Parameters
+        ----------
+        values : list
+        fixed : set of int
+            The registers that hold the same objects in each run; those that this step fixes are added.
+        known : KernelCall or None
+            The call by which a kernel has run.
+        """
+        raise NotImplementedError
+
+
+class CallStep(Step):
     """The step of an instruction's implementation, which does not need operands of which it uses a known shape alone.
 
     Attributes
     ----------
     inputs : sequence of int
         The call's operands.
-    plannable : sequence of int
-        The values that it can write into preallocated memory.
-    persistent : set of int
-        Those of them whose memory stays in the registers from run to run.
-    uses, defines : sequence of int
-        The registers that it reads, and those that it sets.
     target : int or None
         The tensor that its value is assigned to and computed in.
-    dead : sequence of int
-        The values whose last use it is.
     shaped : mapping
         The dtypes of the operands of which it uses a shape that is known without them.
     """
 
-    out: int | None = None
+    kind = "call"
     target: int | None = None
-    dead: Sequence[int] = ()
-    persistent: Set[int] = frozenset()
     shaped: Mapping[int, np.dtype] = MappingProxyType({})
 
     def __init__(
@@ -265,9 +402,8 @@ class CallStep:
         is_scalar = sizes is not None and isinstance(instruction.type, TensorType) and not instruction.type.ndim
         self._call = partial(_as_array, implementation.call) if is_scalar else implementation.call
         self._memory = memory
-        self.defines: Sequence[int] = (self.output,)
+        self.numbers, self.uses, self.defines = (index,), self.inputs, (self.output,)
         self.plannable = () if implementation.into is None else self.defines
-        self.uses: Sequence[int] = self.inputs
 
     @property
     def is_fixed(self) -> bool:
@@ -278,6 +414,11 @@ class CallStep:
     def is_view(self) -> bool:
         """Whether its value is a view of its only operand, or a copy, as that one's shape and strides decide."""
         return is_view(self.op) and len(self.inputs) == 1
+
+    @property
+    def makes(self) -> Sequence[int]:  # type: ignore[override]
+        is_new = self.target is None and self.out is None and not self.op.shared_inputs()
+        return (self.output,) if is_new else ()
 
     def run(self, values: list[Any]) -> None:
         """Compute the value in new memory, or as a view."""
@@ -296,13 +437,12 @@ class CallStep:
         """Compute the value in the target of an assignment, which remains."""
         self.plannable, self.uses, self.out = (), (*self.inputs, target), target
 
-    def step(self) -> Step:
-        """The step as `run_steps` takes it."""
+    def runnable(self) -> RegisterCall:
         take = self._operands if self.shaped else taker(self.inputs)
         out = self.output if self.persistent else self.out
         call = self._call if out is None else self.implementation.into
         assert call is not None
-        return Step(call, take, self.output, out, self.dead, self.index)
+        return RegisterCall(call, take, self.output, out, self.dead, self.index)
 
     def _operands(self, values: list[Any]) -> list[Any]:
         assert self.sizes is not None
@@ -311,8 +451,7 @@ class CallStep:
             found[n] = self._memory.shaped(self.sizes.shape_of(self.inputs[n], values), dtype)
         return found
 
-    def bind(self, values: list[Any], fixed: set[int]) -> Step | None:
-        """See `KernelStep.bind`."""
+    def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> RegisterCall | None:
         shares = self.target if self.target is not None else self.inputs[0] if isinstance(self.op, Assign) else None
         is_view = len(self.inputs) == 1 and bool(self.op.view_map) and not self.op.destroy_map
         is_view = is_view and self.inputs[0] in fixed and _is_view(values[self.output], values[self.inputs[0]])
@@ -320,7 +459,7 @@ class CallStep:
             fixed.add(self.output)
         if self.is_fixed or is_view:
             return None
-        step = self.step()
+        step = self.runnable()
         if step.out not in fixed or not fixed.issuperset(self.inputs):
             return step
         call = partial(step.call, *[values[i] for i in self.inputs], out=values[step.out])
@@ -344,33 +483,22 @@ def _is_view(x: Any, of: Any) -> bool:
     return is_array(x) and is_array(of) and overlap(x, of)
 
 
-class KernelStep:
+class KernelStep(Step):
     """A kernel's step; a value that is only assigned is stored in its target, where that overlaps nothing it loads.
 
     It runs by a call for the layout of its arrays. A kernel that has none is replaced by the calls of its instructions.
 
     Attributes
     ----------
-    plannable : list of int
-        The values that it can write into preallocated memory.
-    persistent : set of int
-        Those of them whose memory stays in the registers from run to run.
-    uses, defines : list of int
-        The registers that it reads, and those that it sets.
     assigned : list of (int, int, int)
         The values that are computed in their targets, with the target and the assignment of each.
-    dead : list of int
-        The values whose last use it is.
-    numbers : list of int
-        The numbers of its instructions.
-    index : int
-        The last of them.
     views : sequence of CallStep
         The views that it makes before it runs, which nothing else reads.
     bases : dict
         For each loaded value among them, the one whose memory it is in.
     """
 
+    kind = "kernel"
     views: Sequence[CallStep] = ()
     bases: Mapping[int, int] = NO_BASES
 
@@ -386,9 +514,7 @@ class KernelStep:
         wanted = [dims[i] for i in kernel.shape_inputs]
         #: Whether it uses sizes that do not follow from those of the arrays whose layouts its calls check.
         self._uses_shapes = any(each is None or not checked.issuperset(each) for each in wanted)
-        self.plannable = [i for i in kernel.writes if i not in self.target_of]
-        self.persistent: set[int] = set()
-        self.dead: Sequence[int] = ()
+        self.plannable = self.makes = [i for i in kernel.writes if i not in self.target_of]
         self.uses = [*kernel.uses, *self.target_of.values()]
         self.defines = [*kernel.writes, *(assignment for *_, assignment in self.assigned)]
         self._forget()
@@ -420,9 +546,8 @@ class KernelStep:
         step._forget()
         return step
 
-    def step(self) -> Step:
-        """The step as `run_steps` takes it."""
-        return Step(self.__call__, None, -1, None, self.dead, self.index)
+    def runnable(self) -> RegisterCall:
+        return RegisterCall(self.__call__, None, -1, None, self.dead, self.index)
 
     def __call__(self, values: list[Any]) -> KernelCall | None:
         """Run the kernel; the call by which it has run, if that has stored all values where they belong."""
@@ -535,27 +660,17 @@ class KernelStep:
             values[i] = output if x is None else x
 
     @cached_property
-    def _fallback(self) -> list[Step]:
+    def _fallback(self) -> list[RegisterCall]:
         """The calls of its instructions, made when the kernel first does not run."""
-        return [call.step() for call in self._instructions]
+        return [call.runnable() for call in self._instructions]
 
-    def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> Step | None:
-        """The step, bound to registers on which it has run; of a call, None if it need not run again.
-
-        Parameters
-        ----------
-        values : list
-        fixed : set of int
-            The registers that hold the same objects in each run; those that this step fixes are added.
-        known : KernelCall or None
-            The result of the run.
-        """
+    def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> RegisterCall | None:
         fixed |= self.persistent
         fixed.update(i for written, target, assign in self.assigned if target in fixed for i in (written, assign))
         is_fixed = fixed.issuperset(self.uses) and self.persistent.issuperset(self.plannable)
         if known is None or not is_fixed:
-            return self.step()
-        return Step(known.run, None, -1, None, self.dead, self.index, self)
+            return self.runnable()
+        return RegisterCall(known.run, None, -1, None, self.dead, self.index, self)
 
     def __str__(self) -> str:
         written = [
@@ -575,7 +690,7 @@ def _after_views(views: Sequence[CallStep], run: Run, values: list[Any]) -> int:
     return run(values)
 
 
-def steps_text(program: Program, steps: Sequence[CallStep | KernelStep]) -> str:
+def steps_text(program: Program, steps: Sequence[Step]) -> str:
     """The steps of a program, a line each: what each reads, the memory that it writes, and what it frees."""
     defined, lines = {value for step in steps for value in step.defines}, []
     for step in steps:
@@ -660,10 +775,6 @@ def _is_readable(program: Program, aliases: Sequence[frozenset[int]], value: int
     memory = aliases[target] | aliases[value]
     others = (each for n, each in enumerate(program.instructions) if n != assignment)
     return not any(aliases[each.inputs[i]] & memory for each in others for i in each.op.destroyed_inputs())
-
-
-def _of_one_type(program: Program) -> Callable[[int, int], bool]:
-    return lambda value, target: program.type_of(value) is program.type_of(target)
 
 
 def _is_writable(program: Program, calls: Mapping[int, CallStep], operand: int, index: int) -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.executor import CallStep, KernelStep
+from backends.execution.executor import KernelCall, KernelStep, Step
 from backends.execution.memory import empty_array
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of, shapes_told
-from optree.compile.steps import Note, Step, outputs_of, plain, run_steps
+from optree.compile.steps import Note, RegisterCall, Steps, outputs_of, plain, run_steps
 from optree.tree.types import TensorType
 
 #: Maximum combinations of its arguments' sizes for which a function holds memory.
@@ -27,7 +27,7 @@ class BoundSteps:
     Parameters
     ----------
     program : Program
-    steps : list of CallStep and KernelStep
+    steps : list of Step
     arguments : list of int
         The leaves that differ from call to call.
     open : list
@@ -38,7 +38,7 @@ class BoundSteps:
     def __init__(
         self,
         program: Program,
-        steps: list[CallStep | KernelStep],
+        steps: list[Step],
         arguments: list[int],
         open: list[Any],
         note: Note,
@@ -59,7 +59,7 @@ class BoundSteps:
 
     def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
         """The first run for arguments of some sizes, which binds the steps."""
-        registers, bound = values + self.open, list[Step]()
+        registers, bound = values + self.open, list[RegisterCall]()
         for i, array in planned(self.program, self.steps, self.slots, registers, empty_array).items():
             registers[i] = array
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
@@ -68,16 +68,13 @@ class BoundSteps:
         self.runs[sizes] = partial(run_steps, plain(bound), rest, self.outputs, self.note)
         return outputs
 
-    def _binding(self, registers: list[Any], fixed: set[int], bound: list[Step]) -> Iterator[Step]:
+    def _binding(self, registers: list[Any], fixed: set[int], bound: list[RegisterCall]) -> Iterator[RegisterCall]:
         """The steps, each bound after it has run; registers that hold the same object in each call are fixed."""
         for step in self.steps:
-            fast_calls: list[Any] = []
-            if isinstance(step, KernelStep):
-                yield step.step()._replace(call=partial(_run_kernel, step, fast_calls), dead=())
-                again = step.bind(registers, fixed, *fast_calls)
-            else:
-                yield step.step()._replace(dead=())
-                again = step.bind(registers, fixed)
+            known = list[KernelCall | None]()
+            call = step.runnable()._replace(dead=())
+            yield call._replace(call=partial(_run_kernel, step, known)) if isinstance(step, KernelStep) else call
+            again = step.bind(registers, fixed, known[0] if known else None)
             dead = [i for i in step.dead if i not in fixed and registers[i] is not None]
             for i in dead:
                 registers[i] = None
@@ -85,16 +82,21 @@ class BoundSteps:
                 bound.append(again._replace(dead=dead))
 
 
-def _run_kernel(step: KernelStep, fast_calls: list[Any], registers: list[Any]) -> None:
-    """Run a kernel's step, and append the fast call for its arrays."""
-    fast_calls.append(step(registers))
+def _run_kernel(step: KernelStep, known: list[KernelCall | None], registers: list[Any]) -> None:
+    """Run a kernel's step, and append the call by which it has run."""
+    known.append(step(registers))
+
+
+def planned_steps(program: Program, steps: Sequence[Step], constants: Sequence[object]) -> Steps:
+    """The steps of a program, for reports."""
+    return Steps(program, steps, partial(slots_of, program, steps), constants)
 
 
 def _shape_of(value: Any) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 
-def slots_of(program: Program, steps: Sequence[CallStep | KernelStep], sizes: Any = None) -> dict[int, int]:
+def slots_of(program: Program, steps: Sequence[Step], sizes: Any = None) -> dict[int, int]:
     """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape.
 
     The largest values are given slots first, so that small ones share those in the meantime, and not the reverse.
@@ -129,7 +131,7 @@ def _is_free(others: list[tuple[int, int]], lifetime: tuple[int, int]) -> bool:
 
 def planned(
     program: Program,
-    steps: Sequence[CallStep | KernelStep],
+    steps: Sequence[Step],
     slots: dict[int, int],
     values: Sequence[Any],
     empty: Callable[..., Any],

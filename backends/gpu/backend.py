@@ -15,9 +15,9 @@ import numpy as np
 from backends.backend import Backend, Within
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
-from backends.execution.executor import CallStep, Executor, KernelStep, runnable, steps_of, steps_text
-from backends.execution.lifetimes import planned_steps
+from backends.execution.executor import CallStep, Executor, KernelStep, Step, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
+from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
@@ -376,7 +376,7 @@ class GPUBackend(Backend):
 
         return Plan(run, lambda: graphs.remark if graphs else f"not captured as a CUDA graph: {uncaptured}")
 
-    def compile_ahead(self, program: Program, steps: Sequence[CallStep | KernelStep], values: list[Any]) -> None:
+    def compile_ahead(self, program: Program, steps: Sequence[Step], values: list[Any]) -> None:
         """Compile the kernels of steps, several at a time, that they need for the registers before the first one.
 
         A failure is raised by the kernel when that runs: steps before it run, as without this.
@@ -438,9 +438,7 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
-    def _steps(
-        self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True
-    ) -> list[CallStep | KernelStep]:
+    def _steps(self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True) -> list[Step]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
@@ -483,9 +481,9 @@ class GPUBackend(Backend):
         return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
-def _has_kernels(step: CallStep | KernelStep) -> bool:
+def _has_kernels(step: Step) -> bool:
     """Whether a step has kernels that can be compiled ahead."""
-    return isinstance(step, KernelStep) or hasattr(step.implementation.call, "sources")
+    return not isinstance(step, CallStep) or hasattr(step.implementation.call, "sources")
 
 
 def _source(kernel: FusedKernel, arrays: Sequence[Any], input_shapes: Sequence[Any]) -> str | None:

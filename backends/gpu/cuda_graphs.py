@@ -17,7 +17,7 @@ from weakref import proxy
 
 import numpy as np
 
-from backends.execution.executor import CallStep, KernelStep
+from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.capture import CHECKED, is_among
 from backends.gpu.cupy_device import InFlight, InOrder, is_want_of_memory
@@ -27,7 +27,7 @@ from optree.cache import Cache
 from optree.compile.aliasing import alias_sets
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
-from optree.compile.steps import Note, Step, run_steps, taker
+from optree.compile.steps import Note, RegisterCall, run_steps, taker
 from optree.errors import BackendError
 from optree.records import NamedTuple
 
@@ -52,18 +52,18 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    steps : list of CallStep and KernelStep
+    steps : list of Step
     is_graph : bool
     waits : bool
         Whether they run only after the host has checked the indices of all earlier steps.
-    ready : list of Step
+    ready : list of RegisterCall
         The steps as `run_steps` takes them.
     """
 
-    steps: list[CallStep | KernelStep]
+    steps: list[Step]
     is_graph: bool
     waits: bool = False
-    ready: Sequence[Step] = ()
+    ready: Sequence[RegisterCall] = ()
 
 
 class Graphs:
@@ -86,7 +86,7 @@ class Graphs:
         self,
         in_flight: InFlight,
         program: Program,
-        steps: list[CallStep | KernelStep],
+        steps: list[Step],
         arguments: Sequence[int],
         open: list[Any],
         on_device: Callable[[Any], Any],
@@ -100,7 +100,7 @@ class Graphs:
         for step in steps:
             step.persistent = set(step.plannable) & self.slots.keys()
         parts = _parts(program, [step for step in steps if step not in self.constant])
-        self.parts, self.refusal = [part._replace(ready=[step.step() for step in part.steps]) for part in parts], ""
+        self.parts, self.refusal = [part._replace(ready=[step.runnable() for step in part.steps]) for part in parts], ""
         self._failures = 0
         origins = alias_sets(program, range(len(program.leaves)))
         needed = {i for part in self.parts if part.is_graph for step in part.steps for i in step.uses}
@@ -208,7 +208,7 @@ class _Memory:
         for i, array in planned(of.program, of.steps, of.slots, registers, self._empty).items():
             self._fixed[i] = array
         for step in of.constant:
-            (value,) = run_steps([step.step()], [], taker([step.output]), _unnoted, registers.copy())
+            (value,) = run_steps([step.runnable()], [], taker([step.output]), _unnoted, registers.copy())
             self._fixed[step.output] = of.on_device(value)
         #: The buffers in which graphs read the values of uncaptured steps, by value and output.
         self._copies: dict[tuple[int, int], Any] = {}
@@ -278,7 +278,7 @@ class _Memory:
         with self.of.workspace.shared():
             run_steps(self._buffering(part, registers), [], None, note, registers)
 
-    def _buffering(self, part: Part, registers: list[Any]) -> Iterator[Step]:
+    def _buffering(self, part: Part, registers: list[Any]) -> Iterator[RegisterCall]:
         """The steps of a part; after each, its values that graphs read are copied to their buffers."""
         for step, ready in zip(part.steps, part.ready, strict=True):
             buffered = self.of.buffered.intersection(step.defines)
@@ -396,7 +396,7 @@ def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
         return cupy.empty(shape, dtype)
 
 
-def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
+def _parts(program: Program, steps: list[Step]) -> list[Part]:
     """The steps in order, in the fewest parts; a graph has a kernel or a library routine.
 
     A part ends after the last step that checks indices, and another before the first that writes to tensors: the steps
@@ -423,32 +423,32 @@ def _parts(program: Program, steps: list[CallStep | KernelStep]) -> list[Part]:
     return found
 
 
-def _calls(steps: Iterable[CallStep | KernelStep]) -> Iterator[CallStep]:
+def _calls(steps: Iterable[Step]) -> Iterator[CallStep]:
     return (step for step in steps if isinstance(step, CallStep))
 
 
-def _computes(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, KernelStep) or step.implementation.is_routine or _is_checked(step)
+def _computes(step: Step) -> bool:
+    return not isinstance(step, CallStep) or step.implementation.is_routine or _is_checked(step)
 
 
-def _is_capturable(step: KernelStep | CallStep) -> bool:
-    return isinstance(step, KernelStep) or step.implementation.is_captured
+def _is_capturable(step: Step) -> bool:
+    return not isinstance(step, CallStep) or step.implementation.is_captured
 
 
-def is_capturable(step: KernelStep | CallStep) -> bool:
+def is_capturable(step: Step) -> bool:
     """Whether a graph can capture a step that another step runs: it tells of no wrong indices."""
     return _is_capturable(step) and not _is_checked(step)
 
 
-def _is_checked(step: KernelStep | CallStep) -> bool:
+def _is_checked(step: Step) -> bool:
     return isinstance(step, CallStep) and is_among(step.op, CHECKED) and _is_capturable(step)
 
 
-def _writes(step: KernelStep | CallStep) -> bool:
+def _writes(step: Step) -> bool:
     """Whether a step writes to tensors."""
-    if isinstance(step, KernelStep):
-        return bool(step.assigned)
-    return step.target is not None or bool(step.op.destroy_map)
+    if isinstance(step, CallStep):
+        return step.target is not None or bool(step.op.destroy_map)
+    return isinstance(step, KernelStep) and bool(step.assigned)
 
 
 def _used(part: Part) -> set[int]:

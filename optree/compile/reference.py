@@ -14,7 +14,7 @@ import numpy as np
 from optree.arrays import overlap
 from optree.cache import Cache
 from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, Step, observed, run_steps, taker
+from optree.compile.steps import Observer, RegisterCall, observed, run_steps, taker
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
@@ -51,7 +51,7 @@ def run_each(
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
     first, instructions = len(values), program.instructions
     steps = [
-        Step(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
+        RegisterCall(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
         for index, instruction in enumerate(instructions)
     ]
 

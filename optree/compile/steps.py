@@ -12,7 +12,7 @@ from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 
 
-class Step(NamedTuple):
+class RegisterCall(NamedTuple):
     """A call on numbered registers, which hold the values of a program.
 
     Attributes
@@ -42,35 +42,6 @@ class Step(NamedTuple):
     fallback: Callable[[list[Any]], Any] | None = None
 
 
-class PlannedStep(NamedTuple):
-    """A step, and what it does to memory.
-
-    Attributes
-    ----------
-    step : Step
-    kind : {'kernel', 'call'}
-    numbers : sequence of int
-        The instructions that it runs.
-    takes, gives : sequence of int
-        The values that it reads, and those that it sets.
-    makes : sequence of int
-        Those of them that are in new memory.
-    over : int or None
-        The dead operand in whose memory the value is.
-    dead : sequence of int
-        The values that nothing needs after it.
-    """
-
-    step: Step
-    kind: str
-    numbers: Sequence[int]
-    takes: Sequence[int]
-    gives: Sequence[int]
-    makes: Sequence[int]
-    over: int | None
-    dead: Sequence[int]
-
-
 class Steps(NamedTuple):
     """A plan's steps in order.
 
@@ -78,7 +49,7 @@ class Steps(NamedTuple):
     ----------
     program : Program
         The program whose instructions and values they name.
-    steps : list of PlannedStep
+    steps : list of backends.execution.executor.Step
     slots : callable
         From the bytes of each value to the number of the memory of those that a function keeps from call to call.
     constants : sequence
@@ -86,7 +57,7 @@ class Steps(NamedTuple):
     """
 
     program: Program
-    steps: list[PlannedStep]
+    steps: Sequence[Any]
     slots: Callable[[Sequence[int]], dict[int, int]]
     constants: Sequence[Any]
 
@@ -126,7 +97,7 @@ def run_steps(
 
     Parameters
     ----------
-    steps : iterable of Step
+    steps : iterable of RegisterCall
         Of steps that run often, as plain tuples (`plain`).
     rest : list
         The initial registers after `values`. If empty, `values` are the registers.
@@ -158,8 +129,8 @@ def run_steps(
         raise
 
 
-def plain(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
-    """Steps as plain tuples, which Python unpacks in two thirds of the time."""
+def plain(steps: Iterable[RegisterCall]) -> list[tuple[Any, ...]]:
+    """Calls as plain tuples, which Python unpacks in two thirds of the time."""
     return [tuple(step) for step in steps]
 
 
@@ -177,7 +148,7 @@ def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
 
 
-def observed(step: Step, observe: Observer, wait: Callable[[], None] | None = None) -> Step:
+def observed(step: RegisterCall, observe: Observer, wait: Callable[[], None] | None = None) -> RegisterCall:
     """A step that reports to an observer.
 
     Parameters

@@ -66,8 +66,8 @@ def memory_of(plan: Steps, leaves: Sequence[Any]) -> MemoryReport:
     now: dict[int, int] = {}
     peak, held, at = 0, dict(now), "the first step"
     for step in plan.steps:
-        if step.over is not None and step.over in now:
-            now[step.gives[-1]] = now.pop(step.over)
+        if step.out is not None and step.out in now:
+            now[step.defines[-1]] = now.pop(step.out)
         now.update({value: sizes[value] for value in step.makes})
         total = sum(now.values())
         if total > peak:

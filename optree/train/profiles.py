@@ -163,7 +163,7 @@ def _once(plan: Steps, be: Any, leaves: Sequence[Any]) -> list[float]:
     for each in plan.steps:
         be.synchronize()
         start = perf_counter()
-        run_steps([each.step], [], None, _unnoted, registers)
+        run_steps([each.runnable()], [], None, _unnoted, registers)
         be.synchronize()
         found.append(perf_counter() - start)
     return found
@@ -182,7 +182,7 @@ def _work_of(plan: Steps, leaves: Sequence[Any]) -> list[tuple[int, int]]:
     for each in plan.steps:
         flops = sum(_flops_of(program.instructions[n], shapes, first + n) for n in each.numbers)
         is_view = all(program.instructions[n].op.view_map for n in each.numbers)
-        found.append((0 if is_view else sum(sizes[i] for i in {*each.takes, *each.gives}), flops))
+        found.append((0 if is_view else sum(sizes[i] for i in {*each.uses, *each.defines}), flops))
     return found
 
 

@@ -29,7 +29,7 @@ from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
-from backends.execution.executor import CallStep, KernelStep
+from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory import HOST, LINE, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap
@@ -123,7 +123,7 @@ class Trace:
     Parameters
     ----------
     program : Program
-    steps : sequence of CallStep and KernelStep
+    steps : sequence of Step
         Those of the program.
     values : list
         Arguments and numbers, of the leaves.
@@ -143,7 +143,7 @@ class Trace:
         If something of the step is not C.
     """
 
-    def __init__(self, program: Program, steps: Sequence[CallStep | KernelStep], values: Sequence[Any]) -> None:
+    def __init__(self, program: Program, steps: Sequence[Step], values: Sequence[Any]) -> None:
         self.arguments, self._instructions = values, program.instructions
         self.registers: list[Any] = [x.at(0, 2) if isinstance(x, Argument) else x for x in values]
         self.memories = [Memory(x, i, argument=i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
@@ -155,7 +155,7 @@ class Trace:
         for step in steps:
             if isinstance(step, KernelStep):
                 self._add_kernel(step)
-            else:
+            elif isinstance(step, CallStep):
                 self._add_call(step)
 
     def is_constant(self, value: int) -> bool:
@@ -307,7 +307,7 @@ class Trace:
         type = self._instructions[step.index].type
         if not isinstance(type, TensorType):
             raise Elsewhere
-        arrays = step.step().take(self.registers)  # type: ignore[misc]
+        arrays = step.runnable().take(self.registers)  # type: ignore[misc]
         out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
         for target, source in step.op.copies(self.registers[out], *arrays):
             if not target.size:
@@ -339,7 +339,7 @@ class Trace:
 
 def _called(step: CallStep, registers: list[Any]) -> Any:
     """The value of a call of no target."""
-    runs = step.step()
+    runs = step.runnable()
     return runs.call(*runs.take(registers))  # type: ignore[misc]
 
 
