@@ -322,8 +322,13 @@ class Function(Locked):
             settle(self._targets)
         if self._region is not None:
             self._copy_aliased(values)
-        with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
-            found = self._plan.run(values, None)
+        try:
+            with self.lock:  # not acquire and try: an interrupt between the two would leave it locked
+                found = self._plan.run(values, None)
+        except BaseException:
+            if self.lock._is_owned():  # in Python 3.14, an interrupt comes between __enter__ and the block, too
+                self.lock.release()
+            raise
         if self._targets:  # as `Tensor.advance`, without a call for each
             clock, writer = self._clock, self._writer
             clock[0] = now = clock[0] + 1
