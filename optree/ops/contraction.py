@@ -129,7 +129,6 @@ class Dot(ProductOperator):
 
     name = "dot"
     random_props = staticmethod(no_props)
-    numpy_names = (np.dot,)
     examples = (
         (((3, 4), (4, 2)), {}),
         (((3, 4), (4,)), {}),
@@ -337,6 +336,11 @@ class Outer(CompositeOperator, BinaryOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
+
+
+@numpy_function(np.dot)
+def _numpy_dot(a: Any, b: Any) -> Any:
+    return f.multiply(a, b) if not (np.ndim(a) and np.ndim(b)) else f.dot(a, b)
 
 
 @numpy_function(np.outer)

@@ -13,7 +13,7 @@ source is named. They are trees of the same ops, and differentiable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from optree.ops.factorisation import (
     wide,
 )
 from optree.ops.op import Op
-from optree.ops.shape import sizes_for_reshape, with_leading_axes
+from optree.ops.shape import broadcasts_to, sizes_for_reshape, with_leading_axes
 from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
@@ -258,8 +258,8 @@ class PseudoInverse(MatrixOperator):
     """
 
     name = "pinv"
-    numpy_names = (np.linalg.pinv,)
-    __props__ = ("rtol",)
+    numpy_names: ClassVar[tuple[Any, ...]] = (np.linalg.pinv,)
+    __props__: ClassVar[tuple[str, ...] | None] = ("rtol",)
     rtol: Any = None
     square = False
     work = 24.0
@@ -268,7 +268,10 @@ class PseudoInverse(MatrixOperator):
     def function(cls, x: Any, rcond: Any = None, rtol: Any = None) -> Any:  # type: ignore[override]
         if rcond is not None and rtol is not None:
             raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
-        return cls.make(rtol=_tolerance("pinv: rtol", rcond if rtol is None else rtol))(x)
+        given = rcond if rtol is None else rtol
+        if isinstance(given, Variable | np.ndarray):
+            return PseudoInverseByTolerances.make()(x, given)
+        return cls.make(rtol=_tolerance("pinv: rtol", given))(x)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         *stack, m, n = super().output_shape(*shapes)
@@ -277,20 +280,61 @@ class PseudoInverse(MatrixOperator):
     def compute(self, x: Any) -> Any:
         if not x.size:
             return np.swapaxes(x, -2, -1).copy()
-        rtol = max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol
+        return self._within(x, max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol)
+
+    def _within(self, x: Any, rtol: Any) -> Any:
+        """The value for a tolerance, or for an array of them with an axis of size 1 at the end."""
         u, s, v = np.linalg.svd(iterated(x), full_matrices=False)
         counts = s > rtol * s[..., :1]
         inverse = np.where(counts, 1 / np.where(counts, s, 1), 0).astype(x.dtype, copy=False)
         return np.matmul(np.swapaxes(v, -2, -1), inverse[..., None] * np.swapaxes(u, -2, -1))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        found = self(x)
+        (x, *tolerances), (delta,) = inputs, output_gradients
+        found = self(*inputs)
         turned, of = transposed(found), transposed(delta)
         first = f.matmul(f.matmul(turned, delta), turned)
         outside = f.matmul(_less_from_identity(f.matmul(x, found)), f.matmul(of, f.matmul(found, turned)))
         within = f.matmul(f.matmul(f.matmul(turned, found), of), _less_from_identity(f.matmul(found, x)))
-        return [outside + within - first]
+        return [outside + within - first] + [None] * len(tolerances)
+
+
+class PseudoInverseByTolerances(PseudoInverse):
+    """The pseudo-inverses of matrices, with a tolerance for each: `rtol` broadcasts to the stack of matrices."""
+
+    name = "pinv_by_tolerances"
+    numpy_names: ClassVar[tuple[Any, ...]] = ()
+    operands = ("x", "rtol")
+    __props__: ClassVar[tuple[str, ...] | None] = ()
+
+    @classmethod
+    def function(cls, x: Any, rtol: Any) -> Any:  # type: ignore[override]
+        return cls.make()(x, rtol)
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
+        return self
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, rtol = shapes
+        found = super().output_shape(x)
+        if not broadcasts_to(rtol, x[:-2]):
+            raise ShapeError(f"tolerances of shape {rtol} are not one for each matrix of a stack of {x[:-2]}")
+        return found
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, rtol = dtypes
+        return (*super().resolve_dtypes(x)[:1], promote(rtol), super().resolve_dtypes(x)[-1])
+
+    @portable
+    def value(self, *arrays: Any) -> Any:
+        x, rtol = (as_array(a, *arrays) for a in arrays)
+        dtype = self.resolve_dtypes(x.dtype, rtol.dtype)[-1]
+        given = wide(x, dtype)
+        return rounded(as_array(self._within(given, rtol[..., None]) if x.size else self.compute(given), x), dtype)
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        return self.batch_in_loop(inputs, batched) if batched[1] else self(*inputs)
 
 
 def _columns(x: Variable) -> Variable:

@@ -478,12 +478,24 @@ class Tensor(Variable):
 
     # Other libraries
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        if not kwargs.get("copy"):
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        if not copy:
             self._give_away()
+        is_host = self.array.__class__ is np.ndarray
+        if is_host and stream not in (None, -1):  # -1: that nothing is to be waited for
+            raise BufferError(f"{self.label} is in the CPU's memory, which has no stream {stream!r}: leave it out")
+        given = {
+            "stream": None if is_host else stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
         try:
             with self.backend.active():  # the consumer waits for the current stream, which must be this device's
-                return self.array.__dlpack__(**kwargs)
+                # Older libraries know some of these alone.
+                return self.array.__dlpack__(**{name: x for name, x in given.items() if x is not None})
         except BufferError as error:
             if not is_bfloat16(self.dtype):
                 raise

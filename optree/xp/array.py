@@ -311,8 +311,10 @@ class Array(LazyValue):
 
     # Other libraries
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.tensor.__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        return self.tensor.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()

@@ -111,10 +111,10 @@ def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Any = None) -> 
     return found if device is None else found.to_device(device)
 
 
-def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
+def broadcast_arrays(*arrays: Array) -> list[Array]:
     """Arrays broadcast against each other."""
     shape = np.broadcast_shapes(*(of(x, "broadcast_arrays").shape for x in arrays))
-    return tuple(broadcast_to(x, shape) for x in arrays)
+    return [broadcast_to(x, shape) for x in arrays]
 
 
 def broadcast_to(x: Array, /, shape: Any) -> Array:

@@ -91,12 +91,8 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 def pinv(x: Array, /, *, rtol: Any = None) -> Array:
-    """The pseudo-inverses of matrices; an array `rtol` has one element, and runs."""
-    if isinstance(rtol, Array):
-        if rtol.size != 1:
-            raise OperandError(f"pinv: rtol is a number for all matrices, not an array of shape {rtol.shape}")
-        rtol = rtol.item()
-    return _ours("pinv", x, rtol=rtol)
+    """The pseudo-inverses of matrices; of singular values up to `rtol`, or one for each matrix, times the largest."""
+    return _ours("pinv", x, rtol=operand(rtol))
 
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:

@@ -126,9 +126,9 @@ def _matrices(x: Any, what: str) -> Any:
     return x.tree
 
 
-def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     """Coordinate arrays from coordinate vectors."""
-    return tuple(map(built, f.meshgrid(*(of(x, "meshgrid").tree for x in arrays), indexing=indexing)))
+    return list(map(built, f.meshgrid(*(of(x, "meshgrid").tree for x in arrays), indexing=indexing)))
 
 
 # Indices

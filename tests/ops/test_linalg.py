@@ -13,7 +13,7 @@ from harness.linalg_cases import LINALG, linalg_examples
 from harness.op_examples import examples_for
 
 from backends import gen_backend
-from optree import TensorType, check_grad, function, grad
+from optree import TensorType, check_grad, function, grad, vmap
 from optree.dtypes import bfloat16
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
@@ -299,6 +299,27 @@ def test_sizes_may_be_open(cpu: Any) -> None:
         np.testing.assert_allclose(found[len(outputs) + 2], L.det(a) * L.inv(a).T)
     with pytest.raises(ShapeError, match=r"\(2, 3\)"):
         call(drawn(2, 3), drawn(2))
+
+
+def test_a_pseudo_inverse_has_a_tolerance_for_each_matrix(cpu: Any):
+    values = np.random.RandomState(0).normal(size=(2, 3, 4))
+    x, rtol = cpu.array(values, name="x"), cpu.array(np.array([0.9, 1e-6]))
+    wanted = np.linalg.pinv(values, rtol=rtol.get())
+    assert L.pinv(x, rtol=rtol).op.name == "pinv_by_tolerances"
+    for given in (rtol, rtol.get(), rtol[:1]):
+        expected = np.linalg.pinv(values, rtol=given if isinstance(given, np.ndarray) else given.get())
+        np.testing.assert_allclose(L.pinv(x, rtol=given).asnumpyarray(), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(L.pinv(x, rcond=rtol * 1).asnumpyarray(), wanted, rtol=1e-12, atol=1e-14)
+    each = vmap(lambda x, rtol: L.pinv(x, rtol=rtol))
+    np.testing.assert_allclose(each(x, rtol).asnumpyarray(), wanted, rtol=1e-12, atol=1e-14)
+    alone = vmap(lambda x: L.pinv(x, rtol=rtol[0]))(x)
+    np.testing.assert_allclose(alone.asnumpyarray(), np.linalg.pinv(values, rtol=0.9), rtol=1e-12, atol=1e-14)
+    check_grad(lambda x: L.pinv(x, rtol=cpu.array(np.array([1e-3, 1e-6]))) ** 2, [x])
+    with pytest.raises(
+        ShapeError, match=r"tolerances of shape \(3,\) are not one for each matrix of a stack of \(2,\)"
+    ):
+        L.pinv(x, rtol=np.ones(3))
+    assert L.pinv(cpu.zeros((2, 0, 3)), rtol=rtol).asnumpyarray().shape == (2, 3, 0)
 
 
 # What cannot be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -427,3 +428,19 @@ def test_out_takes_no_value_of_another_kind(call: Any, kept: str) -> None:
 def test_indices_out_of_range_are_refused(call: Any, cpu: Any) -> None:
     with pytest.raises(AxisError, match="out of range"):
         call(cpu.array([12], dtype="int64")).get()
+
+
+def test_dot_multiplies_by_what_has_no_dimensions(cpu: Any) -> None:
+    """As NumPy's does; the backend's own refuses it."""
+    x, v, m = np.array(6.0), np.array([1.0, 2.0]), np.array([[1.0, 2.0], [3.0, 4.0]])
+    for a, b in product((x, v, m, 2.5, 3), (x, 2)):
+        for one, other in ((a, b), (b, a)):
+            ours = [cpu.array(y, y.dtype) if isinstance(y, np.ndarray) else y for y in (one, other)]
+            if any(isinstance(y, Variable) for y in ours):
+                found = np.dot(*ours)
+                np.testing.assert_array_equal(found.asnumpyarray(), np.dot(one, other))
+                assert found.dtype == np.dot(one, other).dtype
+    assert cpu.array(v).dot(cpu.array(x)).tolist() == [6.0, 12.0]
+    check_grad(lambda a, b: np.dot(a, b) ** 2, [cpu.array(x), cpu.array(m)])
+    with pytest.raises(ShapeError, match="a number has no axis to contract"):
+        cpu.dot(cpu.array(x), cpu.array(v))

@@ -19,6 +19,11 @@ INTEGERS = tuple(name for name in DTYPES if "int" in name)
 FLOATS = ("float32", "float64")
 NUMBERS = (*INTEGERS, *FLOATS)
 
+#: Relative and absolute tolerances by the dtype in which a value is computed, which is its own: of sums, products and
+#: functions, and of linear algebra.
+NEAR = {"float32": 1e-5, "float64": 1e-12}
+NEAR_IN_LINALG = {"float32": 2e-4, "float64": 1e-10}
+
 
 @pytest.fixture(scope="module")
 def xp(home_kind):
@@ -40,7 +45,7 @@ def is_array(x):
     return hasattr(x, "__array_namespace__") or isinstance(x, np.generic)
 
 
-def check(call, xp, *arrays, rtol=None):
+def check(call, xp, *arrays, near=None):
     """A call of NumPy's namespace and of ours, on the same arrays: alike in values, dtypes, shapes and errors."""
     ours = [xp.asarray(x) for x in arrays]
     with np.errstate(all="ignore"):
@@ -52,16 +57,17 @@ def check(call, xp, *arrays, rtol=None):
                 call(xp, *ours)
             return
         found = call(xp, *ours)
-    compare(found, expected, rtol)
+    compare(found, expected, near)
     for array, before in zip(ours, arrays, strict=True):
         np.testing.assert_array_equal(array.get(), before)
 
 
-def compare(found, expected, rtol=None):
+def compare(found, expected, near=None):
+    """Values within 16 units in the last place, or within the tolerances by dtype that are given."""
     if isinstance(expected, tuple | list):
         assert isinstance(found, tuple) and len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
-            compare(one, other, rtol)
+            compare(one, other, near)
         return
     if not is_array(expected):
         assert found == expected
@@ -69,8 +75,8 @@ def compare(found, expected, rtol=None):
     assert found.dtype == expected.dtype, (found.dtype, expected.dtype)
     assert found.shape == expected.shape, (found.shape, expected.shape)
     if expected.dtype.kind == "f":
-        near = float(np.finfo(expected.dtype).eps) * 16 if rtol is None else rtol
-        np.testing.assert_allclose(found.get(), expected, rtol=near, atol=near)
+        allowed = float(np.finfo(expected.dtype).eps) * 16 if near is None else near[expected.dtype.name]
+        np.testing.assert_allclose(found.get(), expected, rtol=allowed, atol=allowed)
     else:
         np.testing.assert_array_equal(found.get(), expected)
 
@@ -244,8 +250,7 @@ ONE = {
 def test_functions_of_shapes_order_and_sums(xp, name, dtype):
     if dtype == "bool" and name.split()[0] in ("clip", "conj", "imag"):
         pytest.skip("the standard has it of numbers alone")
-    rtol = {"float32": 1e-5}.get(dtype, 1e-12)
-    check(ONE[name], xp, sample(dtype, seed=7), rtol=rtol)
+    check(ONE[name], xp, sample(dtype, seed=7), near=NEAR)
 
 
 #: Of one stack of square matrices, floating.
@@ -264,6 +269,7 @@ LINALG = {
     "matrix_transpose": lambda xp, x: xp.linalg.matrix_transpose(x),
     "pinv": lambda xp, x: xp.linalg.pinv(x[..., :2]),
     "pinv rtol": lambda xp, x: xp.linalg.pinv(x, rtol=0.01),
+    "pinv rtols": lambda xp, x: xp.linalg.pinv(x, rtol=xp.asarray([0.99, 1e-3])),
     "qr": lambda xp, x: tuple(abs(part) for part in xp.linalg.qr(x[..., :2])),
     "qr complete": lambda xp, x: tuple(abs(part) for part in xp.linalg.qr(x, mode="complete")),
     "slogdet": lambda xp, x: tuple(xp.linalg.slogdet(x)),
@@ -285,7 +291,14 @@ def positive(xp, x):
 @pytest.mark.parametrize("name", LINALG)
 def test_linear_algebra(xp, name, dtype):
     x = sample(dtype, (2, 3, 3), seed=11) + 2 * np.eye(3, dtype=dtype)
-    check(LINALG[name], xp, x, rtol={"float32": 2e-4}.get(dtype, 1e-10))
+    check(LINALG[name], xp, x, near=NEAR_IN_LINALG)
+
+
+def test_several_arrays_are_in_a_list_or_a_tuple_as_the_standard_says(xp):
+    x = xp.asarray([[2.0, 1.0], [1.0, 3.0]])
+    assert type(xp.broadcast_arrays(x, x[0, :])) is type(xp.meshgrid(x[0, :], x[0, :])) is list
+    assert type(xp.unstack(x)) is type(xp.nonzero(x)) is tuple
+    assert type(xp.__array_namespace_info__().devices()) is list
 
 
 def test_results_of_several_parts_have_the_standards_names(xp):
@@ -523,11 +536,11 @@ def test_operators_are_functions_reflected_and_in_place(xp, name, dtype):
     x, y = sample(dtype, shape, 1), sample(dtype, shape, 2)
     if name in ("__pow__", "__lshift__", "__rshift__"):
         y = np.abs(y)
-    check(lambda _, x, y: getattr(x, name)(y), xp, x, y, rtol=1e-5)
+    check(lambda _, x, y: getattr(x, name)(y), xp, x, y, near=NEAR)
     if kind == "compare":
         return
     reflected, in_place = name.replace("__", "__r", 1), name.replace("__", "__i", 1)
-    check(lambda _, x, y: getattr(y, reflected)(x), xp, x, y, rtol=1e-5)
+    check(lambda _, x, y: getattr(y, reflected)(x), xp, x, y, near=NEAR)
     if name == "__truediv__" and dtype not in FLOATS:
         return
     for is_lazy in (False, True):
@@ -537,11 +550,11 @@ def test_operators_are_functions_reflected_and_in_place(xp, name, dtype):
             expected = getattr(expected, in_place)(y)
         found = getattr(ours, in_place)(theirs)
         assert found is ours
-        compare(found, expected, 1e-5)
+        compare(found, expected, NEAR)
     if name != "__matmul__" and dtype != "bool":
-        check(lambda _, x: getattr(x, name)(2), xp, x, rtol=1e-5)
+        check(lambda _, x: getattr(x, name)(2), xp, x, near=NEAR)
         if name not in ("__rpow__", "__pow__", "__lshift__"):
-            check(lambda _, x: getattr(x, reflected)(2), xp, x, rtol=1e-5)
+            check(lambda _, x: getattr(x, reflected)(2), xp, x, near=NEAR)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -624,6 +637,12 @@ def test_copies_and_views_of_other_memory():
         with pytest.raises(ValueError):
             call()
     assert np.from_dlpack(x).tolist() == [5.0, 2.0] and x.__dlpack_device__() == (1, 0)
+    for options in ({"stream": None}, {"stream": -1}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}, {"copy": True}):
+        assert type(x.__dlpack__(**options)).__name__ == "PyCapsule"
+    with pytest.raises(BufferError, match="has no stream 1"):
+        x.__dlpack__(stream=1)
+    with pytest.raises(TypeError):
+        x.__dlpack__(strem=None)
     assert xp.from_dlpack(np.ones(2), copy=True).tolist() == [1.0, 1.0]
     frozen = np.ones(2)
     frozen.flags.writeable = False
