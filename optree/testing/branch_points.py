@@ -48,6 +48,8 @@ def check_branch_points(example: Example, backend: Any = None) -> None:
     if isinstance(example.op, ElementwiseOperator) and len({values[i].shape for i in moved}) > 1:
         return  # broadcasting is the gradient's promise
     probe = _Probe(example, tree, inputs, moved)
+    if any(is_floating(node.dtype) and node.dtype.itemsize < 8 for node in nodes_of(probe.costs)):
+        return  # narrower values change in steps, which third differences magnify
     for what, draw in (*special_draws(values, moved), *probe.branch_points(values)):
         for orders in range(ORDERS, 0, -1):
             # Beyond the sample, an op may refuse its operands, or have fewer derivatives: those of singular matrices.

@@ -29,7 +29,7 @@ from optree.run.function import last_backend
 from optree.testing import check_op, random_tree
 from optree.testing.comparison import compare
 from optree.testing.conformance import PROMISES
-from optree.testing.examples import examples_of, inputs_for
+from optree.testing.examples import Example, examples_of, inputs_for
 from optree.tree.variable import Input, as_variable
 
 pytestmark = pytest.mark.usefixtures("lightly_optimised")
@@ -262,6 +262,14 @@ def test_kept_promises_pass(op: Any) -> None:
     backend = gen_backend("cpu")  # which lives while it is kept
     check_op(op)
     assert backend.stats()["executions"] > 0
+
+
+def test_differences_that_narrow_values_blur_convict_nothing() -> None:
+    def narrow(x: Any) -> Any:
+        return f.logaddexp2(f.cast(x, "float32"), f.slice(x, 0))
+
+    for size in (2, 3, 4):
+        PROMISES["branch_points"](Example(narrow, ((size, 3),), (0.5, 4.5), "numpy.logaddexp2#1"), None)
 
 
 def test_an_op_that_cannot_be_checked_is_refused() -> None:
