@@ -7,7 +7,7 @@ reach an op by name without importing the file that defines it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from optree.locks import import_later
 
@@ -77,6 +77,18 @@ APPLICATIONS: dict[str, Any] = {}
 
 #: name of a Metadiff method -> its implementation, a function of a variable.
 METADIFF: dict[str, Callable[..., Any]] = {}
+
+
+#: Classes of ops whose operands may be regrouped, for symbolic equality, and for the classes derived from them.
+ASSOCIATIVE: set[type] = set()
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def associative(cls: _Class) -> _Class:
+    """A decorator for a class of ops whose operands may be regrouped."""
+    ASSOCIATIVE.add(cls)
+    return cls
 
 
 class FunctionNamespace:

@@ -23,8 +23,9 @@ from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.logic import CONTIGUOUS_ONLY
 from optree.ops.structure import Output
-from optree.ops.traits import ElementwiseOperator
+from optree.ops.traits import ElementwiseOperator, LoopOperator
 from optree.tree.types import TensorType
 
 
@@ -78,7 +79,7 @@ def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, inde
     routine = routine_of(lazy.libraries.ROUTINES if type(op).__module__ in FAMILIES else ROUTINES, program, index)
     if routine is not None:
         return routine.implementation(backend, op)
-    if op.runs_body:
+    if isinstance(op, LoopOperator):
         is_returned = None if last is None else given_away(program, index, last)
         return lazy.loops.loop(backend, program, index, Reused(is_returned))  # type: ignore[no-any-return]
     if isinstance(op, Output):
@@ -93,7 +94,7 @@ def _of_a_value(program: Program, index: int) -> Implementation:
     instruction = program.instructions[index]
     op = instruction.op
     if is_a_ufuncs(program, index) and op.blocks is None:
-        return Implementation(op.numpy, op.numpy, op.writes_strided, isinstance(op, ElementwiseOperator))
+        return Implementation(op.numpy, op.numpy, op.numpy not in CONTIGUOUS_ONLY, isinstance(op, ElementwiseOperator))
     call = checked(instruction)
     fill = None if is_widened(instruction.node) else op.fill
     if fill is None and op.blocks is None:

@@ -41,7 +41,7 @@ from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
-from optree.ops.traits import CopyOperator
+from optree.ops.traits import CopyOperator, LoopOperator
 from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
@@ -126,7 +126,7 @@ def _implementation(device: Any, program: Program, last: Sequence[int] | None, i
         return routine.implementation(device, op)
     if not is_portable(op):
         return Implementation(_host_call(device, instruction, performer(instruction, given)))
-    if op.runs_body:
+    if isinstance(op, LoopOperator):
         return loop(device, program, index)
     if isinstance(op, Output):  # a graph has a tuple's parts if it makes the tuple
         made = instruction.inputs[0] - len(program.leaves)

@@ -29,6 +29,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, RegisterCall, run_steps, taker
 from optree.errors import BackendError
+from optree.ops.traits import BeginningOperator
 from optree.records import NamedTuple
 
 #: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
@@ -111,7 +112,11 @@ class Graphs:
         resident = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
         first = len(program.leaves)
         # What has begun is not there yet, and cannot be copied.
-        begun = {first + n for n, instruction in enumerate(program.instructions) if instruction.op.begins}
+        begun = {
+            first + n
+            for n, instruction in enumerate(program.instructions)
+            if isinstance(instruction.op, BeginningOperator)
+        }
         self.buffered = {i for i in needed - resident - begun if origins[i] == {i}}
         #: Views that uncaptured steps make for graphs: a graph is valid only while their addresses stay the same.
         #: No step makes one of which the shape alone is used.

@@ -14,11 +14,14 @@ import numpy as np
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
 from optree.ops.traits import (
+    AssociativeOperator,
+    BinaryOperator,
     ConstantOperator,
     InputOperator,
     LogicalOperator,
     NonDifferentiableOperator,
     OrphanOperator,
+    UnaryOperator,
 )
 from optree.registry import METADIFF
 from optree.tree import equality
@@ -148,7 +151,7 @@ def _argument_indices(node: Any) -> set[int]:
     op, operands = operator_of(node), get_ancestors(node)
     if isinstance(op, OrphanOperator):
         return set(range(len(operands)))
-    if op.takes_parents:
+    if isinstance(op, UnaryOperator | BinaryOperator | AssociativeOperator):
         return set(op.index_map.shape_only)
     inputs = [Input(x.type) for x in operands]
     try:

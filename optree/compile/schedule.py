@@ -21,7 +21,13 @@ from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
 from optree.ops.assignment import Assign
 from optree.ops.index_map import is_view
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.ops.traits import (
+    BeginningOperator,
+    DividedOperator,
+    ElementwiseOperator,
+    ReductionOperator,
+    WaitingOperator,
+)
 from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
@@ -56,13 +62,14 @@ def schedule(program: Program) -> Program:
 
 def overlapped(program: Program) -> Program:
     """The program with each op that has `halves` in two, and its instructions in the order of their moments."""
-    if not any(instruction.op.halves() for instruction in program.instructions):
+    if not any(map(_halves, program.instructions)):
         return program
     first = len(program.leaves)
     number = list(range(first))  # of each value, in the new program
     made: list[Instruction] = []
-    for op, inputs, node in program.instructions:
-        operands, halves = tuple([number[i] for i in inputs]), op.halves()
+    for instruction in program.instructions:
+        op, inputs, node = instruction
+        operands, halves = tuple([number[i] for i in inputs]), _halves(instruction)
         if halves is None:
             made.append(Instruction(op, operands, node))
         else:
@@ -73,6 +80,11 @@ def overlapped(program: Program) -> Program:
         number.append(first + len(made) - 1)
     split = Program(program.leaves, made, [number[i] for i in program.outputs], program.owners)
     return _in_order_of_moments(split)
+
+
+def _halves(instruction: Instruction) -> Any:
+    """The two ops that an instruction's op is divided into, or None."""
+    return instruction.op.halves() if isinstance(instruction.op, DividedOperator) else None
 
 
 class Moment(NamedTuple):
@@ -99,19 +111,20 @@ def moments(program: Program) -> list[Moment]:
     Beginnings are in order by their group's turn, and each write to a buffer that has no other readers is by itself.
     """
     first, instructions, begun = len(program.leaves), program.instructions, 0
-    if not any(instruction.op.waits for instruction in instructions):
+    if not any(isinstance(instruction.op, WaitingOperator) for instruction in instructions):
         return [Moment(0, 0)] * len(instructions)
     found, last, is_needed = list[Moment](), Moment(0, 0), _needed_to_begin(program)
     for (op, inputs, _), is_early in zip(instructions, is_needed, strict=True):
         given = [found[i - first] for i in inputs if i >= first]
-        level = max((each.level for each in given), default=0) + op.waits
-        is_ordered = op.destroy_map and not (op.begins or (isinstance(op, Assign) and op.owns_target))
+        begins, waits = isinstance(op, BeginningOperator), isinstance(op, WaitingOperator)
+        level = max((each.level for each in given), default=0) + waits
+        is_ordered = op.destroy_map and not (begins or (isinstance(op, Assign) and op.owns_target))
         level = max(level, last.level) if is_ordered else level
         if level == 0:
             found.append(Moment(begun, 0))
-            begun += op.begins
+            begun += begins
             continue
-        after = max((each.begun for each in given), default=0) + op.waits if is_early else inf
+        after = max((each.begun for each in given), default=0) + waits if is_early else inf
         found.append(Moment(max(after, last.begun) if is_ordered else after, level))
         last = found[-1] if is_ordered else last
     return found
@@ -122,9 +135,10 @@ def _needed_to_begin(program: Program) -> list[bool]:
     first, needed = len(program.leaves), set[int]()
     for index in range(len(program.instructions) - 1, -1, -1):
         op, inputs, _ = program.instructions[index]
-        if op.begins or first + index in needed:
+        if isinstance(op, BeginningOperator) or first + index in needed:
             needed.update(inputs)
-    return [instruction.op.begins or first + index in needed for index, instruction in enumerate(program.instructions)]
+    begins = [isinstance(instruction.op, BeginningOperator) for instruction in program.instructions]
+    return [each or first + index in needed for index, each in enumerate(begins)]
 
 
 def _in_order_of_moments(program: Program) -> Program:

@@ -17,7 +17,7 @@ from optree.ops.traits import (
     UnaryOperator,
     blocks_of_equal_shapes,
 )
-from optree.registry import FUNCTIONS
+from optree.registry import FUNCTIONS, associative
 from optree.tree.types import promote
 
 
@@ -75,11 +75,12 @@ def _is_real(x: Any) -> bool:
     return isinstance(x, float) or (isinstance(getattr(x, "dtype", None), np.dtype) and is_floating(x.dtype))
 
 
+@associative
 class BitwiseAnd(BitOperator, BinaryOperator):
     """Bitwise AND of x and y; for bools, logical AND."""
 
     name = "bitwise_and"
-    associative = commutative = True
+    commutative = True
     numpy = np.bitwise_and
     kernel = "{0} & {1}"
     symbol = "&"
@@ -87,11 +88,12 @@ class BitwiseAnd(BitOperator, BinaryOperator):
     sample = (0.0, 7.0)
 
 
+@associative
 class BitwiseOr(BitOperator, BinaryOperator):
     """Bitwise OR of x and y; for bools, logical OR."""
 
     name = "bitwise_or"
-    associative = commutative = True
+    commutative = True
     numpy = np.bitwise_or
     kernel = "{0} | {1}"
     symbol = "|"
@@ -99,11 +101,12 @@ class BitwiseOr(BitOperator, BinaryOperator):
     sample = (0.0, 7.0)
 
 
+@associative
 class BitwiseXor(BitOperator, BinaryOperator):
     """Bitwise XOR of x and y; for bools, logical XOR."""
 
     name = "bitwise_xor"
-    associative = commutative = True
+    commutative = True
     numpy = np.bitwise_xor
     kernel = "{0} ^ {1}"
     symbol = "^"

@@ -23,7 +23,7 @@ from optree.ops.traits import (
     UnaryOperator,
     no_props,
 )
-from optree.registry import f, function, numpy_function
+from optree.registry import associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import NUMBERS, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote, weak_dtype
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of, variable_of
@@ -36,10 +36,11 @@ def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
     return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
 
+@associative
 class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     """Elementwise maximum or minimum."""
 
-    associative = commutative = True
+    commutative = True
     #: The C condition on which ``{1}`` replaces ``{0}``; false if ``{0}`` is nan.
     further: ClassVar[str]
     #: The kernel for bools.

@@ -17,7 +17,7 @@ from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.ops.index_map import SAME, IndexMap
 from optree.ops.op import Op
-from optree.ops.traits import NonDifferentiableOperator
+from optree.ops.traits import BeginningOperator, DividedOperator, NonDifferentiableOperator, WaitingOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 
@@ -25,7 +25,7 @@ from optree.tree.types import Shape, TensorType, normalise_axis, promote
 KINDS = ("sum", "mean", "max", "min")
 
 
-class Collective(Op):
+class Collective(DividedOperator):
     """An op that all ranks of a group run on their values of one operand.
 
     Attributes
@@ -40,7 +40,6 @@ class Collective(Op):
     # Who fails here ends the run of all ranks, so that assignments need not wait: buckets of gradients are stored
     # before one, and after another.
     raises = False
-    writes_strided = False
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[1]
@@ -90,15 +89,13 @@ class Half(NonDifferentiableOperator):
     __props__: ClassVar[tuple[str, ...] | None] = ("whole",)
     whole: Any = None
     raises = False
-    writes_strided = False
 
 
-class Begin(Half):
+class Begin(Half, BeginningOperator):
     """The beginning of a collective: the memory in which its value will be, once it is awaited."""
 
     operands = ("turn", "x")
     destroy_map = {None: [0]}
-    begins = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.whole.output_shape(*shapes)  # type: ignore[no-any-return]
@@ -121,12 +118,11 @@ class Begin(Half):
         output_storage[0][0] = self.whole.compute(inputs[1])
 
 
-class Await(Half):
+class Await(Half, WaitingOperator):
     """The value of a collective that has begun. It takes the operand too, which is so not overwritten before."""
 
     operands = ("begun", "x")
     view_map = {0: [0]}
-    waits = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]

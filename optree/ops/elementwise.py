@@ -20,7 +20,7 @@ from optree.ops.traits import (
     UnaryOperator,
     blocks_of_equal_shapes,
 )
-from optree.registry import f, function, numpy_function
+from optree.registry import associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
 from optree.tree.variable import Variable, as_variable, in_dtype, number_of, variable_of
@@ -28,12 +28,12 @@ from optree.tree.variable import Variable, as_variable, in_dtype, number_of, var
 # Arithmetic
 
 
+@associative
 class Add(BinaryOperator, ElementwiseOperator):
     """x + y."""
 
     name = "add"
-    coefficients = (1, 1)
-    associative = commutative = True
+    commutative = True
     numpy = np.add
     kernel = "{0} + {1}"
 
@@ -49,7 +49,6 @@ class Sub(BinaryOperator, ElementwiseOperator):
     """x - y."""
 
     name = "sub"
-    coefficients = (1, -1)
     numpy = np.subtract
     kernel = "{0} - {1}"
     aliases = ("subtract",)
@@ -59,11 +58,12 @@ class Sub(BinaryOperator, ElementwiseOperator):
         return [delta, -delta]
 
 
+@associative
 class Mul(BinaryOperator, ElementwiseOperator):
     """x * y."""
 
     name = "mul"
-    associative = commutative = True
+    commutative = True
     numpy = np.multiply
     kernel = "{0} * {1}"
     aliases = ("multiply",)
@@ -309,8 +309,6 @@ class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 
     name = "neg"
-    coefficients = (-1,)
-    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.negative
     kernel = "-{0}"
     aliases = ("negative",)

@@ -15,11 +15,14 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import f, function, numpy_function
+from optree.registry import associative, f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
 from optree.tree.variable import Variable, number_of, variable_of
 
 # Comparisons
+
+#: NumPy's ufuncs that are wrong for an `out` of any strides: NumPy 2.4, on processors with AVX-512.
+CONTIGUOUS_ONLY = frozenset({np.isfinite, np.isnan, np.isinf, np.signbit, np.negative})
 
 
 class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
@@ -110,29 +113,32 @@ class GreaterEqual(Comparison):
 # Logic; every number but 0 is true
 
 
+@associative
 class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x and y are both true, that is, not zero; nan is true."""
 
     name = "logical_and"
-    associative = commutative = True
+    commutative = True
     numpy = np.logical_and
     kernel = "{0} != 0 && {1} != 0"
 
 
+@associative
 class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x or y is true, that is, not zero; nan is true."""
 
     name = "logical_or"
-    associative = commutative = True
+    commutative = True
     numpy = np.logical_or
     kernel = "{0} != 0 || {1} != 0"
 
 
+@associative
 class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether exactly one of x and y is true, that is, not zero; nan is true."""
 
     name = "logical_xor"
-    associative = commutative = True
+    commutative = True
     numpy = np.logical_xor
     kernel = "({0} != 0) != ({1} != 0)"
 
@@ -152,7 +158,6 @@ class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is neither infinite nor nan."""
 
     name = "finite"
-    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isfinite
     kernel = "{0} - {0} == 0"  # C's isfinite is for floats only
     aliases = ("isfinite",)
@@ -162,7 +167,6 @@ class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is nan."""
 
     name = "isnan"
-    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isnan
     kernel = "{0} != {0}"
 
@@ -171,7 +175,6 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is infinite."""
 
     name = "isinf"
-    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.isinf
     kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
 
@@ -180,7 +183,6 @@ class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x has a minus sign, as -0.0 and some nans have too."""
 
     name = "signbit"
-    writes_strided = False  # NumPy 2.4, on processors with AVX-512
     numpy = np.signbit
     kernel = "copysign(1.0f, {0}) < 0"  # of float32, which compilers vectorise, unlike signbit
 

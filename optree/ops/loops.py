@@ -17,7 +17,7 @@ from optree.ops.batching import batched_trees, first_batch, spread, spread_all
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
-from optree.ops.op import Op
+from optree.ops.traits import LoopOperator
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal
@@ -115,7 +115,7 @@ def _performed(node: OpTreeNode, values: list[Any]) -> Any:
     return found if isinstance(node.type, TupleType) else found[0]
 
 
-class Scan(Op):
+class Scan(LoopOperator):
     """A loop over an axis of sequences, with states that each step hands to the next.
 
     The step is traced once, on inputs, and compiled once, whatever the number of steps. It may use any tensor and
@@ -160,7 +160,6 @@ class Scan(Op):
     """
 
     name = "scan"
-    runs_body = True
     operands = None
     __props__ = ("body", "axes", "out_axes", "reverse", "truncate")
     body: Any = None

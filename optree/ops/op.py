@@ -102,8 +102,8 @@ class Op:
         Whether it takes floating operands; if not, a tuple in `examples` is the shape of an integer one.
     takes_columns : bool
         Whether in neon's mode a 1-D array among the operands is a column, as in broadcasts and matrix products.
-    associative, commutative : bool
-        Whether operands may be regrouped, and exchanged.
+    commutative : bool
+        Whether operands may be exchanged.
     index_map : IndexMap
         Which elements of its operands an element of the value is computed from (`optree.ops.index_map`).
     destroy_map, view_map : dict
@@ -112,14 +112,8 @@ class Op:
     raises : bool
         Whether it may raise on operands of valid types and sizes, where no kernel computes it and it is no view.
         Assignments run after such ops, so that all are made or none.
-    runs_body : bool
-        Whether it runs a program of its own, its `body`, which backends compile (`optree.ops.loops.Scan`).
-    begins, waits : bool
-        Whether it begins what runs beside later ops; whether it waits for what another has begun (`halves`).
     widened : tuple of str
         The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
-    writes_strided : bool
-        Whether `numpy` is right for an `out` of any strides.
     update : callable, optional
         A method that writes the value over the first operand and returns that; nothing is written if it raises.
     fill : callable, optional
@@ -127,14 +121,10 @@ class Op:
         or raises before. `value` follows from it.
     blocks : callable, optional
         From operands' shapes: the axes of the value and operands (None: whole) to divide, and the least size; or None.
-    coefficients : tuple of int, or None
-        For a linear combination, the factor of each operand.
     random_props : callable, optional
         From a choice and an operand to parameters, for `optree.testing.random_tree`.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
-    takes_parents : bool
-        Whether all operands are parents in Metadiff's sense, except those of which the shape alone is read.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -152,24 +142,17 @@ class Op:
     examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
     takes_floats: ClassVar[bool] = True
     takes_columns: ClassVar[bool] = False
-    associative: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     index_map: ClassVar[IndexMap] = IndexMap()
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
     raises: ClassVar[bool] = True
-    runs_body: ClassVar[bool] = False
-    begins: ClassVar[bool] = False
-    waits: ClassVar[bool] = False
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
-    writes_strided: ClassVar[bool] = True
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
     blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...], int] | None] | None] = None
-    coefficients: ClassVar[tuple[int, ...] | None] = None
     random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False
-    takes_parents: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
     default_output: ClassVar[int | None] = None
@@ -279,13 +262,6 @@ class Op:
         return f"{name}{{{props}}}" if props else name
 
     __repr__ = __str__
-
-    def halves(self) -> tuple[Op, Op] | None:
-        """Two ops for this one, with other work between them: one begins it, and the other waits for the value.
-
-        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
-        """
-        return None
 
     def destroyed_inputs(self) -> list[int]:
         """The inputs that the op overwrites, by destroy_map."""

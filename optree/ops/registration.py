@@ -43,6 +43,13 @@ RENAMED = {
     "is_captured": "backends.gpu.capture.CAPTURED.add(the class); views need no row",
     "checks_indices": "backends.gpu.capture.CHECKED.add(the class)",
     "calls_lapack": "backends.gpu.capture.LAPACK.add(the class)",
+    "associative": "@associative before the class, from optree.registry",
+    "takes_parents": "nothing: it has parents as a UnaryOperator, BinaryOperator or AssociativeOperator",
+    "coefficients": "nothing: no compiler asks for it",
+    "runs_body": "class ...(LoopOperator), from optree.ops.traits",
+    "begins": "class ...(BeginningOperator), from optree.ops.traits",
+    "waits": "class ...(WaitingOperator), from optree.ops.traits",
+    "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
 

@@ -18,7 +18,7 @@ from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.index_map import BROADCAST, IndexMap, per_op, reduced, windowed
 from optree.ops.op import Op
 from optree.records import NamedTuple
-from optree.registry import f
+from optree.registry import associative, f
 from optree.tree.gradient_types import is_discrete
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of
@@ -89,7 +89,6 @@ class ConstantOperator(OrphanOperator, NonDifferentiableOperator):
 class UnaryOperator(Op):
     """An op of one operand."""
 
-    takes_parents = True
     operands: ClassVar[tuple[str, ...] | None] = ("x",)
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -97,15 +96,14 @@ class UnaryOperator(Op):
 class BinaryOperator(Op):
     """An op of two operands."""
 
-    takes_parents = True
     operands = ("x", "y")
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
 
+@associative
 class AssociativeOperator(Op):
     """An associative op of two operands or more."""
 
-    takes_parents = associative = True
     operands = None
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -118,6 +116,29 @@ class ElementwiseOperator(Op):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
+
+
+class LoopOperator(Op):
+    """An op that runs a program of its own, its `body`, which backends compile."""
+
+
+class DividedOperator(Op):
+    """An op that a program may run as two, with other work between them."""
+
+    def halves(self) -> tuple[Op, Op] | None:
+        """Two ops for this one, or None: a `BeginningOperator`, and a `WaitingOperator` that waits for the value.
+
+        The first takes this op's operands; the second takes the first one's value, and the operands but for the first.
+        """
+        return None
+
+
+class BeginningOperator(Op):
+    """An op that begins what runs beside later ops."""
+
+
+class WaitingOperator(Op):
+    """An op that waits for what another has begun."""
 
 
 class CopyOperator(Op):

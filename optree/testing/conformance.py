@@ -360,7 +360,7 @@ def check_contract(example: Example, backend: Any = None) -> None:
 
 
 def check_facts(example: Example, backend: Any = None) -> None:
-    """The op behaves as its facts tell compilers: index_map, raises, coefficients and the others."""
+    """The op behaves as its facts tell compilers: index_map, raises and the others."""
     if example.op is None:
         return
     values = example.draw()
@@ -371,9 +371,6 @@ def check_facts(example: Example, backend: Any = None) -> None:
     op, arrays = tree.op, [np.asarray(x) for x in values]
     (value,) = Runner([tree], inputs)(values)
     check_index_map(example, op, arrays, value)
-    if op.coefficients is not None:
-        added = sum(c * x for c, x in zip(op.coefficients, arrays, strict=True))
-        expect(np.allclose(value, added), example, f"it is not the sum of its operands times {op.coefficients}")
     if op.update is not None:
         written = arrays[0].copy()
         in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)

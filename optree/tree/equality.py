@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.registry import ASSOCIATIVE
 from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
@@ -79,7 +80,7 @@ class _Tokens:
         op, tokens = node.op, [self.of[id(x)] for x in operands_of(node)]
         if op.destroy_map:
             return id(node)
-        if op.associative:
+        if not ASSOCIATIVE.isdisjoint(type(op).__mro__):
             return self._part(node)
         return (op, node.type, *(sorted(tokens) if op.commutative else tokens))
 

@@ -23,6 +23,7 @@ from optree import TensorType, train
 from optree.compile.pipeline import lower
 from optree.distributed import DistributedError, Group, init
 from optree.errors import DTypeError, OperandError, ShapeError
+from optree.ops.collectives import Await, Half
 
 CHECKS: dict[str, Any] = {}
 
@@ -354,8 +355,10 @@ def order_of_step(group: Group, embeds: bool, counts: bool, layers: int, **optio
 
 def _letter(instruction: Any) -> str:
     op = instruction.op
-    if op.begins or op.waits:
-        return str(LETTERS[type(op.whole).__name__][op.waits]) if instruction.type.shape else ""  # scalars aside
+    if isinstance(op, Half):
+        return (
+            str(LETTERS[type(op.whole).__name__][isinstance(op, Await)]) if instruction.type.shape else ""
+        )  # scalars aside
     return {"dot": "p", "index_add": "e"}.get(op.name, "")
 
 
