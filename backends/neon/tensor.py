@@ -105,24 +105,29 @@ class NeonTensor(Tensor):
         return self if wanted == self.shape else super().reshape(wanted)
 
     def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> Any:
-        """A view of the first elements in another shape.
+        """A view of the first elements in another shape, of memory that need not be contiguous.
 
         Raises
         ------
         ShapeError
             If they are more than the tensor has.
         OperandError
-            If the tensor is not contiguous.
+            If the memory cannot be viewed so without a copy.
         """
         sizes = self.backend._shape(shape)
         if prod(sizes) > self.size:
             raise ShapeError(f"share: the shape {sizes} has more elements than {self.label} of shape {self.shape}")
-        if not self.is_contiguous:
-            raise OperandError(f"share: the memory of {self.label} of shape {self.shape} is not contiguous")
         if sizes == self.shape:
             return self
-        row = self.reshape(1, self.size)
-        view = row[:, : prod(sizes)].reshape(sizes)
+        rows, rest = divmod(prod(sizes), max(prod(self.shape[1:]), 1))
+        try:
+            whole = self[: rows + (rest > 0)]  # of the rows alone: all of a part of a matrix are no vector
+            view = whole.reshape(1, whole.size)[:, : prod(sizes)].reshape(sizes) if rest else whole.reshape(sizes)
+        except ShapeError:
+            raise OperandError(
+                f"share: the memory of {self.label} of shape {self.shape} is not contiguous, and no view of its first "
+                f"elements is of shape {sizes}; x.copy().share(shape) views a copy"
+            ) from None
         if name is not None:
             view.name = name
         return view

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.messages import message_of
 
 import backends
 from backends import Block, NervanaObject, gen_backend
 from backends.neon.backend import NervanaCPU
 from optree import Autodiff
-from optree.errors import OptreeError
+from optree.errors import OperandError, OptreeError
 
 
 def test_a_tensor_is_true_where_it_has_rows(ne: Any) -> None:
@@ -317,6 +318,23 @@ def test_shared_views(ne: Any) -> None:
         x.share((4, 4))
     with pytest.raises(TypeError):
         x.T.share((2, 2))
+
+
+def test_shared_views_of_memory_that_is_not_contiguous(ne: Any) -> None:
+    """As neon's merge layers share the columns of their outputs with the layers that they concatenate."""
+    whole = ne.zeros((4, 12))
+    left, right = whole[:, :8], whole[:, 8:]
+    for part in (left, right):
+        assert part.share(part.shape) is part and ne.iobuf((4, part.shape[1] // 4), shared=part) is part
+    left.share((2, 2, 8))[:] = 2.0
+    right.share((2, 4), name="s")[:] = 1.0
+    assert whole.get().tolist() == [[2.0] * 8 + [1.0] * 4] * 2 + [[2.0] * 8 + [0.0] * 4] * 2
+    whole.T.share((1, 4))[:] = 7.0
+    assert whole.get()[:, 0].tolist() == [7.0] * 4 and not whole.share((0, 12)).size
+    assert whole.T[1:].share((1, 3)).shape == left.share((1, 3)).shape == (1, 3) and left.share(5).shape == (5, 1)
+    for shape in ((8, 4), 9, (3, 3)):
+        said = message_of(OperandError, lambda shape=shape: left.share(shape))
+        assert "not contiguous" in said and "x.copy().share(shape)" in said and "(4, 8)" in said
 
 
 def test_reshapes(ne: Any) -> None:
