@@ -20,6 +20,7 @@ from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
+from optree.instead import instead
 from optree.locks import cached_property
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
@@ -511,7 +512,7 @@ class Backend(RandomMethods, Functions):
     def _function(self, name: str) -> Callable[..., Any]:
         if name not in FUNCTIONS or name.startswith("_"):
             near = lazy.difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
-            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            meant = instead("backend", name) or (f"; did you mean {' or '.join(near)}?" if near else "")
             raise AttributeError(
                 f"the backend has no function {name!r}{meant}; dir(be) and docs/functions.md list all that it has"
             )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from optree.arrays import overlaps_itself
 from optree.dtypes import is_floating, rounded
-from optree.errors import BackendError, DTypeError, OperandError, Origin, brief
+from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import array_of, as_dtype, check_fits
 from optree.tree.variable import Variable
@@ -82,8 +83,9 @@ class Creation:
     def _shape(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
-            unknown = "; only a call tells a size of None: np.zeros_like(x) and be.dropout_mask(x) take x's" * any(
-                n is None for n in sizes
+            unknown = (
+                "; only a call tells a size of None: np.zeros_like(x), be.rand(x) and be.standard_normal(x) take x's"
+                * any(n is None for n in sizes)
             )
             raise OperandError(f"a shape is of sizes of 0 or more, not {brief(shape)}{unknown}")
         if self.is_neon and len(sizes) < 2:
@@ -93,9 +95,21 @@ class Creation:
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor."""
         check_placement(placement)
-        tensor = self.over(self.allocate(self._shape(shape), self._dtype(dtype)), name)
+        tensor = self.over(self._allocated(self._shape(shape), self._dtype(dtype)), name)
         tensor.written = -1
         return tensor
+
+    def _allocated(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        try:
+            return self.allocate(shape, dtype)
+        except DeviceMemoryError:
+            raise
+        except (MemoryError, ValueError) as error:
+            size = prod(shape) * dtype.itemsize / (1 << 30)
+            raise DeviceMemoryError(
+                f"a tensor of shape {shape} and {dtype} needs {size:,.1f} GiB, more than there is free; a smaller "
+                "batch, a narrower dtype, or a tree, which needs no memory before it runs, may do"
+            ) from error
 
     def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new tensor of zeros."""

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 from optree import errors, installation, ops, settings
 from optree.compat import metadiff  # metadiff, for the methods that it gives variables
 from optree.errors import OptreeError
+from optree.instead import instead
 from optree.locks import import_later
 from optree.ops.apply import Apply
 from optree.ops.op import Op
+from optree.registry import FUNCTIONS
 from optree.run.function import Function, Mode, debugprint, function
 from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
 from optree.tree.node import OpTreeNode
@@ -99,7 +101,10 @@ def __getattr__(name: str) -> Any:
         if found is not None:
             globals()[name] = found
             return found
-    raise AttributeError(f"module 'optree' has no attribute {name!r}")
+    remedy = instead("optree", name)
+    if not remedy and not name.startswith("_") and name in FUNCTIONS:
+        remedy = f"; instead: be.{name}, of a backend that gen_backend makes"
+    raise AttributeError(f"module 'optree' has no attribute {name!r}{remedy}")
 
 
 def __dir__() -> list[str]:

@@ -29,6 +29,7 @@ PACKAGES = (
         "optree.cache",
         "optree.locks",
         "optree.arrays",
+        "optree.instead",
     ),
     # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),

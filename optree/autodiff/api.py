@@ -18,6 +18,7 @@ from optree.errors import (
     OperandError,
     ShapeError,
     SizeError,
+    brief,
     describe,
 )
 from optree.registry import f
@@ -35,7 +36,7 @@ RETURN_DISCONNECTED = ("zero", "none", "disconnected")
 
 def grad(
     cost: Any,
-    wrt: Any,
+    wrt: Any = None,
     known_grads: dict[Variable, Any] | None = None,
     disconnected_inputs: str = "raise",
     consider_constant: Any = (),
@@ -90,6 +91,8 @@ def grad(
     if cost is None and not given:
         raise GradientError("grad: without a cost, give known_grads")
     seeds = {} if cost is None else seeded(_of_array(cost), None)
+    if wrt is None:
+        raise GradientError("grad: by which operands? optree.grad(cost, [w, b]) has one derivative for each")
     return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
 
 
@@ -105,7 +108,7 @@ def _of_array(cost: Any) -> Any:
     return cost.tree
 
 
-def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
+def value_and_grad(cost: Any, wrt: Any = None, **options: Any) -> tuple[Any, Any]:
     """A scalar and its derivative with respect to one operand or several, as a pair of trees.
 
     Evaluated together, as by ``be.evaluate`` or in one `optree.function`, what they share is computed once.
@@ -130,9 +133,6 @@ def value_and_grad(cost: Any, wrt: Any, **options: Any) -> tuple[Any, Any]:
     >>> value.item(), gradient.get()
     (14.0, array([2., 4., 6.], dtype=float32))
     """
-    if not isinstance(cost, Variable | LazyValue):
-        remedy = "; call the function: value_and_grad(cost(w), w)" if callable(cost) else ""
-        raise GradientError(f"value_and_grad: the cost is a tree, not {describe(cost)}{remedy}")
     return cost, grad(cost, wrt, **options)
 
 
@@ -325,6 +325,11 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
     GradientError, ShapeError
         If the cost is no tree, is no scalar where no seed is given, or has another shape than the seed.
     """
+    if callable(cost) and not isinstance(cost, Variable):
+        raise GradientError(
+            f"the cost is a tree, and {brief(cost)} is a function: optree.grad(cost(x), x) is of what it returns, and "
+            "optree.jit(lambda x: optree.grad(cost(x), x)) a function of values"
+        )
     if not isinstance(cost, Variable) or not isinstance(cost.type, TensorType):
         raise GradientError(
             f"the cost is a tensor or a tree of a floating dtype, not {describe(cost)}; "

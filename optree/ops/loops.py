@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -183,6 +184,7 @@ class Scan(LoopOperator):
             raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
         if isinstance(step, Variable) or not callable(step):
             raise OperandError(f"scan: step is a function of states and slices of sequences, not {brief(step)}")
+        _check_step(step)
         begun = [_typed(x, "a state") for x in _flat(initial)]
         given = [variable_of(x, "scan: a sequence") for x in _flat(sequences)]
         axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
@@ -696,6 +698,21 @@ def _like(given: Any, values: Sequence[Any]) -> Any:
     if not isinstance(given, tuple | list) or isinstance(given, Variable):
         return values[0]
     return type(given)(*values) if hasattr(given, "_fields") else type(given)(values)
+
+
+def _check_step(step: Any) -> None:
+    """Refuse a step that does not take a state and a slice."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise OperandError(
+            f"scan: the step is given two arguments, the states and the slices of the sequences (None without them), "
+            f"and {brief(step)} takes {signature} ({error}); lambda state, x: (new_state, output) is a step"
+        ) from None
 
 
 def _typed(x: Any, what: str) -> Variable:

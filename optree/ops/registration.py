@@ -132,9 +132,21 @@ def _general(cls: Any) -> Callable[..., Any]:
     """`cls.function` as a function of its own."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return cls.function(*args, **kwargs)
+        try:
+            return cls.function(*args, **kwargs)
+        except TypeError as error:
+            _check_taken(cls, args, kwargs, error)
+            raise
 
     return call
+
+
+def _check_taken(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> None:
+    """Raise OperandError if an op's function does not take these arguments, which the error may say."""
+    try:
+        inspect.signature(cls.function).bind(*args, **kwargs)
+    except TypeError as refusal:
+        raise OperandError(f"{usage(cls)}: {refusal}") from error
 
 
 def _application(cls: Any) -> Callable[..., Any]:

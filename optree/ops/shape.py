@@ -30,7 +30,8 @@ def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
             raise TypeError
         return tuple(map(operator.index, sizes))
     except TypeError:
-        raise ShapeError(f"{what}: a shape is of integers, not {brief(shape)}") from None
+        remedy = "; -1 is a size that only a call tells" if None in sizes else ""
+        raise ShapeError(f"{what}: a shape is of integers, not {brief(shape)}{remedy}") from None
 
 
 def broadcasts_to(shape: Shape, wanted: Shape) -> bool:

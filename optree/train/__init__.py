@@ -6,6 +6,7 @@ imported at its first use; the extra ``train`` brings all of them.
 
 from typing import TYPE_CHECKING, Any
 
+from optree.instead import instead
 from optree.locks import import_later
 from optree.train import initializers, losses, schedules
 from optree.train.data import Batches, arrays
@@ -78,7 +79,7 @@ def __getattr__(name: str) -> Any:
         if name in known:
             globals()[name] = found = getattr(import_later(f"optree.train.{module}"), name)
             return found
-    raise AttributeError(f"module 'optree.train' has no attribute {name!r}")
+    raise AttributeError(f"module 'optree.train' has no attribute {name!r}{instead('train', name)}")
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
+from optree.instead import instead
 from optree.ops.shape import strong
 from optree.registry import f
 from optree.run.function import last_backend
@@ -24,6 +25,10 @@ from optree.tree.types import may_equal, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
 REDUCTIONS = ("mean", "sum", "none")
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'optree.train.losses' has no attribute {name!r}{instead('losses', name)}")
 
 
 def cross_entropy(
@@ -447,6 +452,8 @@ def _reduced(each: Any, reduce: str, what: str, total: Any = None) -> Any:
         return each
     if reduce == "sum":
         return f.sum(each, keepdims=False)
+    if 0 in each.shape:
+        raise ShapeError(f"{what}: the mean over no examples is nan; leave empty batches out, or take reduce='sum'")
     if total is None:
         return f.mean(each, keepdims=False)
     return f.sum(each, keepdims=False) / f.sum(f.cast(total, each.dtype), keepdims=False)

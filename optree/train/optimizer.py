@@ -17,10 +17,20 @@ import numpy as np
 
 from optree.autodiff.api import grad
 from optree.dtypes import is_floating, is_narrow, wide_dtype
-from optree.errors import DTypeError, OperandError, OptreeError, ParameterError, describe
+from optree.errors import (
+    DisconnectedError,
+    DTypeError,
+    OperandError,
+    OptreeError,
+    ParameterError,
+    describe,
+)
+from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
+from optree.train.counter import StepCounter
 from optree.train.packing import Arena, Packed
+from optree.train.schedules import check_schedule
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
 
@@ -144,7 +154,7 @@ class Optimizer:
         known = {name for each in made for name in inspect.signature(each).parameters} - {"self"}
         for name in options.keys() - known:
             near = get_close_matches(name, known, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            meant = instead("option", name) or (f"; did you mean {near[0]}?" if near else "")
             raise ParameterError(f"{cls.__name__}: there is no option {name!r}{meant}; help({cls.__name__}) lists them")
         return super().__new__(cls)
 
@@ -188,7 +198,7 @@ class Optimizer:
         self.state: dict[str, Tensor] = {}
         self.shards: dict[str, Shard] = {}
         self._group = self._checked_group(shard)
-        self.step = self._scalar("step", 0, "int64")
+        self.step = self._scalar("step", 0, "int64", StepCounter)
         self._groups = [
             Numbers(self, given, "" if len(groups) == 1 else f".{i}") for i, (_, given) in enumerate(groups)
         ]
@@ -198,7 +208,8 @@ class Optimizer:
     def _groups_of(self, weights: Any, numbers: dict[str, Any]) -> list[tuple[list[Tensor], dict[str, Any]]]:
         """The groups: their weights, and their numbers."""
         if isinstance(weights, Variable) or not isinstance(weights, Sequence) or not weights:
-            raise OperandError(f"{self}: weights are a list of tensors or of groups, not {describe(weights)}")
+            remedy = f"; {self}([x], ...) is of one tensor" if isinstance(weights, Variable) else ""
+            raise OperandError(f"{self}: weights are a list of tensors or of groups, not {describe(weights)}{remedy}")
         if not isinstance(weights[0], Mapping):
             return [(weights if isinstance(weights, Packed) else list(weights), numbers)]
         found = []
@@ -280,10 +291,13 @@ class Optimizer:
     def _accumulates(self) -> bool:
         return isinstance(self._accumulate, Variable) or self._accumulate != 1
 
-    def _scalar(self, name: str, value: Any, dtype: str) -> Tensor:
+    def _scalar(self, name: str, value: Any, dtype: str, kind: Any = None) -> Tensor:
         """A new tensor of one element in the state."""
-        self.state[name] = found = self.backend.full((), value, dtype=dtype, name=name)
-        return found
+        found = self.backend.full((), value, dtype=dtype, name=name)
+        if kind is not None and type(found) is Tensor:
+            found = kind(self.backend, found.array, name)
+        self.state[name] = found
+        return found  # type: ignore[no-any-return]
 
     def initial(self, slot: str, numbers: Numbers) -> float:
         """The initial value of a slot of the formula."""
@@ -419,10 +433,16 @@ class Optimizer:
                 raise OperandError(f"{self}: {len(gradients)} gradients for {len(self.weights)} weights")
             return list(gradients)
         factor = self._factor()
-        if factor is None:
+        if factor is not None:
+            wide = in_dtype(loss, wide_dtype(loss.dtype))
+            loss = wide * number_in(factor, wide.dtype)
+        try:
             return list(grad(loss, self.weights))
-        wide = in_dtype(loss, wide_dtype(loss.dtype))
-        return list(grad(wide * number_in(factor, wide.dtype), self.weights))
+        except DisconnectedError as error:
+            raise DisconnectedError(
+                f"{self}: {error}; the loss is computed from the tensors that the optimizer has, and train.packed and "
+                "copies make new ones: build the network of opt.weights"
+            ) from error
 
     def _factor(self) -> Any:
         """The factor of the loss, or None."""
@@ -499,6 +519,9 @@ class Optimizer:
             trees = ["the loss", *(f"the gradient of {name}" for name in self.names)]
             listed = ", ".join(trees[i] for i in bad if steps[i] == first)
             raise NonFiniteError(f"a nan or an infinity, for the first time at step {first}: in {listed}")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead('optimizer', name)}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
         """An optimizer of copies of the weights, in a state of its own: ``w, opt = copy.deepcopy((w, opt))``."""
@@ -712,7 +735,10 @@ class Unit:
 
 def _check(optimizer: Optimizer, name: str, value: Any, kind: str, holds: Callable[[Any], bool]) -> None:
     """Raise ParameterError unless an optimizer's number may be what it is; those known on the device may be any."""
-    if (value is None and name != "rate") or callable(value) or isinstance(value, Variable):
+    if callable(value) and not isinstance(value, Variable):
+        check_schedule(f"{optimizer}: {name}", value)
+        return
+    if (value is None and name != "rate") or isinstance(value, Variable):
         return
     if not isinstance(value, Real | np.generic):
         raise ParameterError(f"{optimizer}: {name} is a number, a tree or a schedule, not {describe(value)}")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.arrays import check_unmasked, frozen, is_array, is_foreign
+from optree.arrays import check_unmasked, frozen, is_foreign
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -20,12 +20,12 @@ from optree.errors import (
     class_of,
     describe,
 )
+from optree.instead import refuse_attributes, remedy_for
 from optree.registry import METADIFF, f
 from optree.tree import numpy_protocol
 from optree.tree.applications import binary, reflected, unary
 from optree.tree.elements import Elements
 from optree.tree.gradient_types import contribution_to, sum_of_deltas
-from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.types import NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
@@ -48,6 +48,9 @@ class Variable(Labelled):
     #: The `Apply` whose output this is, and the output's index; None for a leaf.
     owner: Any = None
     index: int | None = None
+
+    #: pandas' operators leave their operands to ours: ``series * x`` is a tree.
+    __pandas_priority__ = 5000
 
     # By identity, because == builds a tree.
     __hash__ = object.__hash__
@@ -725,14 +728,9 @@ def as_operand(value: Any, what: object) -> Any:
             return constant(value)
         except DTypeError as error:
             raise DTypeError(f"{what}: {error}") from None
-    remedy = "; np.asarray makes an operand of it" if isinstance(value, list | tuple) else ""
-    if isinstance(value, dict) and "op" in value:
-        remedy = "; a tree's [0] is its op_dict, and tree.at[0] the first element of its value"
-    if is_array(value):  # CuPy's
-        remedy = "; a GPU backend's be.adopt makes a tensor of it"
     raise OperandError(
         f"{what}: an operand is a tensor, an op-tree, a number or a NumPy array, "
-        f"not {class_of(value)} {brief(value)}{remedy}"
+        f"not {class_of(value)} {brief(value)}{remedy_for(value)}"
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from optree.errors import DTypeError, OperandError, ShapeError, brief
+from optree.instead import refuse_attributes
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own
 from optree.tree.node import OpTreeNode
-from optree.tree.refused_attributes import refuse_attributes
 from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
