@@ -201,7 +201,7 @@ class Program:
             self.tensors.append(be.array(array, dtype, f"t{i}"))
 
     def statement(self) -> None:
-        on_trees = (self.assign, self.update, self.call, self.differentiate, self.put, self.add_in_place)
+        on_trees = (self.assign, self.update, self.call, self.differentiate, self.put, self.add_in_place, self.beside)
         of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes, self.resize)
         self.chance.choice((*on_trees, *of_functions, self.draw))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
@@ -267,6 +267,31 @@ class Program:
             array[...] = got  # as rounded there: all else has to be what it was, to the bit
         for i, (tensor, array) in enumerate(zip(self.tensors, self.arrays, strict=True)):
             assert_equal(tensor.get(), array, f"t{i}, which nothing wrote")
+
+    def beside(self) -> None:
+        """Trees that run together: of operands without dimensions, and of these beside one without elements."""
+        numbers = [tensor for tensor in self.tensors if not tensor.ndim]
+        one, first = self.tree(numbers)
+        tensor = self.chance.choice([tensor for tensor in self.tensors if tensor.ndim])
+        axis = self.chance.randrange(tensor.ndim)
+        empty = tensor[(slice(None),) * axis + (slice(0),)]
+        other, second = self.tree([empty, one, empty, self.view()[0]])
+        trees = [(x, e) for x, e in ((one, first), (other, second)) if isinstance(x, OpTreeNode)]
+        if not trees:
+            return
+        way = self.chance.choice(("evaluate", "update", *MODES))
+        self.said.append(f"{[x.pp() for x, _ in trees]} together, by {way}, axis {axis} of {_name(tensor)} empty")
+        run = self.repeated(way, lambda: [x for x, _ in trees])
+        for _ in range(2):
+            try:
+                found = run()
+            except NotFiniteError:
+                assert way == "debug"
+                return
+            for got, (tree, exactness) in zip(found, trees, strict=True):
+                wanted, largest = run_by_numpy(tree)
+                exact = not exactness.is_rounded(tree)
+                assert_alike(got.get(), np.asarray(wanted), tree, max(largest, 1.0), exact, 64)
 
     def call(self) -> None:
         """A function of two arguments and what else it reads, called with tensors, views and arrays."""

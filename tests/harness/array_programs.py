@@ -18,6 +18,9 @@ class Program:
     def __init__(self, xp, seed):
         self.xp, self.random = xp, random.Random(seed)
         self.names = [xp.asarray(np.arange(12.0).reshape(3, 4) * 0.1 + i) for i in range(3)]
+        self.names.append(xp.asarray(xp.asarray(1.5) * xp.asarray(0.5)))  # without dimensions, and it waits
+        #: Without elements: each waits for numbers that others have, too.
+        self.empty = []
 
     def pick(self):
         return self.random.choice(self.names)
@@ -38,26 +41,27 @@ class Program:
                 lambda: y - y,
                 lambda: (y * number + z) * 0.5,
                 lambda: self.xp.where(y > z, y, z * number),
-                lambda: self.xp.flip(y) if y.ndim else y,
+                lambda: self.xp.flip(y) if y.ndim else self.xp.flip(y) * 1.0,  # of NumPy's, a number
                 lambda: number,
+                lambda: y * number + self.xp.sum(z) * 0.125,
             )
         )()
 
     def step(self):
-        kind = self.random.randrange(13)
+        kind = self.random.randrange(15)
         i = self.random.randrange(len(self.names))
         x = self.pick()
         if kind < 3:
             new = self.value(x)
             if type(new) is not float:
                 self.names[i] = self.xp.asarray(new)  # NumPy makes numbers of arrays without dimensions
-        elif kind == 3 and x.ndim:
+        elif kind == 3:
             self.names[i] = self.view(x)
         elif kind == 4:
             x += self.value(x)
         elif kind == 5:
             x *= 0.5
-        elif kind == 6 and x.ndim:
+        elif kind == 6:
             part = self.view(x)
             part[...] = self.value(part)
         elif kind == 7 and x.ndim:
@@ -72,9 +76,17 @@ class Program:
             return [float(self.xp.max(row)) for row in x]
         elif kind == 12 and len(self.names) < 8:
             self.names.append(self.xp.asarray(self.value(x) * 1.0 + x))
+        elif kind == 13:
+            total = self.xp.asarray(self.xp.sum(x) * 0.125)
+            self.names[i] = total if self.names[i].ndim == 0 else self.names[i]
+            self.empty.append(self.xp.asarray(self.xp.reshape(x, (-1,))[:0] - total))
+        elif kind == 14 and self.empty:
+            return np.asarray(self.random.choice(self.empty)).size
         return None
 
     def view(self, x):
+        if not x.ndim:
+            return self.random.choice((lambda: x.T, lambda: self.xp.reshape(x, ()), lambda: x[...]))()
         return self.random.choice(
             (
                 lambda: x[1:] if x.shape[0] > 1 else x[...],
@@ -88,7 +100,7 @@ class Program:
 
     def run(self, steps):
         told = [self.step() for _ in range(steps)]
-        return told, [np.asarray(x) for x in self.names]
+        return told, [np.asarray(x) for x in (*self.empty, *self.names)]
 
 
 def assert_alike(xp: Any, seed: int, steps: int = 60) -> None:
