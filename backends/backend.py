@@ -15,7 +15,7 @@ from backends.functions import Functions
 from backends.random import RandomMethods
 from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
-from optree.compile.pipeline import Options, lower, show_stages
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
@@ -262,7 +262,7 @@ class Backend(RandomMethods, Functions):
         found = self.plans.get(("within", key))
         if found is None:
             leaves, roots = build()
-            program = self.program(roots)
+            program = self.program(roots, shown=True)
             compiled = self.compile_within(program.outline())
             self.compiles += 1
             found = self.plans["within", key] = compiled.after(_leaves(self, program, leaves))
@@ -435,8 +435,7 @@ class Backend(RandomMethods, Functions):
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:
         roots = _trees(roots)
         check_same_backend("execute", [*roots, self.rng_state])
-        show_stages(roots, self.lowering, self)
-        program = self.program(roots)
+        program = self.program(roots, shown=True)
         plan = self.compile(program)
         constants = [self.value_of(leaf) for leaf in program.leaves[leaves:]]
         if constants:  # those that rewrites added
@@ -452,14 +451,14 @@ class Backend(RandomMethods, Functions):
             self.plans.pop(key, None)
 
     @staticmethod
-    def program(roots: Sequence[Any]) -> Program:
-        """The program of trees: flattened, rewritten and scheduled."""
-        program: Program = lower(roots)
+    def program(roots: Sequence[Any], shown: bool = False) -> Program:
+        """The program of trees: flattened, rewritten and scheduled; printed by ``OPTREE_SHOW``, if it is to run."""
+        program: Program = lower(roots, Options(shown=shown))
         return program
 
-    def lowered(self, program: Program) -> Program:
+    def lowered(self, program: Program, shown: bool = False) -> Program:
         """The program, lowered to the ops that this backend's kernels have."""
-        found: Program = lower(program, self.lowering, "parts", "parts")
+        found: Program = lower(program, self.lowering._replace(shown=shown), "parts", "parts")
         return found
 
     def noting(self, program: Program, is_lowered: bool = True) -> Note:

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen import printer as c
+from backends.cpu.plan import C
 from backends.execution.epilogues import Before, before_kernels, with_epilogues
 from backends.execution.memory import Memory, unallocated_array
 from backends.execution.routines import Implementation, routine_of
 from backends.execution.specialize import ExecutableKernel, FusedKernel
 from backends.gpu.calls import ROUTINES
 from backends.gpu.convolution import Convolution
-from backends.gpu.kernel import Host, RecordingHost, launched_by
+from backends.gpu.kernel import CUDA, Host, RecordingHost, launched_by
 from backends.gpu.launch_config import DEVICES, Launch
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.pipeline import Options, lower
+from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.shapes import ONE, Dims, Sizes
 from optree.errors import BackendError, names
@@ -90,7 +91,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     host : Host, optional
         The host of kernels on a GPU, if they are for one.
     """
-    program, known, steps = lower(program, Options(further=host is not None, indices=host is None), "parts", "fusion")
+    program, known, steps = lower(program, C if host is None else CUDA, "parts", "fusion")
     if not any(isinstance(step, Kernel) for step in steps):
         return
     sizes, before = _sizes(program, known.dims), dict[int, Before]()

@@ -15,11 +15,11 @@ from backends.backend import Backend, Within
 from backends.cpu.calls import implementations_of
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.mkl import matrix_product
-from backends.cpu.plan import ALWAYS, BLOCKS, WORK, KernelPlan, When, WhileItCompiles
+from backends.cpu.plan import ALWAYS, BLOCKS, WORK, C, KernelPlan, When, WhileItCompiles
 from backends.cpu.routines.products import Products
 from backends.cpu.runtime import SOURCE as ENTER
 from backends.cpu.workers import share_address
-from backends.execution.executor import Executor, quietly, runnable, steps_of, steps_text
+from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.memory import empty_array
 from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import ImplementationOf
@@ -59,7 +59,7 @@ class CPUBackend(Backend):
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
         self._functions: dict[tuple[str, Sequence[str]], dict[str, Any]] = {}
-        optional = When(Executor(self._optional, finds_indices=True), 0, 0 if jit == "always" else WORK)
+        optional = When(self._optional, C, 0, 0 if jit == "always" else WORK)
         self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
         if "logging" in sys.modules:  # else there is no handler
             _log_once(self.info())
@@ -178,12 +178,11 @@ class CPUBackend(Backend):
 
     @property
     def lowering(self) -> Options:
-        # NumPy draws numbers faster in blocks than one by one.
-        return Options(draws=self.compiler is not None, indices=self.when.executor.finds_indices)
+        return self.when.options
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
-        lowered = None if observe is not None else self._for_kernels(program)
+        lowered = None if observe is not None else self._for_kernels(program, shown=True)
         if lowered is None:
             return Plan(by_numpy())
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
@@ -201,7 +200,8 @@ class CPUBackend(Backend):
 
     def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""
-        steps = runnable(steps_of(program, self._implementations(program, reuse)), observe)
+        options = Options(shown=True)
+        steps = runnable(steps_of(program, self._implementations(program, reuse), options=options), observe)
         registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
@@ -209,7 +209,9 @@ class CPUBackend(Backend):
         fusable = self._for_kernels(program)
         lowered, executor = (program, None) if fusable is None else (fusable, self.when.executor)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        return planned_steps(lowered, steps_of(lowered, self._implementations(lowered, True), executor), constants)
+        return planned_steps(
+            lowered, steps_of(lowered, self._implementations(lowered, True), executor, self.lowering), constants
+        )
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
@@ -217,14 +219,16 @@ class CPUBackend(Backend):
         lowered, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))
         if lowered is None:
             return steps_text(program, calls)
-        kernels = steps_text(lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor))
+        kernels = steps_text(
+            lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor, self.lowering)
+        )
         if not self.when.work and not self.when.small:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
-    def _for_kernels(self, program: Program) -> Program | None:
+    def _for_kernels(self, program: Program, shown: bool = False) -> Program | None:
         """The program, lowered; None if it is too long to be fused."""
-        lowered = self.lowered(program) if len(program.instructions) <= LONGEST else program
+        lowered = self.lowered(program, shown) if len(program.instructions) <= LONGEST else program
         return lowered if len(lowered.instructions) <= LONGEST else None
 
     def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:

@@ -17,6 +17,7 @@ from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
+from optree.compile.pipeline import Options
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes, shapes_of
 from optree.compile.steps import Note, Plan, outputs_of, run_steps
@@ -34,11 +35,12 @@ SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
-    """The executor of kernels, and the thresholds below which NumPy runs a plan instead.
+    """The executor of kernels, how programs are lowered for it, and the thresholds below which NumPy runs a plan.
 
     Attributes
     ----------
     executor : Executor
+    options : Options
     small : int
         Elements of the largest value.
     work : int
@@ -46,6 +48,7 @@ class When(NamedTuple):
     """
 
     executor: Executor
+    options: Options
     small: int
     work: int
 
@@ -126,11 +129,14 @@ def numpy_kernel(
     return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
-#: Compiled kernels from the first call on.
-ALWAYS = When(Executor(compiled_kernel, finds_indices=True), 0, 0)
+#: Lowering for kernels compiled as C.
+C = Options(indices=True)
 
-#: NumPy in blocks, without a compiler.
-BLOCKS = When(Executor(numpy_kernel), SMALL_FOR_BLOCKS, 0)
+#: Compiled kernels from the first call on.
+ALWAYS = When(compiled_kernel, C, 0, 0)
+
+#: NumPy in blocks, without a compiler. NumPy draws numbers faster in blocks than one by one.
+BLOCKS = When(numpy_kernel, Options(draws=False), SMALL_FOR_BLOCKS, 0)
 
 
 class KernelPlan(Plan):
@@ -207,7 +213,8 @@ class KernelPlan(Plan):
     def _made_steps(self, values: list[Any]) -> list[Step]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
-            self.steps = steps_of(self.program, self.implementation_of, self.when.executor)
+            options = self.when.options._replace(shown=True)
+            self.steps = steps_of(self.program, self.implementation_of, self.when.executor, options)
             if sum(isinstance(step, KernelStep) for step in self.steps) > 1:
                 lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
         return self.steps

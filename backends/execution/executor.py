@@ -24,7 +24,7 @@ from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets, dead_after, last_uses
 from optree.compile.fusion import Call, Kernel
-from optree.compile.pipeline import Options, lower
+from optree.compile.pipeline import Options, lower, show
 from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import ONE, Sizes
@@ -38,20 +38,9 @@ from optree.tree.types import TensorType
 CALLS = 256
 
 
-class Executor(NamedTuple):
-    """An executor of kernels.
-
-    Attributes
-    ----------
-    executable : callable
-        From a program, a kernel, the program's sizes and its instructions' implementations to the executable kernel;
-        None if the executor does not run it.
-    finds_indices : bool
-        Whether its kernels find the indices of extremes.
-    """
-
-    executable: Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
-    finds_indices: bool = False
+#: An executor of kernels: from a program, a kernel, the program's sizes and its instructions' implementations to the
+#: executable kernel; None if it does not run that.
+Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
 
 
 class KernelCall(NamedTuple):
@@ -98,6 +87,8 @@ class Draft:
     implementations : list of Implementation
         Of its instructions.
     executor : Executor or None
+    options : Options
+        The backend's, of lowering.
     memory : Memory
     is_atomic : bool
     sizes : Sizes or None
@@ -123,11 +114,12 @@ class Draft:
         program: Program,
         implementations: list[Implementation],
         executor: Executor | None,
+        options: Options,
         memory: Memory,
         is_atomic: bool,
     ) -> None:
         self.program, self.implementations, self.executor = program, implementations, executor
-        self.memory, self.is_atomic = memory, is_atomic
+        self.options, self.memory, self.is_atomic = options, memory, is_atomic
         self.sizes: Sizes | None = None
         self.fused: list[Kernel | Call] = [Call(index) for index in range(len(implementations))]
         self.epilogues: dict[int, Epilogue] = {}
@@ -151,8 +143,7 @@ class Draft:
 
 def _fuse(draft: Draft) -> None:
     if draft.executor is not None:
-        options = Options(indices=draft.executor.finds_indices)
-        _, draft.sizes, draft.fused = lower(draft.program, options, first="fusion", last="fusion")
+        _, draft.sizes, draft.fused = lower(draft.program, draft.options, first="fusion", last="fusion")
 
 
 def _add_epilogues(draft: Draft) -> None:
@@ -183,7 +174,7 @@ def _make_kernels(draft: Draft) -> None:
         kernel, before = None, draft.earlier.get(step.instructions[-1])
         if isinstance(step, Kernel):
             assert draft.executor is not None and draft.sizes is not None
-            kernel = draft.executor.executable(draft.program, step, draft.sizes, known.__getitem__)
+            kernel = draft.executor(draft.program, step, draft.sizes, known.__getitem__)
         if before is not None:
             whole = None if kernel is None else before.continued(draft.program, known, kernel)
             if whole is not None:
@@ -259,6 +250,7 @@ def steps_of(
     program: Program,
     implementation_of: ImplementationOf,
     executor: Executor | None = None,
+    options: Options = Options(),  # noqa: B008
     memory: Memory = HOST,
     is_atomic: bool = True,
 ) -> list[Step]:
@@ -268,15 +260,19 @@ def steps_of(
     ----------
     executor : Executor, optional
         Without it, and where it declines, each instruction is a call.
+    options : Options
+        The backend's, of lowering: the stage of fusion is run by them.
     memory : Memory
         The memory of the arrays.
     is_atomic : bool
         Whether targets are as they were if a later step fails.
     """
     implementations = [implementation_of(index) for index in range(len(program.instructions))]
-    draft = Draft(program, implementations, executor, memory, is_atomic)
+    draft = Draft(program, implementations, executor, options, memory, is_atomic)
     for transformation in TRANSFORMATIONS:
         transformation.run(draft)
+    if options.shown:
+        show("plan", partial(steps_text, draft.program, draft.steps))
     return draft.steps
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from backends.backend import Backend, Within
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
-from backends.execution.executor import CallStep, Executor, KernelStep, Step, runnable, steps_of, steps_text
+from backends.execution.executor import CallStep, KernelStep, Step, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import Implementation, ImplementationOf
@@ -25,7 +25,7 @@ from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
-from backends.gpu.kernel import ALIGNMENT, CudaNest
+from backends.gpu.kernel import ALIGNMENT, CUDA, CudaNest
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -353,10 +353,10 @@ class GPUBackend(Backend):
     # Running
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
-        lowered = self.lowered(program) if observe is None else program
+        lowered = self.lowered(program, shown=True) if observe is None else program
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
-        steps = self._steps(outline, reuse, observe is not None)
+        steps = self._steps(outline, reuse, observe is not None, shown=True)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
         captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
@@ -399,10 +399,12 @@ class GPUBackend(Backend):
 
     def compile_within(self, program: Program) -> Within:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
-        lowered = self.lowered(program)
+        lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = lowered.outline()
-        steps = self._steps(outline, False, False, is_atomic=False)  # its caller's arrays are nobody else's yet
+        steps = self._steps(
+            outline, False, False, is_atomic=False, shown=True
+        )  # its caller's arrays are nobody else's yet
         rest = [*constants, *[None] * len(outline.instructions)]
         run_whole = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
         is_new = True
@@ -418,7 +420,7 @@ class GPUBackend(Backend):
 
     @property
     def lowering(self) -> Options:
-        return Options(further=self.kernels is not None)
+        return CUDA if self.kernels is not None else Options()
 
     def planned(self, program: Program) -> Steps:
         lowered = self.lowered(program)
@@ -438,22 +440,25 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
-    def _steps(self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True) -> list[Step]:
+    def _steps(
+        self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True, shown: bool = False
+    ) -> list[Step]:
         """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
+        options = self.lowering._replace(shown=shown)
         if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
             compile = partial(CudaNest, host=self.kernels)
 
             def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
                 return FusedKernel(program, kernel, sizes, compile, self.memory)
 
-            return steps_of(program, plain, Executor(fused), self.memory, is_atomic)
+            return steps_of(program, plain, fused, options, self.memory, is_atomic)
 
         def implementation(index: int) -> Implementation:
             is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed
             return Implementation(self._parts(program, index)) if is_composite and is_observed else plain(index)
 
-        return steps_of(program, implementation)
+        return steps_of(program, implementation, options=options)
 
     def _parts(self, program: Program, index: int) -> Callable[..., Any]:
         """A composite op's instruction as a function of arrays, decomposed into simpler ops."""

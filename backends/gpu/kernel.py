@@ -15,7 +15,11 @@ from backends.gpu.codegen.variant import Variant, kernel_names
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
+from optree.compile.pipeline import Options
 from optree.records import NamedTuple
+
+#: Lowering for kernels in CUDA.
+CUDA = Options(further=True)
 
 #: Maximum entries of a nest's cache of variants.
 VARIANTS = 256

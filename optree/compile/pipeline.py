@@ -6,7 +6,8 @@ A backend goes on from there: it prints, compiles and runs kernels, and plans me
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from optree import settings
@@ -37,6 +38,8 @@ class Options(NamedTuple):
         A backend's choice of what `decompose` expands.
     indices : bool
         Whether a backend's kernels find the indices of extremes.
+    shown : bool
+        Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
     """
 
     fixed: bool = False
@@ -45,6 +48,7 @@ class Options(NamedTuple):
     draws: bool = True
     further: bool = False
     indices: bool = False
+    shown: bool = False
 
 
 class Fused(NamedTuple):
@@ -194,7 +198,12 @@ OF_BACKENDS = ("source", "plan")
 
 
 @uncollected
-def lower(given: Any, options: Options = Options(), first: str = "program", last: str = "order") -> Any:  # noqa: B008
+def lower(
+    given: Any,
+    options: Options = Options(),  # noqa: B008
+    first: str = "program",
+    last: str = "order",
+) -> Any:
     """Lower trees, or the result of a stage, through the stages that follow.
 
     Parameters
@@ -206,19 +215,27 @@ def lower(given: Any, options: Options = Options(), first: str = "program", last
         The first and last stage to run. Up to ``'parts'`` the result is a program; after ``'fusion'``, `Fused`.
     """
     for stage in STAGES[_NAMES.index(first) : _NAMES.index(last) + 1]:
-        given = stage.run(given, options)
+        made = stage.run(given, options)
+        if options.shown:
+            show(stage.name, partial(stage.text, given, made, options))
+        given = made
     return given
 
 
-def stage_texts(
-    given: Any, names: Sequence[str], options: Options, backend: Any = None, is_flat: bool = False
-) -> Iterator[tuple[str, str]]:
-    """The printouts of stages, by name.
+def show(name: str, text: Callable[[], str]) -> None:
+    """Print a stage to the standard error stream, if ``OPTREE_SHOW`` names it."""
+    if name in settings.value("show"):
+        reason = next((f" ({stage.reason})" for stage in STAGES if stage.name == name), "")
+        print(f"{name}{reason}:\n{text()}\n", file=sys.stderr)
+
+
+def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_flat: bool = False) -> str:
+    """The printout of a stage.
 
     Parameters
     ----------
     given : sequence of trees, or Program
-    names : sequence of str
+    name : str
     options : Options
     backend : Backend, optional
         Prints the stages that follow fusion.
@@ -230,34 +247,17 @@ def stage_texts(
     OperandError
         If there is no such stage.
     BackendError
-        If a stage is a backend's, and none was given.
+        If the stage is a backend's, and none was given.
     """
-    if unknown := [name for name in names if name not in settings.STAGES]:
-        raise OperandError(f"there is no stage {unknown[0]!r}; there are {', '.join(settings.STAGES)}")
-    ready = None
-    for stage in STAGES:
-        made = given if is_flat and stage.name == "program" else stage.run(given, options)
-        if stage.name in names:
-            yield stage.name, stage.text(given, made, options)
-        ready = made if stage.name == "order" else ready
-        given = made
-    for name in OF_BACKENDS:
-        if name in names:
-            if backend is None:
-                raise BackendError(f"the stage {name!r} is a backend's, and there is none; gen_backend makes one")
-            yield name, backend.show(ready, name)
-
-
-def show_stages(given: Any, options: Options, backend: Any, is_flat: bool = False) -> None:
-    """Print the stages that ``OPTREE_SHOW`` names to the standard error stream, as something is compiled.
-
-    Source is printed when a kernel is specialized to the layouts of actual arrays.
-    """
-    names = [name for name in settings.STAGES if name in settings.value("show") and name != "source"]
-    if backend is None:
-        names = [name for name in names if name not in OF_BACKENDS]
-    if names:
-        reasons = {stage.name: stage.reason for stage in STAGES}
-        for name, text in stage_texts(given, names, options, backend, is_flat):
-            head = f"{name} ({reasons[name]})" if name in reasons else name
-            print(f"{head}:\n{text}\n", file=sys.stderr)
+    if name not in settings.STAGES:
+        raise OperandError(f"there is no stage {name!r}; there are {', '.join(settings.STAGES)}")
+    if name in OF_BACKENDS and backend is None:
+        raise BackendError(f"the stage {name!r} is a backend's, and there is none; gen_backend makes one")
+    begin = int(is_flat)
+    if name in OF_BACKENDS:
+        return str(backend.show(lower(given, options, _NAMES[begin]), name))
+    end = _NAMES.index(name)
+    if end > begin:
+        given = lower(given, options, _NAMES[begin], _NAMES[end - 1])
+    made = given if end < begin else STAGES[end].run(given, options)
+    return STAGES[end].text(given, made, options)

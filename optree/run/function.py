@@ -15,7 +15,7 @@ import numpy as np
 from optree.arrays import Region, is_foreign, is_value, on_host
 from optree.cache import Cache
 from optree.compile import reference
-from optree.compile.pipeline import Options, lower, show_stages, stage_texts
+from optree.compile.pipeline import Options, lower, stage_text
 from optree.compile.shapes import check_sizes
 from optree.compile.steps import Plan, Steps
 from optree.errors import (
@@ -231,8 +231,9 @@ class Function(Locked):
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
         own = Options() if self.backend is None else self.backend.lowering
         self._options = own._replace(fixed=True, rewrites=self.mode.kind == "default", without=self.mode.without)
-        self._written = lower([*values[: len(self.outputs)], *written], last="program")
-        self.program = lower(self._written, self._options, first="passes")
+        shown = self._options._replace(shown=True)
+        self._written = lower([*values[: len(self.outputs)], *written], shown, last="program")
+        self.program = lower(self._written, shown, first="passes")
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
@@ -282,7 +283,6 @@ class Function(Locked):
     @uncollected
     def _compile(self) -> Any:
         runs_here = self.mode.kind == "default"
-        show_stages(self._written, self._options, self.backend if runs_here else None, is_flat=True)
         observe = None if self.profile is None else self.profile.observe
         if not runs_here or self.backend is None:
             evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
@@ -525,11 +525,9 @@ def _program_text(what: Any) -> str:
 def _stage_text(stage: str, what: Any) -> str:
     """The text of a stage of lowering a function or a tree."""
     if isinstance(what, Function):
-        found = stage_texts(what._written, [stage], what._options, what.backend, is_flat=True)
-    else:
-        options = Options() if what.backend is None else what.backend.lowering
-        found = stage_texts([what], [stage], options, what.backend)
-    return next(text for _, text in found)
+        return stage_text(what._written, stage, what._options, what.backend, is_flat=True)
+    options = Options() if what.backend is None else what.backend.lowering
+    return stage_text([what], stage, options, what.backend)
 
 
 def _wrapped(backend: Any, value: Any, dtype: Any, origin: Any) -> Any:

@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.compiling import needs_compiler
 
 from backends import gen_backend
 from optree import OpTreeNode, debugprint, function, settings
+from optree.compile import pipeline
 from optree.compile.fusion import LONGEST, Call
 from optree.compile.pipeline import OF_BACKENDS, STAGES, Options, lower
 from optree.errors import BackendError, OperandError
@@ -170,7 +173,8 @@ def test_the_setting_prints_stages_as_something_is_compiled(be: Any, capsys: Any
         (be.log(x + 1) * 3).asnumpyarray()
         shown = capsys.readouterr()
         assert shown.out == ""
-        assert shown.err.startswith("passes (while ") and shown.err.index("fusion (last: ") < shown.err.index("plan:\n")
+        assert shown.err.startswith("passes (while ") and "plan:\ncall add(" in shown.err
+        assert "fusion" not in shown.err, "NumPy runs the plan, as the work is small"
         (be.log(x + 1) * 4).asnumpyarray()  # the same plan
         assert capsys.readouterr().err == ""
         function([], be.log(x + 1))
@@ -179,8 +183,33 @@ def test_the_setting_prints_stages_as_something_is_compiled(be: Any, capsys: Any
         assert "plan" not in capsys.readouterr().err  # op by op, by no plan of the backend's
 
 
+@needs_compiler
+def test_what_is_printed_is_the_run_and_no_other(capsys: Any, monkeypatch: Any) -> None:
+    ran: list[str] = []
+    counted = [stage._replace(run=partial(_counted, ran, stage)) for stage in pipeline.STAGES]
+    monkeypatch.setattr(pipeline, "STAGES", tuple(counted))
+    be: Any = gen_backend("cpu", jit=True)
+    x, z = be.ones(3, name="x"), be.empty(3, name="z")
+    ran.clear()
+    with settings.override(show="program, order, fusion, plan, parts, copies, passes"):
+        z[:] = be.log(x + 1) * 3
+    err = capsys.readouterr().err
+    names = [stage.name for stage in pipeline.STAGES]
+    assert ran == names, "each stage once"
+    assert [line.split(" (")[0] for line in err.splitlines() if re.match(r"[a-z]+ \(.*:$", line)] == names
+    assert "plan:\nkernel(%1" in err and " in the memory of %0" in err
+    ran.clear()
+    z[:] = be.log(x + 1) * 4
+    assert not ran and not capsys.readouterr().err
+
+
+def _counted(ran: list[str], stage: Any, given: Any, options: Any) -> Any:
+    ran.append(stage.name)
+    return stage.run(given, options)
+
+
 def test_the_setting_is_read_from_the_environment() -> None:
-    code = "from backends import gen_backend as g; be = g('cpu'); be.exp(be.ones(9)).asnumpyarray()"
+    code = "from backends import gen_backend as g; be = g('cpu', jit=True); be.exp(be.ones(9)).asnumpyarray()"
     environment = {**os.environ, "OPTREE_SHOW": "program,fusion", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert (

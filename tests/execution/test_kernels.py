@@ -337,7 +337,7 @@ def test_what_is_copied_or_converted_is_written_by_a_kernel(compiled, kind):
     program = decompose(compiled.program([OpTreeNode.build("assign", target, value)]))
     steps = fused(program)
     assert [type(step) for step in steps if not _is_view(program, step)] == [Kernel, Call]
-    ran = steps_of(program, compiled._implementations(program, False), ALWAYS.executor)
+    ran = steps_of(program, compiled._implementations(program, False), ALWAYS.executor, ALWAYS.options)
     assert [len(step.assigned) for step in ran if isinstance(step, KernelStep)] == [1]
     assert not any(isinstance(step, CallStep) and step.op.name == "assign" for step in ran)  # it has nothing left to do
     target[:] = value
