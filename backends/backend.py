@@ -31,7 +31,7 @@ from optree.tree.node import OpDict, OpTreeNode, applied, key_of
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated, signature_of_together
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import uncollected
+from optree.tree.traversal import parts_of, uncollected
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
@@ -288,7 +288,7 @@ class Backend(RandomMethods, Functions):
         if tree.__class__ is not OpTreeNode:
             remedy = "; be.evaluate runs a list" if isinstance(tree, list | tuple) else ""
             raise OperandError(f"execute: a tree is wanted, not {describe(tree)}{remedy}")
-        op_dict, target, value = tree
+        op_dict, target, value = parts_of(tree)
         if op_dict.op.__class__ is not Assign:
             return self.evaluate([tree])[0]
         if tree.spec.home is not self.home:
@@ -344,13 +344,13 @@ class Backend(RandomMethods, Functions):
             raise OperandError(f"evaluate: a list of trees is wanted, not {describe(trees)}{remedy}")
         if len(trees) == 1 and trees[0].__class__ is OpTreeNode:
             (tree,) = trees
-            op_dict, _, _ = tree  # quicker than `tree.op`
+            op_dict, _, _ = parts_of(tree)  # quicker than `tree.op`
             if op_dict.op.__class__ is not Assign:
                 return self.computed(trees)
         assigns = False
         for tree in trees:
             if tree.__class__ is OpTreeNode:
-                op_dict, _, _ = tree
+                op_dict, _, _ = parts_of(tree)
                 assigns = assigns or isinstance(op_dict.op, Assign)
             elif not isinstance(tree, Variable) and type(tree) not in NUMBERS:
                 raise OperandError(f"evaluate: a tree, tensor or number is wanted in the list, not {describe(tree)}")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from optree.errors import OperandError, describe
+from optree.errors import Labelled, OperandError, describe
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -112,7 +112,7 @@ def check_unmasked(values: Any, what: object) -> None:
     ------
     OperandError
     """
-    if values.__class__ is np.ndarray:
+    if values.__class__ is np.ndarray or isinstance(values, Labelled):  # a tree is a tuple
         return
     given = values if isinstance(values, list | tuple) else (values,)
     # np.ma is imported lazily by NumPy: ask for it only where the array is of a subclass.

@@ -136,6 +136,14 @@ class StaleTreeError(OptreeError, RuntimeError):
     """A `StaleTreeWarning` raised as an error, where OPTREE_STALE_TREES is ``error``."""
 
 
+class TupleAccessWarning(UserWarning):
+    """A line outside op-tree that iterates over a tree, which gives its op_dict and operands and not its values."""
+
+
+class TupleAccessError(OptreeError, TypeError):
+    """A `TupleAccessWarning` raised as an error, where OPTREE_TUPLE_ACCESS is ``error``."""
+
+
 class GradientError(OptreeError, ValueError):
     """A derivative that does not exist or was defined wrongly."""
 
@@ -165,6 +173,16 @@ def caller_frame() -> FrameType:
     while frame.f_globals.get("__package__") in _OWN_PACKAGES and frame.f_back is not None:
         frame = frame.f_back
     return innermost if frame.f_globals.get("__package__") in _OWN_PACKAGES else frame
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame runs code of op-tree's."""
+    return frame.f_globals.get("__package__") in _OWN_PACKAGES
+
+
+def is_of(package: str, frame: FrameType) -> bool:
+    """Whether a frame runs code of a package or of one within it."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == package
 
 
 def brief(value: Any, text: Callable[[Any], str] = repr) -> str:

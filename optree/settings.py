@@ -160,6 +160,13 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "warn",
                 "What happens when a tree first runs after one of its tensors was written, and so reads the new value.",
             ),
+            Setting(
+                "OPTREE_TUPLE_ACCESS",
+                "warn, error or ignore",
+                _one_of("warn", "error", "ignore"),
+                "warn",
+                "What happens when a line iterates over a tree or unpacks it, and so gets its op_dict and operands.",
+            ),
         )
     }
 )

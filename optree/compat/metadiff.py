@@ -27,7 +27,7 @@ from optree.registry import METADIFF
 from optree.tree import equality
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import OpTreeNode, operands_of
-from optree.tree.traversal import post_order
+from optree.tree.traversal import parts_of, post_order
 from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Constant, Input, Variable, as_operand, as_variable
 
@@ -174,7 +174,7 @@ def _is_none_or_zero(gradient: Any) -> bool:
     # The result of `zero_gradient`: 0.0 broadcast to an operand's shape.
     if not isinstance(gradient, OpTreeNode) or gradient.op.index_map.repeats != (1, 0):
         return False
-    _, _, value = gradient
+    _, _, value = parts_of(gradient)
     return type(value) is float and value == 0
 
 

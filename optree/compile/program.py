@@ -10,6 +10,7 @@ from optree.ops.unlisted import check_unlisted
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import parts_of
 from optree.tree.types import NUMBERS, TensorType
 from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
 
@@ -160,7 +161,7 @@ class Builder:
         operands : list or None
             The node's operands; None if it is an outline, of an instruction.
         """
-        op_dict, _, _ = node
+        op_dict, _, _ = parts_of(node)
         op, key = op_dict.op, (op_dict.token, inputs)
         number = self.merged.get(key)
         if number is None and op.commutative:
@@ -176,7 +177,7 @@ class Builder:
 
     def _outline(self, node: OpTreeNode, operands: list[Any]) -> OpTreeNode:
         """The node with inputs for operands, shared by nodes of equal types from the same line."""
-        op_dict, _, _ = node
+        op_dict, _, _ = parts_of(node)
         code, offset, _ = node.origin
         key = (op_dict, id(code), offset, *map(spec_of, operands))
         outline = self._outlines.get(key)

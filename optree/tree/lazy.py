@@ -25,7 +25,7 @@ from optree.tree.indexing import is_everything
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import children_of, replace, with_values
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
+from optree.tree.traversal import parts_of, post_order
 from optree.tree.types import TensorType
 
 #: Maximum operations of a lazy value's tree.
@@ -149,7 +149,7 @@ class LazyValue:
         operations, attached, new, is_shared = 1, 0, 1, False
         since = counted = _counted[0]
         seen: set[int] = set()
-        _, *pending = tree
+        _, *pending = parts_of(tree)
         while pending:
             entry = pending.pop()
             kind = entry.__class__
@@ -170,7 +170,7 @@ class LazyValue:
                     seen.add(key)
                     operations += 1
                     new += 1
-                    _, left, right = entry
+                    _, left, right = parts_of(entry)
                     pending += (left, right)
         _attached[0] += attached
         _counted[0] = counted = counted + new
@@ -217,7 +217,7 @@ class LazyValue:
         """The view that a node describes, of one view op on this value; None where it would be a copy."""
         if tree.__class__ is not OpTreeNode:
             return None
-        op_dict, mine, other = tree
+        op_dict, mine, other = parts_of(tree)
         if not op_dict.op.view_map or other is not None or mine is not self.tree:
             return None
         if tree.size > mine.size:  # a broadcast one, whose elements share addresses
@@ -364,7 +364,7 @@ def _lazy_in(trees: Iterable[Any]) -> tuple[list[LazyValue], set[int]]:
             held = None if known is None else known()
             if held is not None and held._base is None:
                 found.append(held)
-            _, left, right = entry
+            _, left, right = parts_of(entry)
             pending += (left, right)
     return found, inside
 
@@ -439,7 +439,7 @@ def _shared(trees: Sequence[Any], inside: set[int]) -> tuple[list[Any], bool]:
         if entry.__class__ is not OpTreeNode or key in seen:
             continue
         seen.add(key)
-        op_dict, left, right = entry
+        op_dict, left, right = parts_of(entry)
         if key in tops:
             is_read = True
         elif key in inside and isinstance(entry.type, TensorType) and not op_dict.op.view_map:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from optree.errors import OperandError, Origin, UnknownOpError, brief, caller_origin, clock, names
+from optree.errors import (
+    OperandError,
+    Origin,
+    TupleAccessError,
+    TupleAccessWarning,
+    UnknownOpError,
+    brief,
+    caller_origin,
+    clock,
+    is_of,
+    is_own,
+    names,
+)
 from optree.registry import OPS
 from optree.tree import applications, printing
 from optree.tree.numpy_protocol import write_out
-from optree.tree.traversal import FINISHED, post_order
+from optree.tree.telling import tell
+from optree.tree.traversal import FINISHED, parts_of, post_order
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
-from optree.tree.variable import Variable, as_operand, spec_of
+from optree.tree.variable import Variable, as_operand, is_neon, spec_of
 
 #: The classes of operands that are no variables.
 _PLAIN = frozenset((*NUMBERS, type(None)))
@@ -142,7 +157,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     @property
     def op(self) -> Any:
         """The `Op` that the node applies."""
-        op_dict, _, _ = self  # quicker than its own `__getitem__`
+        op_dict, _, _ = parts_of(self)  # quicker than its own `__getitem__`
         return op_dict.op
 
     @property
@@ -232,7 +247,16 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         # As a flat list: pickling recurses, and a tree may be deeper than the stack.
         return OpTreeNode.from_stack, (self.traverse(),)
 
+    def __iter__(self) -> Iterator[Any]:
+        frame = sys._getframe(1)
+        return parts_of(self) if is_own(frame) else iterated(self, frame)
+
+    def __len__(self) -> int:
+        return len(self.astensor()) if "pandas" in sys.modules and _pandas_asks() else tuple.__len__(self)
+
     def __getitem__(self, index: Any) -> Any:
+        if "pandas" in sys.modules and _pandas_asks():
+            return self.get()[index]
         if hasattr(index, "__index__") and not isinstance(index, Variable):
             try:
                 return tuple.__getitem__(self, index)
@@ -253,6 +277,35 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
 
 
 applications.Node = OpTreeNode
+
+
+def _pandas_asks() -> bool:
+    """Whether the caller's caller is pandas, for which a tree is its value: to it a tuple is a sequence of values."""
+    return is_of("pandas", sys._getframe(2))
+
+
+def iterated(tree: OpTreeNode, frame: FrameType) -> Iterator[Any]:
+    """The parts of a tree for a line outside op-tree, which is warned; pandas gets values.
+
+    It raises TupleAccessError where OPTREE_TUPLE_ACCESS is ``error``. In neon's mode it is silent.
+    """
+    if is_of("pandas", frame):
+        return iter(tree.get())
+    spec = tree.spec  # None of an args node, which only a walk over trees meets
+    if spec is not None and not is_neon(spec.backend):
+        while is_of("numpy", frame) and frame.f_back is not None:
+            frame = frame.f_back
+        tell("tuple_access", TupleAccessWarning, TupleAccessError, frame, lambda: _PARTS.format(tree.label))
+    return parts_of(tree)
+
+
+_PARTS = (
+    "this line iterates over the tree of {} or unpacks it, and gets the tuple's op_dict, left and right, as neon's "
+    "programs do, and not values. tree.at[i] indexes the value, tree.get() is its array, and for row in "
+    "tree.astensor() loops over its rows; tree[0], tree[1] and tree[2] are the parts, without a warning. "
+    "OPTREE_TUPLE_ACCESS=error raises this, and =ignore says nothing, as does "
+    "optree.settings.override(tuple_access='ignore') for a block of code"
+)
 
 
 class Shared:
@@ -300,10 +353,10 @@ def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
 
 def operands_of(node: Any) -> list[Any]:
     """The operands of a node, including those in its chain of ``args`` nodes."""
-    _, left, right = node
+    _, left, right = parts_of(node)
     operands = [] if left is None else [left]
     while type(right) is OpTreeNode:
-        op_dict, operand, rest = right
+        op_dict, operand, rest = parts_of(right)
         if op_dict is not ARGS:
             break
         operands.append(operand)
@@ -359,7 +412,7 @@ def signature_of(
             if number != count:
                 key.append(number)
             else:
-                op_dict, left, right = entry
+                op_dict, left, right = parts_of(entry)
                 key.append(op_dict.token)
                 if old is not None:
                     built = entry.origin[2]
@@ -445,7 +498,7 @@ def _count_parents(roots: Sequence[Any]) -> dict[int, int]:
 def _tree_children(entry: Any) -> Iterator[Any]:
     if not isinstance(entry, OpTreeNode):
         return iter(())
-    return (child for child in tuple.__iter__(entry) if isinstance(child, OpTreeNode))
+    return (child for child in parts_of(entry) if isinstance(child, OpTreeNode))
 
 
 def _list_children(entry: Any) -> Iterator[Any]:
@@ -458,7 +511,8 @@ def _map_tree(root: Any, children: Callable[[Any], Iterator[Any]], make: Callabl
     branch = type(root)
     for entry in post_order([root], children):
         if isinstance(entry, branch):
-            _, left, right = (*entry, None, None)[:3]  # a user's list may omit None
+            own = parts_of(entry) if isinstance(entry, tuple) else entry
+            _, left, right = (*own, None, None)[:3]  # a user's list may omit None
             made[id(entry)] = make(entry, made.get(id(left), left), made.get(id(right), right))
     return made.get(id(root), root)
 

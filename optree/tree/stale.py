@@ -12,15 +12,15 @@ Nothing is checked when a tree runs again, nor in a tree built since the last wr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
+from functools import partial
 from types import CodeType
 from typing import Any
 
-from optree import settings
 from optree.errors import Origin, StaleTreeError, StaleTreeWarning, caller_frame, clock, describe, line_of
 from optree.tree.node import OpTreeNode, signature_of
 from optree.tree.substitution import children_of
+from optree.tree.telling import tell
 from optree.tree.tensor import Tensor
 from optree.tree.traversal import post_order
 
@@ -29,9 +29,6 @@ LINES, LINES_OF_TENSOR = 4096, 256
 
 #: Line -> its code object, referenced so that its id is not reused, and when it last ran a tree without a target.
 _runs: dict[tuple[int, int], tuple[CodeType, int]] = {}
-
-#: The lines that have been warned.
-_told: dict[tuple[CodeType, int], None] = {}
 
 Signature = tuple[tuple[Any, ...], list[Any]]
 
@@ -164,27 +161,17 @@ def _named(node: OpTreeNode, suspects: list[OpTreeNode]) -> OpTreeNode:
 
 def _tell(node: OpTreeNode, tensor: Tensor) -> None:
     """Warn of a stale tree, once for each line that runs one, or raise."""
-    answer = settings.value("stale_trees")
-    if answer == "ignore":
-        return
-    frame = caller_frame()
-    line = frame.f_code, frame.f_lineno
-    if answer == "warn" and line in _told:
-        return
+    tell("stale_trees", StaleTreeWarning, StaleTreeError, caller_frame(), partial(_message, node, tensor))
+
+
+def _message(node: OpTreeNode, tensor: Tensor) -> str:
     writer = tensor.root.writer
     by = writer if isinstance(writer, str) else line_of(writer)
     made = line_of(node.origin)
-    message = (
+    return (
         f"{describe(tensor)} was written{f' by {by}' if by else ''} after the tree of {node.label}"
         f"{f' at {made}' if made else ''} was built, and before it ran: a tree reads its tensors when it runs, so it "
         "takes the new values. For the old ones, run the tree before the write, be.evaluate([tree]), or let it read a "
         "copy, x.copy(); several tensors are written together by be.update, or by the updates of an optree.function. "
         "OPTREE_STALE_TREES=error raises this, and =ignore says nothing"
     )
-    if answer == "error":
-        raise StaleTreeError(message)
-    module = frame.f_globals.get("__name__", "<unknown>")
-    warnings.warn_explicit(message, StaleTreeWarning, frame.f_code.co_filename, frame.f_lineno, module)
-    if len(_told) >= LINES:
-        _told.clear()
-    _told[line] = None

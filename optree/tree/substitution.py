@@ -8,6 +8,7 @@ from typing import Any
 
 from optree.tree.node import OpTreeNode, operands_of
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import parts_of
 
 
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:
@@ -56,7 +57,7 @@ def with_values(roots: Sequence[Any], values: Mapping[Any, Tensor]) -> list[Any]
         if key in made:
             pending.pop()
             continue
-        op_dict, left, right = entry
+        op_dict, left, right = parts_of(entry)
         count = len(pending)
         pending += [x for x in (right, left) if x.__class__ is OpTreeNode and id(x) not in made]
         if len(pending) > count:
@@ -79,7 +80,7 @@ def children_of(entry: Any) -> list[Any]:
     """A node's operands, left and right, that are nodes or tensors."""
     if entry.__class__ is not OpTreeNode:
         return []
-    _, left, right = entry
+    _, left, right = parts_of(entry)
     return [x for x in (left, right) if x.__class__ is OpTreeNode or isinstance(x, Tensor)]
 
 

@@ -19,6 +19,7 @@ from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.numpy_protocol import write_out
+from optree.tree.traversal import parts_of
 from optree.tree.types import NUMBERS, Spec, TensorType, array_of, check_fits, check_name, is_huge
 from optree.tree.variable import Variable, as_operand, is_neon
 
@@ -273,7 +274,7 @@ class Tensor(Variable):
 
     def _view(self, tree: Any) -> Tensor:
         """The view that a tree of one view op on this tensor describes."""
-        op_dict, _, _ = tree
+        op_dict, _, _ = parts_of(tree)
         return self._viewed(op_dict, tree.origin)
 
     def _viewed(self, op_dict: Any, origin: Origin | None = None) -> Tensor:
@@ -343,7 +344,7 @@ class Tensor(Variable):
 
     def _part(self, index: Any, template: indices.Template) -> Any:
         """The op_dict of the view at an index without arrays, which is cached."""
-        op_dict, _, _ = OPS["slice"].make(index=template)(self)
+        op_dict, _, _ = parts_of(OPS["slice"].make(index=template)(self))
         indices.remember_slice(self.spec, index, op_dict)
         return op_dict
 

@@ -48,6 +48,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_resume)
 
 
+#: The parts of a node, its op_dict, left and right operand: what iterating over it gives, which warns users.
+parts_of = tuple.__iter__
+
 #: On a traversal's stack, the mark of a node below it whose operands have been visited.
 FINISHED = object()
 

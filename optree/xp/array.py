@@ -14,6 +14,7 @@ from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
+from optree.tree.traversal import parts_of
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
 from optree.xp.devices import backend_of
@@ -209,7 +210,7 @@ class Array(LazyValue):
         if index:
             return self.tensor.item(*index)
         if self._tree is not None and self._error is None:
-            op_dict, x, _ = self._tree
+            op_dict, x, _ = parts_of(self._tree)
             if x.__class__ is Tensor and op_dict.op.__class__ is OPS["copy"]:
                 return x.item()  # an element of a tensor, read where it is
         return self.tensor.item()

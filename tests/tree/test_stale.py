@@ -12,12 +12,12 @@ import pytest
 import optree
 from optree.errors import StaleTreeError, StaleTreeWarning
 from optree.settings import override
-from optree.tree import stale
+from optree.tree import stale, telling
 
 
 @pytest.fixture(autouse=True)
 def no_line_has_been_told() -> None:
-    stale._told.clear()
+    telling._told.clear()
 
 
 @pytest.fixture
