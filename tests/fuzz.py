@@ -5,9 +5,9 @@ broadcasting views of them, and statements that assign trees, update several vie
 again with other arguments or with those that it writes, differentiate, draw random numbers, or apply a function of the
 registry, any that there is, amid other ops, by `jit`, by `vmap`, with its gradient, into memory of its own operands.
 Products, convolutions, attention, recurrent networks and loops have random sizes and options, and loops random steps.
-After each statement the tensors are compared with NumPy's arrays. Then a program of arrays (`optree.xp`) runs, of
-writes and views that wait, and two writers save states to one path. The executors take turns in one process, a
-statement each.
+After each statement the tensors are compared with NumPy's arrays. Arrays of other libraries are among arguments and
+values, and objects of odd attributes are refused. Then a program of arrays (`optree.xp`) runs, of writes and views that
+wait, and two writers save states to one path. The executors take turns in one process, a statement each.
 ``make fuzz ARGS="--seed 7 --seconds 600"`` begins at a seed; a failure prints its seed and program.
 """
 
@@ -32,6 +32,7 @@ from harness.blocks import small
 from harness.drawn import ALL_DTYPES, SAME, Call, calls, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.emulated import emulated_cupy
+from harness.foreign import REFUSING, UNREADABLE, ByArray, ByDLPack, ForeignArray, odd_object
 from harness.homes import home, stand_in
 from harness.narrow import of_any_dtype
 from harness.random_calls import RANDOM
@@ -43,8 +44,8 @@ from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
 from backends.cpu.routines import attention, convolution, loops, pooling, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
-from optree.dtypes import can_cast, finfo, is_floating
-from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError
+from optree.dtypes import can_cast, finfo, is_bfloat16, is_floating
+from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError, describe
 from optree.registry import f
 from optree.run.function import running_on
 from optree.settings import override
@@ -202,6 +203,7 @@ class Program:
 
     def statement(self) -> None:
         on_trees = (self.assign, self.update, self.call, self.differentiate, self.put, self.add_in_place, self.beside)
+        on_trees = (*on_trees, self.refuse)
         of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes, self.resize)
         self.chance.choice((*on_trees, *of_functions, self.draw))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
@@ -318,8 +320,10 @@ class Program:
             (y, x) if y.type == x.type else (x, y.get()),
             (own[0], np.broadcast_to(np.max(y.get(), initial=y.dtype.type(0)), y.shape)),
             own,
+            [self.foreign(z.get()) for z in (x, y)],
         ):
-            operands = [z if not isinstance(z, np.ndarray) else self.be.array(z, z.dtype) for z in values]
+            arrays = [z.array if isinstance(z, ForeignArray) else z for z in values]
+            operands = [self.be.array(z, z.dtype) if isinstance(z, np.ndarray) else z for z in arrays]
             tree, exactness = build(*operands)
             wanted, largest = run_by_numpy(tree)
             expected = [np.broadcast_to(wanted, t.shape).astype(t.dtype) for t, _ in updates]
@@ -335,15 +339,35 @@ class Program:
 
     def number(self) -> tuple[Any, Any]:
         """A value written at an index: a number, an array, a view of a tensor or a tree, and its value."""
-        kind = self.chance.choice(("number", "array", "view", "tree"))
+        kind = self.chance.choice(("number", "array", "view", "tree", "foreign"))
         tensor, array = self.view()
         if kind == "number":
             number = self.chance.choice((0, 1, 3, True, 0.5, 2.0))
             return number, number
         if kind == "array":
             return array.copy(), array
+        if kind == "foreign":
+            return self.foreign(array), array
         # Its value now: the view may be of what is written.
         return (tensor if kind == "view" else f.copy(f.copy(tensor))), array
+
+    def foreign(self, array: np.ndarray) -> ForeignArray:
+        """Another library's array of these values."""
+        kinds = (ByArray,) if is_bfloat16(array.dtype) else (ByArray, ByDLPack)
+        return self.chance.choice(kinds)(array)
+
+    def refuse(self) -> None:
+        """A line with an object of odd attributes, which one of op-tree's own errors refuses."""
+        tensor, _ = self.view()
+        line, odd = self.chance.choice(sorted(REFUSING)), odd_object(self.chance, bases=UNREADABLE)
+        self.said.append(f"{line} of {describe(odd)}")
+        try:
+            REFUSING[line](self.be, tensor, odd)
+        except OptreeError as error:
+            assert str(error)
+        else:
+            raise AssertionError(f"{line}: {describe(odd)} was taken")
+        self.written([])
 
     def index(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """An index of an operand of a shape, or one that does not fit, and the same for an array."""

@@ -1,10 +1,11 @@
-"""The counter of an optimizer's steps."""
+"""The counter of an optimizer's steps, and the check of a function of it."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from optree.errors import OperandError
+from optree.errors import OperandError, ParameterError, brief
 from optree.tree.tensor import Tensor
 
 
@@ -18,3 +19,18 @@ class StepCounter(Tensor):
             "opt.step is the number of steps taken, and no method; step = optree.function([x, y], loss, "
             "updates=opt.updates(loss)) makes a function that takes one: step(x, y)"
         )
+
+
+def check_schedule(what: str, schedule: Any) -> None:
+    """Raise ParameterError for a function that takes something else than the step, such as a schedule's maker."""
+    try:
+        signature = inspect.signature(schedule)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise ParameterError(
+            f"{what} is a function of the step alone, and {brief(schedule)} takes {signature} ({error}); "
+            "optree.train.schedules.cosine(0.1, 1000) is such a function"
+        ) from None

@@ -28,9 +28,8 @@ from optree.errors import (
 from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
-from optree.train.counter import StepCounter
+from optree.train.counter import StepCounter, check_schedule
 from optree.train.packing import Arena, Packed
-from optree.train.schedules import check_schedule
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
 

@@ -11,14 +11,13 @@ below 1 is a ParameterError.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any
 
-from optree.errors import ParameterError, brief, describe
+from optree.errors import ParameterError, describe
 from optree.registry import f
 from optree.tree.variable import Variable
 
@@ -148,21 +147,6 @@ def _table(ordered: Sequence[tuple[int, float]], now: Any) -> Any:
     for first, rate in ordered[1:]:
         value = _where(now >= first, rate, value)
     return value
-
-
-def check_schedule(what: str, schedule: Any) -> None:
-    """Raise ParameterError for a function that takes something else than the step, such as a schedule's maker."""
-    try:
-        signature = inspect.signature(schedule)
-    except (TypeError, ValueError):  # of a function in C
-        return
-    try:
-        signature.bind(0)
-    except TypeError as error:
-        raise ParameterError(
-            f"{what} is a function of the step alone, and {brief(schedule)} takes {signature} ({error}); "
-            "optree.train.schedules.cosine(0.1, 1000) is such a function"
-        ) from None
 
 
 def _check_steps(what: str, steps: Any, least: int = 1) -> None:

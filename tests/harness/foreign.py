@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from optree import function, grad, jit
 
-class ByDLPack:
+
+class ForeignArray:
+    """The base of other libraries' arrays, over one of NumPy's."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = np.array(array)
+
+
+class ByDLPack(ForeignArray):
     """An array that is read by DLPack alone, with attributes of its own library's kinds, as torch's tensors have."""
 
     class DType:
@@ -16,28 +26,28 @@ class ByDLPack:
             return "theirs.float32"
 
     def __init__(self, array: Any) -> None:
-        self._array = np.array(array)
-        self.dtype, self.shape, self.label = self.DType(), self._array.shape, None
+        super().__init__(array)
+        self.dtype, self.shape, self.label = self.DType(), self.array.shape, None
 
     def type(self) -> str:
         return "theirs.Tensor"
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
+        return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
 
-class ByArray:
+class ByArray(ForeignArray):
     """An array that is read by ``__array__`` alone, as a series of pandas is."""
 
     def __init__(self, array: Any) -> None:
-        self._array = np.array(array)
-        self.dtype, self.shape, self.size, self.ndim = "theirs", self._array.shape, None, "two"
+        super().__init__(array)
+        self.dtype, self.shape, self.size, self.ndim = "theirs", self.array.shape, None, "two"
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return self._array.astype(dtype) if dtype is not None else self._array
+        return self.array.astype(dtype) if dtype is not None else self.array
 
 
 class Refusing(ByArray):
@@ -70,6 +80,9 @@ SPECIAL = (
 )
 
 BASES = (object, object, object, int, str, list, tuple, dict, float, Exception, np.ndarray, type)
+
+#: Those of objects that are no values of any kind.
+UNREADABLE = (object, Exception, type)
 
 
 def odd_object(draw: random.Random, names: tuple[str, ...] = ATTRIBUTES, bases: Any = BASES) -> Any:
@@ -124,3 +137,32 @@ def _odd_metaclass(draw: random.Random) -> Any:
     body = {name: _odd_value(draw, name) for name in names if draw.random() < 0.5}
     body["__hash__"] = type.__hash__
     return type("Meta", (type,), body)
+
+
+#: Lines that take something else than an array; each refuses odd objects by an error of its own.
+REFUSING: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "operand": lambda be, t, y: t + y,
+    "function's operand": lambda be, t, y: be.maximum(t, y),
+    "only operand": lambda be, t, y: be.exp(y),
+    "array": lambda be, t, y: be.array(y),
+    "from_dlpack": lambda be, t, y: be.from_dlpack(y),
+    "adopt": lambda be, t, y: be.adopt(y),
+    "assigned": lambda be, t, y: t.__setitem__(slice(None), y),
+    "assigned to integers": lambda be, t, y: be.ones(2, "int32").__setitem__(slice(None), y),
+    "set": lambda be, t, y: t.set(y),
+    "argument": lambda be, t, y: function([t], t * 2)(y),
+    "argument of jit": lambda be, t, y: jit(lambda x: x)(y),
+    "index": lambda be, t, y: t[y],
+    "axis": lambda be, t, y: be.sum(t, axis=y),
+    "shape": lambda be, t, y: be.zeros(y),
+    "dtype": lambda be, t, y: be.zeros(2, dtype=y),
+    "reshape": lambda be, t, y: be.reshape(t, y),
+    "wrt": lambda be, t, y: grad(be.sum(t), y),
+    "cost": lambda be, t, y: grad(y, t),
+    "inputs": lambda be, t, y: function([y], t),
+    "output": lambda be, t, y: function([], y),
+    "updates": lambda be, t, y: function([], None, updates=[(y, t)]),
+    "update": lambda be, t, y: function([], None, updates=[(t, y)]),
+    "concatenate": lambda be, t, y: be.concatenate([t, y]),
+    "evaluate": lambda be, t, y: be.evaluate([y]),
+}

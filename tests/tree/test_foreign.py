@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.foreign import ATTRIBUTES, BASES, SPECIAL, ByArray, ByDLPack, Odd, Refusing, odd_object
+from harness.foreign import (
+    ATTRIBUTES,
+    REFUSING,
+    SPECIAL,
+    UNREADABLE,
+    ByArray,
+    ByDLPack,
+    Odd,
+    Refusing,
+    odd_object,
+)
 from harness.messages import message_of
 
 from optree import function, grad, jit, vmap
@@ -128,40 +138,10 @@ def test_a_list_that_holds_itself_is_described() -> None:
     assert describe(deep) and describe([]) == "an empty list"
 
 
-#: Lines that take something else than an array; each refuses odd objects by an error of its own.
-REFUSING = {
-    "operand": lambda be, t, y: t + y,
-    "function's operand": lambda be, t, y: be.maximum(t, y),
-    "only operand": lambda be, t, y: be.exp(y),
-    "array": lambda be, t, y: be.array(y),
-    "from_dlpack": lambda be, t, y: be.from_dlpack(y),
-    "adopt": lambda be, t, y: be.adopt(y),
-    "assigned": lambda be, t, y: t.__setitem__(slice(None), y),
-    "assigned to integers": lambda be, t, y: be.ones(2, dtype="int32").__setitem__(slice(None), y),
-    "set": lambda be, t, y: t.set(y),
-    "argument": lambda be, t, y: function([t], t * 2)(y),
-    "argument of jit": lambda be, t, y: jit(lambda x: x)(y),
-    "index": lambda be, t, y: t[y],
-    "axis": lambda be, t, y: be.sum(t, axis=y),
-    "shape": lambda be, t, y: be.zeros(y),
-    "dtype": lambda be, t, y: be.zeros(2, dtype=y),
-    "reshape": lambda be, t, y: be.reshape(t, y),
-    "wrt": lambda be, t, y: grad(be.sum(t), y),
-    "cost": lambda be, t, y: grad(y, t),
-    "inputs": lambda be, t, y: function([y], t),
-    "output": lambda be, t, y: function([], y),
-    "updates": lambda be, t, y: function([], None, updates=[(y, t)]),
-    "update": lambda be, t, y: function([], None, updates=[(t, y)]),
-    "concatenate": lambda be, t, y: be.concatenate([t, y]),
-    "evaluate": lambda be, t, y: be.evaluate([y]),
-}
-
-
 @pytest.mark.parametrize("line", REFUSING)
 def test_odd_objects_are_refused_by_op_trees_errors(cpu: Any, t: Any, line: str) -> None:
-    bases = [base for base in BASES if base in (object, Exception, type)]
     for seed in range(60):
-        odd = odd_object(random.Random(seed), bases=bases)
+        odd = odd_object(random.Random(seed), bases=UNREADABLE)
         try:
             REFUSING[line](cpu, t, odd)
         except OptreeError as error:
