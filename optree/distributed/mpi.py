@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from hashlib import blake2b
 from threading import TIMEOUT_MAX, get_ident
 from types import TracebackType
@@ -22,7 +24,8 @@ from typing import Any
 import mpi4py
 import numpy as np
 
-mpi4py.rc(initialize=False, finalize=True)  # where this is imported and nothing is started, MPI is not either
+# Importing this starts no MPI. `_leave` ends it: mpi4py would in forked children too.
+mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402
 
 from optree.arrays import stored  # noqa: E402
@@ -66,6 +69,7 @@ class MPIEngine(Engine):
         self._control = self._comm.Dup()
         self.rank, self.size, self.timeout = self._comm.rank, self._comm.size, timeout
         self.overlaps = self.size > 1 and _beside is not None
+        self._process = os.getpid()
         self._count = 0
         self._words = "nothing yet"
         self._failed = ""
@@ -74,6 +78,7 @@ class MPIEngine(Engine):
         _engines.append(self)
 
     def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+        self.refuse_children()
         if not self.overlaps:
             return super().begin(method, x, *args, out=out)
         shapes = {"all_reduce": x.shape, "all_gather": (self.size, *x.shape), "reduce_scatter": x.shape[1:]}
@@ -101,8 +106,22 @@ class MPIEngine(Engine):
 
     def _settle(self) -> None:
         """Wait until all that runs beside this thread has ended: operations run in the order in which they begin."""
+        self.refuse_children()
         if _beside is not None:
             _beside.settle()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process is the rank, and no child that it has forked."""
+        return self._process == os.getpid()
+
+    def refuse_children(self) -> None:
+        """Raise an error in a forked child: it has the rank's memory, and is none."""
+        if not self.is_of_this_process:
+            raise DistributedError(
+                f"process {os.getpid()} is a child that {self._who}, process {self._process}, has forked, and is no "
+                "rank: let the rank itself call what ranks do together"
+            )
 
     def _disagree(self) -> None:
         mine, texts = _encoded(self._words), np.empty((self.size, WORDS), np.uint8)
@@ -312,9 +331,12 @@ def _wait_until_all_ranks_call_init(timeout: float) -> None:
 
 def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
     """The engine of all processes; MPI knows them."""
+    global _beside, _finalizes
+    if _engines:
+        _engines[0].refuse_children()
     if not MPI.Is_initialized():
         _wait_until_all_ranks_call_init(timeout)
-    global _beside
+        _finalizes = True
     if _beside is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         _beside = Beside()
     if not _engines:
@@ -329,13 +351,16 @@ _engines: list[MPIEngine] = []
 #: What runs operations that have begun; None where MPI takes calls from one thread alone.
 _beside: Beside | None = None
 
+#: Whether MPI was started here, and so ends here.
+_finalizes = False
+
 _print_exception = sys.excepthook
 
 
 def _ended(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Print an error that nothing has caught, and end all ranks, which would wait for this one."""
     _print_exception(kind, error, traceback)
-    if _engines and _engines[0].size > 1:
+    if _engines and _engines[0].size > 1 and _engines[0].is_of_this_process:
         print(_engines[0].where(), file=sys.stderr, flush=True)
         _end_all()
 
@@ -344,11 +369,22 @@ def _end_all() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     time.sleep(GRACE)
+    _delete_shared_memory()
     MPI.COMM_WORLD.Abort(1)
 
 
+def _delete_shared_memory() -> None:
+    """Delete the files of the memory that this job's ranks share: MPICH leaves them when a job is aborted."""
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for file in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
+            with suppress(OSError):
+                os.unlink(file)
+
+
 def _leave() -> None:
-    """At the end of the process, leave all groups, the latest first."""
+    """At the end of the process, leave all groups, the latest first, and end MPI."""
+    if not _engines[0].is_of_this_process:
+        return
     try:
         for engine in reversed(_engines):
             engine.leave()
@@ -356,6 +392,8 @@ def _leave() -> None:
         print(error, file=sys.stderr)
     if any(engine.has_failed for engine in _engines):
         _end_all()
+    if _finalizes and not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -167,6 +168,36 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     made = launch(3, "-c", FAILS.format(last=last, others=OTHERS))
     assert made.returncode != 0 and time.monotonic() - start < 60
     assert "goes on" not in made.stdout
+
+
+@pytest.mark.parametrize("last", ["sys.exit(0)", "sys.exit(3)", "1 / 0", "group.all_reduce(x).astensor()", "init(be)"])
+def test_a_child_that_a_rank_forks_does_not_speak_for_it(last: str) -> None:
+    child = f"""
+    import os
+    if not os.fork():
+        {last}
+        sys.exit(0)
+    os.wait()
+    print(group.all_reduce(x).get().tolist())
+    """
+    others = "print(group.all_reduce(x).get().tolist())"
+    made = launch(3, "-c", FAILS.format(last=textwrap.indent(textwrap.dedent(child), "    ").strip(), others=others))
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("[3.0, 3.0, 3.0]") == 3 and made.stdout.count("goes on") == 3
+    assert ("is a child that rank 2 of 3" in made.stderr) == ("(" in last and "exit" not in last), made.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no files")
+def test_a_run_that_fails_leaves_no_shared_memory() -> None:
+    last = """
+    with open("/proc/self/maps") as maps:
+        print({line.split()[-1] for line in maps if "mpich_shm" in line})
+    1 / 0
+    """
+    made = launch(3, "-c", FAILS.format(last=textwrap.indent(textwrap.dedent(last), "    ").strip(), others=OTHERS))
+    assert made.returncode != 0
+    (files,) = (ast.literal_eval(line) for line in made.stdout.splitlines() if "mpich_shm" in line)
+    assert files and not any(Path(file).exists() for file in files)
 
 
 def test_two_products_are_divided_among_processes_as_in_the_example() -> None:
