@@ -103,6 +103,7 @@ def batch_norm(
     epsilon: float = EPSILON,
     momentum: float = 0.1,
     training: bool = True,
+    over: Any = None,
 ) -> Any:
     """Each channel, along `axis`, standardized over the other axes, times a gain, plus a bias; and new statistics.
 
@@ -116,11 +117,13 @@ def batch_norm(
         The share of this batch in the new running statistics, whose variance is over count - 1.
     training : bool
         Whether the batch's own statistics are used, and the running ones become new. Else the running ones are used.
+    over : optree.distributed.Group, optional
+        The processes that each have a part of the batch: statistics are of all parts, gradients of the sum of costs.
 
     Raises
     ------
     ShapeError, OperandError
-        If an operand has not one element for each channel, or a running statistic is missing.
+        If an operand has not one element for each channel, a running statistic is missing, or `over` is no group.
 
     Examples
     --------
@@ -144,21 +147,40 @@ def batch_norm(
     if not training:
         value = (as_floats(x) - whole["mean"]) / f.sqrt(whole["variance"] + epsilon)
         return BatchNorm(_scaled(value, whole["gain"], whole["bias"]), as_variable(mean), as_variable(variance))
-    value = _scaled(f.standardize(x, others, epsilon), whole["gain"], whole["bias"])
-    own = _statistics(x, others, unbiased=mean is not None)
+    value, *own = _standardized(x, others, epsilon, over, unbiased=mean is not None)
+    value = _scaled(value, whole["gain"], whole["bias"])
     if mean is None:
         return BatchNorm(value, *own)
     pairs = [(as_variable(y), new) for y, new in zip((mean, variance), own, strict=True)]
     return BatchNorm(value, *(in_dtype(y * (1 - momentum) + new * momentum, y.dtype) for y, new in pairs))
 
 
-def _statistics(x: Variable, axes: tuple[int, ...], unbiased: bool) -> list[Variable]:
-    """The mean and the variance over axes, which go; if `unbiased`, with count - 1 for its divisor."""
-    mean, _, variance = _moments(x, axes)
-    if unbiased:
+def _standardized(x: Variable, axes: tuple[int, ...], epsilon: float, over: Any, unbiased: bool) -> list[Variable]:
+    """The value of `standardize`, the mean and the variance over axes, which go.
+
+    If `unbiased`, the divisor of the variance is count - 1; with a group, all are of its processes' parts together.
+    """
+    if over is not None and not callable(getattr(over, "all_reduce", None)):
+        raise OperandError(f"batch_norm: over is a group of processes, from optree.distributed.init, not {brief(over)}")
+    if over is None or over.size == 1:
+        value, (mean, _, variance) = f.standardize(x, axes, epsilon), _moments(x, axes)
         count = in_dtype(f.count(x, axes), variance.dtype)
+    else:
+        mean, centred, variance, count = _joint_moments(x, axes, over)
+        value = in_dtype(centred / f.sqrt(variance + epsilon), mean_dtype(x.dtype))
+    if unbiased:
         variance = variance * (count / f.maximum(count - 1, 1))
-    return [in_dtype(f.squeeze(y, axes), mean_dtype(x.dtype)) for y in (mean, variance)]
+    return [value, *(in_dtype(f.squeeze(y, axes), mean_dtype(x.dtype)) for y in (mean, variance))]
+
+
+def _joint_moments(x: Variable, axes: tuple[int, ...], over: Any) -> tuple[Variable, Variable, Variable, Variable]:
+    """As `_moments`, of the parts that all processes of a group have; and the number of elements of a mean."""
+    x = widened(x)
+    # Parts may have other sizes, so their means would not do.
+    count = over.all_reduce(in_dtype(f.count(x, axes), x.dtype))
+    mean = over.all_reduce(f.sum(x, axis=axes, keepdims=True)) / count
+    centred = x - mean
+    return mean, centred, over.all_reduce(f.sum(f.square(centred), axis=axes, keepdims=True)) / count, count
 
 
 @function()

@@ -302,6 +302,36 @@ def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
             group.check_equal([*weights, *opt.state.values()])
 
 
+@check
+def joint_batch_norm_equals_one_process_with_the_whole_batch(group: Group) -> None:
+    """Values, gradients of a sum of costs, and running statistics; also of unlike or empty parts."""
+    be, rng = group.backend, np.random.default_rng(3)
+    ranks = range(group.size)
+    for sizes in ([3 for _ in ranks], [2 + rank for rank in ranks], [4 * (rank == 0) for rank in ranks]):
+        end = sum(sizes[: group.rank + 1])
+        own = slice(end - sizes[group.rank], end)
+        count = sum(sizes)
+        batch, factor = rng.normal(size=(count, 3, 5)) * 4 + 2, rng.normal(size=(count, 3, 5))
+        parameters = [rng.uniform(0.5, 2, 3) for _ in range(4)]
+
+        def made(examples: slice, over: Any, batch: Any = batch, factor: Any = factor, given: Any = parameters) -> Any:
+            x = be.array(batch[examples], "float64", "x")
+            gain, bias, mean, variance = (be.array(y, "float64") for y in given)
+            found = be.batch_norm(x, gain, bias, mean, variance, momentum=0.3, over=over)
+            cost = be.sum(be.tanh(found.value) * be.array(factor[examples], "float64"))
+            trees = [*found, *optree.grad(cost, [x, gain, bias])]
+            return [y.get() for y in optree.function([], trees)()]
+
+        value, mean, variance, dx, dgain, dbias = made(own, group)
+        whole = made(slice(None), None)
+        np.testing.assert_allclose(value, whole[0][own], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose([mean, variance], whole[1:3], rtol=1e-11)
+        np.testing.assert_allclose(dx, whole[3][own], rtol=1e-9, atol=1e-11)
+        both = [got(group.all_reduce(be.array(y, "float64"))) for y in (dgain, dbias)]
+        np.testing.assert_allclose(both, whole[4:], rtol=1e-9, atol=1e-11)
+        group.check_equal([be.array(mean, "float64"), be.array(variance, "float64")])
+
+
 #: Options of optimizers whose results must not depend on who has which part of the state.
 OPTIONS: Any = (
     (train.SGD, {"momentum": 0.9, "nesterov": True, "clip_norm": 0.05}),

@@ -107,6 +107,8 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         for wrong in (-1, float("nan"), "small"):
             with pytest.raises(OperandError, match=f"^{name}: epsilon is a number of 0 or more, not {wrong!r}"):
                 getattr(be, name)(x, **given, epsilon=wrong)
+    with pytest.raises(OperandError, match="^batch_norm: over is a group of processes, .* not 3"):
+        be.batch_norm(x, over=3)
     with pytest.raises(OperandError, match="^batch_norm: momentum is a number of 0 or more, not 'much'"):
         be.batch_norm(x, mean=be.ones(6), variance=be.ones(6), momentum="much")
 
