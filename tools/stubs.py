@@ -9,6 +9,7 @@ import inspect
 from pathlib import Path
 
 from backends.backend import Backend
+from optree.ops.examples import examples_in
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import FUNCTIONS, OPS
 from optree.testing.examples import examples_of, inputs_for
@@ -75,7 +76,7 @@ def _text(parameter: inspect.Parameter, is_operand: bool) -> str:
 
 def _returned(name: str) -> str:
     """The type of a function's value: a variable, if the op's examples say so."""
-    if name in OPS and (OPS[name].examples or issubclass(OPS[name], ElementwiseOperator)):
+    if name in OPS and (examples_in(OPS[name]).cases or issubclass(OPS[name], ElementwiseOperator)):
         example = examples_of(OPS[name])[0]
         return "Variable" if isinstance(example.tree(inputs_for(example.draw())), Variable) else "Any"
     annotation = inspect.signature(FUNCTIONS[name]).return_annotation

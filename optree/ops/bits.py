@@ -10,6 +10,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, describe
+from optree.ops.examples import Examples
 from optree.ops.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -32,7 +33,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
         The equivalent op for bool operands.
     """
 
-    takes_floats = False
+    examples = Examples(takes_floats=False)
     symbol: ClassVar[str]
     logical: ClassVar[str | None] = None
 
@@ -85,7 +86,7 @@ class BitwiseAnd(BitOperator, BinaryOperator):
     kernel = "{0} & {1}"
     symbol = "&"
     logical = "logical_and"
-    sample = (0.0, 7.0)
+    examples = Examples(sample=(0.0, 7.0))
 
 
 @associative
@@ -98,7 +99,7 @@ class BitwiseOr(BitOperator, BinaryOperator):
     kernel = "{0} | {1}"
     symbol = "|"
     logical = "logical_or"
-    sample = (0.0, 7.0)
+    examples = Examples(sample=(0.0, 7.0))
 
 
 @associative
@@ -111,7 +112,7 @@ class BitwiseXor(BitOperator, BinaryOperator):
     kernel = "{0} ^ {1}"
     symbol = "^"
     logical = "logical_xor"
-    sample = (0.0, 7.0)
+    examples = Examples(sample=(0.0, 7.0))
 
 
 class Invert(BitOperator, UnaryOperator):
@@ -123,7 +124,7 @@ class Invert(BitOperator, UnaryOperator):
     aliases = ("bitwise_not",)
     symbol = "~"
     logical = "logical_not"
-    sample = (0.0, 7.0)
+    examples = Examples(sample=(0.0, 7.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # in C, ~true is true
@@ -132,7 +133,7 @@ class Invert(BitOperator, UnaryOperator):
 class Shift(BitOperator, BinaryOperator):
     """A bitwise shift. By a negative number, or the integer's width or more, all bits are shifted out."""
 
-    sample = (0.0, 7.0)
+    examples = Examples(sample=(0.0, 7.0))
 
     @portable
     def value(self, *arrays: Any) -> Any:
@@ -194,10 +195,9 @@ class RightShift(Shift):
 class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperator):
     """An op on the common factors of integers. It has no kernel: NumPy's runs in blocks, shared among threads."""
 
-    takes_floats = False
     commutative = True
     blocks = blocks_of_equal_shapes
-    sample = (0.0, 12.0)
+    examples = Examples(sample=(0.0, 12.0), takes_floats=False)
 
     @portable
     def fill(self, out: Any, *arrays: Any) -> None:

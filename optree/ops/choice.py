@@ -12,6 +12,7 @@ from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.ops.batching import aligned, spread, spread_all
+from optree.ops.examples import Examples
 from optree.ops.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
 from optree.ops.op import Op
 from optree.ops.traits import (
@@ -225,6 +226,10 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return found
 
 
+def _cast_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"dtype": np.dtype(choose(("float64", "float32")))}
+
+
 class Cast(UnaryOperator, ElementwiseOperator):
     """x in another dtype, converted as `numpy.ndarray.astype` does.
 
@@ -237,18 +242,17 @@ class Cast(UnaryOperator, ElementwiseOperator):
     __props__ = ("dtype",)
     dtype: Any = None
     kernel = "{0}"
-    examples = (
-        (((2, 3),), {"dtype": np.dtype("float64")}),
-        (((2, 0),), {"dtype": np.dtype("int32")}),
-        (((),), {"dtype": np.dtype("bool")}),
-        (([0, 1, 2],), {"dtype": np.dtype("float64")}),
-        (([3],), {"dtype": np.dtype("float32")}),
-        *((([3],), {"dtype": np.dtype(name)}) for name in ("uint8", "uint32", "uint64")),
+    examples = Examples(
+        (
+            (((2, 3),), {"dtype": np.dtype("float64")}),
+            (((2, 0),), {"dtype": np.dtype("int32")}),
+            (((),), {"dtype": np.dtype("bool")}),
+            (([0, 1, 2],), {"dtype": np.dtype("float64")}),
+            (([3],), {"dtype": np.dtype("float32")}),
+            *((([3],), {"dtype": np.dtype(name)}) for name in ("uint8", "uint32", "uint64")),
+        ),
+        random_props=_cast_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"dtype": np.dtype(choose(("float64", "float32")))}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         if self.dtype is None:
@@ -381,17 +385,19 @@ class BroadcastLike(BinaryOperator):
     """x broadcast to the shape of `like`, whose values are not used."""
 
     name = "broadcast_like"
-    random_props = staticmethod(no_props)
     index_map = IndexMap(REPEATED, LIKE)
     operands = ("x", "like")
     kernel = "{0}"
-    examples = (
-        (((3,), (2, 3)), {}),
-        (((), (2, 3)), {}),
-        (((2, 1), (2, 3)), {}),
-        (((2, 3), (2, 3)), {}),
-        (((1, 3), (0, 3)), {}),
-        ((2.5, (2, 3)), {}),
+    examples = Examples(
+        (
+            (((3,), (2, 3)), {}),
+            (((), (2, 3)), {}),
+            (((2, 1), (2, 3)), {}),
+            (((2, 3), (2, 3)), {}),
+            (((1, 3), (0, 3)), {}),
+            ((2.5, (2, 3)), {}),
+        ),
+        random_props=no_props,
     )
 
     def output_shape(self, *shapes: Shape) -> Shape:

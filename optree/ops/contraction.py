@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
 from optree.ops.batching import aligned, example_rank
+from optree.ops.examples import Examples
 from optree.ops.index_map import OPAQUE, IndexMap, contracted, per_op
 from optree.ops.op import Op
 from optree.ops.traits import BinaryOperator, CompositeOperator, no_props
@@ -128,15 +129,17 @@ class Dot(ProductOperator):
     """
 
     name = "dot"
-    random_props = staticmethod(no_props)
-    examples = (
-        (((3, 4), (4, 2)), {}),
-        (((3, 4), (4,)), {}),
-        (((3,), (3, 2)), {}),
-        (((3,), (3,)), {}),
-        (((1, 1), (1, 3)), {}),
-        (((3, 1), (1, 2)), {}),
-        (((2, 0), (0, 3)), {}),
+    examples = Examples(
+        (
+            (((3, 4), (4, 2)), {}),
+            (((3, 4), (4,)), {}),
+            (((3,), (3, 2)), {}),
+            (((3,), (3,)), {}),
+            (((1, 1), (1, 3)), {}),
+            (((3, 1), (1, 2)), {}),
+            (((2, 0), (0, 3)), {}),
+        ),
+        random_props=no_props,
     )
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -149,19 +152,21 @@ class MatMul(ProductOperator):
     """The matrix product, of stacks broadcast together; a 1-D x is a row, a 1-D y a column."""
 
     name = "matmul"
-    random_props = staticmethod(no_props)
     numpy_names = (np.matmul,)
-    examples = (
-        (((3, 4), (4, 2)), {}),
-        (((2, 3, 4), (2, 4, 2)), {}),
-        (((2, 3, 4), (4, 2)), {}),
-        (((3, 4), (2, 4, 2)), {}),
-        (((2, 1, 2, 3), (3, 3, 2)), {}),
-        (((1, 2, 3), (2, 3, 1)), {}),
-        (((2, 3, 4), (4,)), {}),
-        (((4,), (2, 4, 3)), {}),
-        (((3,), (3,)), {}),
-        (((0, 2, 3), (3, 2)), {}),
+    examples = Examples(
+        (
+            (((3, 4), (4, 2)), {}),
+            (((2, 3, 4), (2, 4, 2)), {}),
+            (((2, 3, 4), (4, 2)), {}),
+            (((3, 4), (2, 4, 2)), {}),
+            (((2, 1, 2, 3), (3, 3, 2)), {}),
+            (((1, 2, 3), (2, 3, 1)), {}),
+            (((2, 3, 4), (4,)), {}),
+            (((4,), (2, 4, 3)), {}),
+            (((3,), (3,)), {}),
+            (((0, 2, 3), (3, 2)), {}),
+        ),
+        random_props=no_props,
     )
 
 
@@ -301,9 +306,11 @@ class Outer(CompositeOperator, BinaryOperator):
     """The outer product of x and y, both flattened."""
 
     name = "outer"
-    random_props = staticmethod(no_props)
     numpy = np.outer
-    examples = ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {}))
+    examples = Examples(
+        ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {})),
+        random_props=no_props,
+    )
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(None if None in shape else prod(shape) for shape in shapes)  # type: ignore[arg-type]

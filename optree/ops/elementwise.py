@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
+from optree.ops.examples import Examples
 from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
     BinaryOperator,
@@ -80,7 +81,7 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
     numpy = np.true_divide
     kernel = "{0} / {1}"
     aliases = ("divide", "true_divide")
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -176,7 +177,7 @@ class Mod(Division):
     numpy = np.remainder
     kernel = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
     aliases = ("remainder",)
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         (dtype, *_) = dtypes
@@ -205,7 +206,7 @@ class Fmod(Division):
     name = "fmod"
     numpy = np.fmod
     kernel = _REMAINDER
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
@@ -441,7 +442,7 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
     name = "reciprocal"
     numpy = np.reciprocal
     kernel = "(T)1 / {0}"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
@@ -474,7 +475,6 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
     name = "half_power"
     __props__ = ("numerator",)
     numerator: int = 3
-    sample = (0.5, 3.0)
     kernel = "{0} == -(T)INFINITY ? (T)INFINITY : {0} * sqrt({0})"
     kernels: ClassVar[dict[int, str]] = {
         -3: "{0} == -(T)INFINITY ? (T)0 : (T)1 / {0} / sqrt({0})",
@@ -482,7 +482,7 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
         3: kernel,
         5: "{0} == -(T)INFINITY ? (T)INFINITY : {0} * {0} * sqrt({0} + (T)0)",
     }
-    examples = tuple((((2, 3),), {"numerator": numerator}) for numerator in kernels)
+    examples = Examples(tuple((((2, 3),), {"numerator": numerator}) for numerator in kernels), sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernels[self.numerator]
@@ -535,7 +535,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
     numpy = np.power
     kernel = "pow({0}, {1})"
     aliases = ("power",)
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return self.kernel if is_floating(dtypes[0]) else None  # integer powers need a loop, and may raise

@@ -12,6 +12,7 @@ from optree.arrays import portable
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.batching import spread_all
+from optree.ops.examples import Examples
 from optree.ops.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
 from optree.ops.op import Op
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
@@ -40,14 +41,16 @@ class Concatenate(CopyOperator, AssociativeOperator):
     takes_columns = True
     name = "concatenate"
     numpy_names = (np.concatenate,)
-    random_props = staticmethod(one_axis)
     __props__ = ("axis",)
     axis: Any = 0
-    examples = (
-        (((2, 3), (4, 3)), {}),
-        (((2, 3), (2, 1), (2, 2)), {"axis": -1}),
-        (((2, 0), (2, 3)), {"axis": 1}),
-        (((2,), (3,), (1,), (2,)), {"axis": 0}),
+    examples = Examples(
+        (
+            (((2, 3), (4, 3)), {}),
+            (((2, 3), (2, 1), (2, 2)), {"axis": -1}),
+            (((2, 0), (2, 3)), {"axis": 1}),
+            (((2,), (3,), (1,), (2,)), {"axis": 0}),
+        ),
+        random_props=one_axis,
     )
 
     @classmethod
@@ -192,6 +195,10 @@ def _runs(x: Any, axis: int, count: int) -> Any:
     return x.reshape(shape).transpose(axis, *range(axis), *range(axis + 1, len(shape)))
 
 
+def _pad_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"pad_width": choose((0, 1, (1, 0)))}
+
+
 class Pad(CopyOperator, MorphOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
@@ -202,13 +209,16 @@ class Pad(CopyOperator, MorphOperator):
     __props__ = ("pad_width", "constant_values")
     pad_width: Any = 0
     constant_values: Any = 0
-    examples = (
-        (((2, 3),), {"pad_width": 1}),
-        (((2, 3),), {"pad_width": ((0, 1), (2, 0)), "constant_values": 2}),
-        (((3,),), {"pad_width": (2, 1), "constant_values": 1}),
-        (((2, 3),), {"pad_width": ((0, 0), (0, 0))}),
-        (((0, 2),), {"pad_width": ((1, 1), (0, 1))}),
-        (((),), {"pad_width": 1}),
+    examples = Examples(
+        (
+            (((2, 3),), {"pad_width": 1}),
+            (((2, 3),), {"pad_width": ((0, 1), (2, 0)), "constant_values": 2}),
+            (((3,),), {"pad_width": (2, 1), "constant_values": 1}),
+            (((2, 3),), {"pad_width": ((0, 0), (0, 0))}),
+            (((0, 2),), {"pad_width": ((1, 1), (0, 1))}),
+            (((),), {"pad_width": 1}),
+        ),
+        random_props=_pad_props,
     )
 
     @classmethod
@@ -220,10 +230,6 @@ class Pad(CopyOperator, MorphOperator):
         if mode == "constant":
             options["constant_values"] = constant_values
         return f.pad_by(x, pad_width, mode, **options)
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"pad_width": choose((0, 1, (1, 0)))}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         x = types[0]
@@ -277,6 +283,10 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
     return number
 
 
+def _repeat_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"repeats": choose((1, 2)), **one_axis(choose, x)}
+
+
 class Repeat(CopyOperator, MorphOperator):
     """x with each element repeated along an axis; flattened first, if that is None.
 
@@ -288,17 +298,16 @@ class Repeat(CopyOperator, MorphOperator):
     __props__ = ("repeats", "axis")
     repeats: Any = 1
     axis: Any = None
-    examples = (
-        (((2, 3),), {"repeats": 2, "axis": 0}),
-        (((2, 3),), {"repeats": 3, "axis": -1}),
-        (((4,),), {"repeats": 1, "axis": 0}),
-        (((2, 3),), {"repeats": 0, "axis": 1}),
-        (((0, 3),), {"repeats": 2, "axis": 1}),
+    examples = Examples(
+        (
+            (((2, 3),), {"repeats": 2, "axis": 0}),
+            (((2, 3),), {"repeats": 3, "axis": -1}),
+            (((4,),), {"repeats": 1, "axis": 0}),
+            (((2, 3),), {"repeats": 0, "axis": 1}),
+            (((0, 3),), {"repeats": 2, "axis": 1}),
+        ),
+        random_props=_repeat_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"repeats": choose((1, 2)), **one_axis(choose, x)}
 
     @classmethod
     def function(cls, x: Any, repeats: Any = 1, axis: Any = None) -> Any:  # type: ignore[override]

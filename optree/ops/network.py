@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.ops.elementwise import floating_of
+from optree.ops.examples import Examples
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
@@ -22,7 +23,7 @@ class Safelog(OwnFunction):
     name = "safelog"
     least = math.exp(-50)
     kernel = f"log({{0}} > (T){least!r} || {{0}} != {{0}} ? {{0}} : (T){least!r})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def compute(self, x: np.ndarray) -> Any:
         return np.log(np.maximum(x, self.least))

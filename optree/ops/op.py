@@ -29,6 +29,7 @@ from optree.errors import (
 )
 from optree.ops.apply import Apply, written
 from optree.ops.batching import by_index_map, in_loop
+from optree.ops.examples import DEFAULT, Cases, Examples
 from optree.ops.index_map import IndexMap
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.ops.unlisted import MARKS, Unlisted, unlisted_of
@@ -92,14 +93,9 @@ class Op:
         (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None for an op that is not elementwise.
     aliases : tuple of str
         Other names of the op's function, such as neon's.
-    sample : tuple of float
-        An interval on which the op is smooth, from which the tests draw values.
-    examples : tuple
-        Operands and parameters on which the tests check every promise. Each is
-        ``((operand, ...), {parameter: value})``, where a tuple is the shape of a floating operand drawn from `sample`,
-        a list has an integer operand's values, and a number is itself. An elementwise op needs none.
-    takes_floats : bool
-        Whether it takes floating operands; if not, a tuple in `examples` is the shape of an integer one.
+    examples : tuple or Examples
+        Operands and parameters on which the tests check every promise, and how more are drawn
+        (`optree.ops.examples.Examples`). An elementwise op needs none.
     takes_columns : bool
         Whether in neon's mode a 1-D array among the operands is a column, as in broadcasts and matrix products.
     commutative : bool
@@ -121,8 +117,6 @@ class Op:
         or raises before. `value` follows from it.
     blocks : callable, optional
         From operands' shapes: the axes of the value and operands (None: whole) to divide, and the least size; or None.
-    random_props : callable, optional
-        From a choice and an operand to parameters, for `optree.testing.random_tree`.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     itypes, otypes : list of Type, optional
@@ -138,9 +132,7 @@ class Op:
     numpy_names: ClassVar[tuple[Any, ...]] = ()
     kernel: ClassVar[str | None] = None
     aliases: ClassVar[tuple[str, ...]] = ()
-    sample: ClassVar[tuple[float, float]] = (-2.0, 2.0)
-    examples: ClassVar[tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]] = ()
-    takes_floats: ClassVar[bool] = True
+    examples: ClassVar[Examples | Cases] = DEFAULT
     takes_columns: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     index_map: ClassVar[IndexMap] = IndexMap()
@@ -151,7 +143,6 @@ class Op:
     update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
     blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...], int] | None] | None] = None
-    random_props: ClassVar[Callable[..., dict[str, Any]] | None] = None
     draws: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None

@@ -12,6 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.ops.examples import Cases, Examples
 from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.ops.indexing import Embedding, TakeAlongAxis
 from optree.ops.op import Op
@@ -541,14 +542,16 @@ class PartitionOperator(OneAxisOperator):
     axis: Any = -1
     kth: Any = 0
     numpy_names = ()
-    random_props: ClassVar[Any] = None
-    examples: ClassVar[tuple[Any, ...]] = (  # of which there is one order
-        (((3, 4),), {"kth": (1, 2)}),
-        (((3, 4),), {"kth": (0, -1), "axis": 0}),
-        (((2, 3, 2),), {"kth": 1, "axis": 1}),
-        (((5,),), {"kth": (1, 3)}),
-        (([3, 1, 2],), {"kth": 1}),
-        (((2, 0),), {"kth": 0, "axis": 0}),
+    examples: ClassVar[Examples | Cases] = Examples(
+        (  # of which there is one order
+            (((3, 4),), {"kth": (1, 2)}),
+            (((3, 4),), {"kth": (0, -1), "axis": 0}),
+            (((2, 3, 2),), {"kth": 1, "axis": 1}),
+            (((5,),), {"kth": (1, 3)}),
+            (([3, 1, 2],), {"kth": 1}),
+            (((2, 0),), {"kth": 0, "axis": 0}),
+        ),
+        random_props=False,
     )
 
     @classmethod
@@ -567,6 +570,12 @@ class PartitionOperator(OneAxisOperator):
         return shapes[0]
 
 
+def _partition_props(choose: Any, x: Variable) -> dict[str, Any]:
+    """All places, as the order of others is the library's."""
+    chosen = one_axis(choose, x)
+    return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
+
+
 class Partition(PartitionOperator, OrderOperator):
     """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
 
@@ -575,11 +584,7 @@ class Partition(PartitionOperator, OrderOperator):
 
     name = "partition"
 
-    @staticmethod
-    def random_props(choose: Any, x: Variable) -> dict[str, Any]:
-        """All places, as the order of others is the library's."""
-        chosen = one_axis(choose, x)
-        return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
+    examples = Examples(random_props=_partition_props)
 
     def put_in_order(self, x: np.ndarray) -> None:
         kind, places = _kind_for(x, self.axis), np.asarray(self.kth, np.intp)

@@ -50,6 +50,9 @@ RENAMED = {
     "begins": "class ...(BeginningOperator), from optree.ops.traits",
     "waits": "class ...(WaitingOperator), from optree.ops.traits",
     "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
+    "sample": "examples = Examples(sample=(low, high)), from optree.ops.examples",
+    "takes_floats": "examples = Examples(takes_floats=False), from optree.ops.examples",
+    "random_props": "examples = Examples(random_props=...), from optree.ops.examples",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
 

@@ -13,6 +13,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.ops.batching import aligned
+from optree.ops.examples import Cases, Examples
 from optree.ops.index_map import IndexMap, per_op, windowed
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.op import Op
@@ -40,7 +41,7 @@ class OneAxisOperator(UnaryOperator):
     __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
     least_rows: ClassVar[int] = 1
-    random_props = staticmethod(one_axis)
+    examples: ClassVar[Examples | Cases] = Examples(random_props=one_axis)
 
     def __call__(self, *inputs: Any) -> Any:
         if self.axis is None and len(inputs) == 1:

@@ -13,6 +13,7 @@ from optree.arrays import as_array, portable
 from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
+from optree.ops.examples import Examples
 from optree.ops.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
 from optree.ops.op import Op
 from optree.ops.traits import Choose, CopyOperator, MorphOperator, any_axes, no_props
@@ -63,6 +64,13 @@ def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
     return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
 
 
+def _transpose_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    rest, order = list(range(x.ndim)), []
+    while rest:
+        order.append(rest.pop(choose(range(len(rest)))))
+    return {"axes": tuple(order)}
+
+
 class Transpose(MorphOperator):
     """x with its axes in the order `axes`, or reversed."""
 
@@ -70,21 +78,17 @@ class Transpose(MorphOperator):
     __props__ = ("axes",)
     axes: Any = None
     numpy = np.transpose
-    examples = (
-        (((3, 4),), {}),
-        (((2, 3, 4),), {"axes": (1, 2, 0)}),
-        (((2, 3, 4),), {"axes": (-1, 0, 1)}),
-        (((5,),), {}),
-        (((),), {}),
-        (((0, 3),), {}),
+    examples = Examples(
+        (
+            (((3, 4),), {}),
+            (((2, 3, 4),), {"axes": (1, 2, 0)}),
+            (((2, 3, 4),), {"axes": (-1, 0, 1)}),
+            (((5,),), {}),
+            (((),), {}),
+            (((0, 3),), {}),
+        ),
+        random_props=_transpose_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        rest, order = list(range(x.ndim)), []
-        while rest:
-            order.append(rest.pop(choose(range(len(rest)))))
-        return {"axes": tuple(order)}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         ndim = types[0].ndim
@@ -125,6 +129,11 @@ class ReshapeOperator(MorphOperator):
         return [f.reshape_like(output_gradients[0], x), *[None] * len(shapes)]
 
 
+def _reshape_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    flat = [(x.size,), *([()] if x.size == 1 else [])]
+    return {"newshape": choose([(-1,), x.shape[::-1], (1, -1), (-1, 1), *flat])}
+
+
 class Reshape(ReshapeOperator):
     """x in another shape of equal size, in C order; one size may be -1."""
 
@@ -133,19 +142,17 @@ class Reshape(ReshapeOperator):
     name = "reshape"
     __props__ = ("newshape",)
     newshape: Any = (-1,)
-    examples = (
-        (((2, 6),), {"newshape": (3, 4)}),
-        (((2, 6),), {"newshape": (-1, 3)}),
-        (((4,),), {"newshape": (2, 1, -1)}),
-        (((1, 1),), {"newshape": ()}),
-        (((0, 3),), {"newshape": (3, 0, 2)}),
-        (((0, 3),), {"newshape": (-1, 3)}),
+    examples = Examples(
+        (
+            (((2, 6),), {"newshape": (3, 4)}),
+            (((2, 6),), {"newshape": (-1, 3)}),
+            (((4,),), {"newshape": (2, 1, -1)}),
+            (((1, 1),), {"newshape": ()}),
+            (((0, 3),), {"newshape": (3, 0, 2)}),
+            (((0, 3),), {"newshape": (-1, 3)}),
+        ),
+        random_props=_reshape_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        flat = [(x.size,), *([()] if x.size == 1 else [])]
-        return {"newshape": choose([(-1,), x.shape[::-1], (1, -1), (-1, 1), *flat])}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         wanted = sizes_of(self.newshape, "reshape")
@@ -184,14 +191,16 @@ class ReshapeLike(ReshapeOperator):
     """x in the shape of `like`, whose values are not used."""
 
     name = "reshape_like"
-    random_props = staticmethod(no_props)
     index_map = IndexMap(RESHAPED, LIKE)
     operands = ("x", "like")
-    examples = (
-        (((2, 6), (3, 4)), {}),
-        (((6,), (2, 3)), {}),
-        (((1, 1), ()), {}),
-        (((0, 3), (2, 0)), {}),
+    examples = Examples(
+        (
+            (((2, 6), (3, 4)), {}),
+            (((6,), (2, 3)), {}),
+            (((1, 1), ()), {}),
+            (((0, 3), (2, 0)), {}),
+        ),
+        random_props=no_props,
     )
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -206,6 +215,10 @@ class ReshapeLike(ReshapeOperator):
         return np.reshape(x, np.shape(like))
 
 
+def _broadcast_to_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"shape": (choose((1, 2)), *x.shape)}
+
+
 class BroadcastTo(MorphOperator):
     """x broadcast to `shape`."""
 
@@ -214,17 +227,16 @@ class BroadcastTo(MorphOperator):
     shape: Any = ()
     index_map = IndexMap(REPEATED)
     numpy = np.broadcast_to
-    examples = (
-        (((3, 1),), {"shape": (3, 4)}),
-        (((4,),), {"shape": (2, 3, 4)}),
-        (((),), {"shape": (2,)}),
-        (((2, 3),), {"shape": (2, 3)}),
-        (((1, 3),), {"shape": (0, 3)}),
+    examples = Examples(
+        (
+            (((3, 1),), {"shape": (3, 4)}),
+            (((4,),), {"shape": (2, 3, 4)}),
+            (((),), {"shape": (2,)}),
+            (((2, 3),), {"shape": (2, 3)}),
+            (((1, 3),), {"shape": (0, 3)}),
+        ),
+        random_props=_broadcast_to_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"shape": (choose((1, 2)), *x.shape)}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(shape=sizes_of(self.shape, "broadcast_to"))
@@ -243,6 +255,10 @@ class BroadcastTo(MorphOperator):
         return list(output_gradients)
 
 
+def _expand_dims_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"axis": choose(range(-x.ndim - 1, x.ndim + 1))}
+
+
 class ExpandDims(ReshapeOperator):
     """x with new axes of size 1 at the positions `axis` of the result."""
 
@@ -250,17 +266,16 @@ class ExpandDims(ReshapeOperator):
     __props__ = ("axis",)
     axis: Any = 0
     numpy = np.expand_dims
-    examples = (
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1}),
-        (((3, 4),), {"axis": (0, 2)}),
-        (((),), {"axis": 0}),
-        (((0,),), {"axis": 1}),
+    examples = Examples(
+        (
+            (((3, 4),), {"axis": 0}),
+            (((3, 4),), {"axis": -1}),
+            (((3, 4),), {"axis": (0, 2)}),
+            (((),), {"axis": 0}),
+            (((0,),), {"axis": 1}),
+        ),
+        random_props=_expand_dims_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"axis": choose(range(-x.ndim - 1, x.ndim + 1))}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         count = len(self.axis) if isinstance(self.axis, tuple | list) else 1
@@ -285,6 +300,10 @@ class ExpandDims(ReshapeOperator):
         return f.expand_dims(inputs[0], shifted(self.axis))
 
 
+def _squeeze_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])}
+
+
 class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
@@ -295,18 +314,17 @@ class Squeeze(ReshapeOperator):
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.squeeze
-    examples = (
-        (((1, 3, 1),), {}),
-        (((1, 3, 1),), {"axis": 0}),
-        (((1, 3, 1),), {"axis": (-1, 0)}),
-        (((1,),), {}),
-        (((2, 3),), {}),
-        (((0, 1),), {}),
+    examples = Examples(
+        (
+            (((1, 3, 1),), {}),
+            (((1, 3, 1),), {"axis": 0}),
+            (((1, 3, 1),), {"axis": (-1, 0)}),
+            (((1,),), {}),
+            (((2, 3),), {}),
+            (((0, 1),), {}),
+        ),
+        random_props=_squeeze_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])}
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         shape = types[0].shape
@@ -331,6 +349,11 @@ class Squeeze(ReshapeOperator):
         return f.squeeze(inputs[0], shifted(self.axis))
 
 
+def _slice_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    slices = ((None, None, None), (1, None, None), (None, None, -1), (None, None, 2), (-1, None, -2))
+    return {"index": tuple(choose((*slices, None, 0, -1)) for _ in range(x.ndim))}
+
+
 class Slice(MorphOperator):
     """x at a NumPy index of integers, slices, None and an ellipsis: ``slice(x, np.s_[1:3, None, ::-1])``.
 
@@ -340,21 +363,19 @@ class Slice(MorphOperator):
     name = "slice"
     __props__ = ("index",)
     index: Any = ()
-    examples = (
-        (((5, 4),), {"index": ((1, 3, None), (None, None, -1))}),
-        (((5, 4),), {"index": (2,)}),
-        (((5, 4),), {"index": ((None, None, 2), -1)}),
-        (((5, 4),), {"index": (None, Ellipsis, (3, 0, -2))}),
-        (((5,),), {"index": (0,)}),
-        (((5,),), {"index": ((2, 2, None),)}),
-        (((),), {"index": (None,)}),
-        (((0, 3),), {"index": (Ellipsis, 1)}),
+    examples = Examples(
+        (
+            (((5, 4),), {"index": ((1, 3, None), (None, None, -1))}),
+            (((5, 4),), {"index": (2,)}),
+            (((5, 4),), {"index": ((None, None, 2), -1)}),
+            (((5, 4),), {"index": (None, Ellipsis, (3, 0, -2))}),
+            (((5,),), {"index": (0,)}),
+            (((5,),), {"index": ((2, 2, None),)}),
+            (((),), {"index": (None,)}),
+            (((0, 3),), {"index": (Ellipsis, 1)}),
+        ),
+        random_props=_slice_props,
     )
-
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        slices = ((None, None, None), (1, None, None), (None, None, -1), (None, None, 2), (-1, None, -2))
-        return {"index": tuple(choose((*slices, None, 0, -1)) for _ in range(x.ndim))}
 
     @classmethod
     def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
@@ -469,17 +490,19 @@ class Flip(MorphOperator):
     """x in reverse order along one or several axes, or along all of them."""
 
     name = "flip"
-    random_props = staticmethod(any_axes)
     __props__ = ("axis",)
     axis: Any = None
     numpy = np.flip
     index_map = IndexMap(FLIPPED)
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": -1}),
-        (((2, 3, 2),), {"axis": (0, -1)}),
-        (((),), {}),
-        (((0, 2),), {"axis": 0}),
+    examples = Examples(
+        (
+            (((3, 4),), {}),
+            (((3, 4),), {"axis": -1}),
+            (((2, 3, 2),), {"axis": (0, -1)}),
+            (((),), {}),
+            (((0, 2),), {"axis": 0}),
+        ),
+        random_props=any_axes,
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:

@@ -9,6 +9,7 @@ import numpy as np
 
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ShapeError
+from optree.ops.examples import Examples
 from optree.ops.index_map import STACKED, IndexMap
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
@@ -130,15 +131,17 @@ class Softmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """
 
     name = "softmax"
-    random_props = staticmethod(given_axes)
-    examples = (
-        (((4,),), {}),
-        (((3, 4),), {"axis": (0, 1)}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((2, 1, 3),), {"axis": (-1, 1)}),
-        (((0, 3),), {"axis": 1}),
+    examples = Examples(
+        (
+            (((4,),), {}),
+            (((3, 4),), {"axis": (0, 1)}),
+            (((3, 4),), {"axis": 0}),
+            (((3, 4),), {"axis": -1}),
+            (((2, 3, 4),), {"axis": (0, 2)}),
+            (((2, 1, 3),), {"axis": (-1, 1)}),
+            (((0, 3),), {"axis": 1}),
+        ),
+        random_props=given_axes,
     )
 
     def value(self, *arrays: Any) -> Any:
@@ -167,7 +170,6 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """
 
     name = "log_softmax"
-    random_props = staticmethod(given_axes)
     examples = Softmax.examples
 
     def value(self, *arrays: Any) -> Any:

@@ -15,6 +15,7 @@ from optree.arrays import portable
 from optree.dtypes import ufunc_dtypes
 from optree.errors import AxisError, ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
+from optree.ops.examples import Cases, Examples
 from optree.ops.index_map import BROADCAST, IndexMap, per_op, reduced, windowed
 from optree.ops.op import Op
 from optree.records import NamedTuple
@@ -28,7 +29,7 @@ Choose = Callable[[Sequence[Any]], Any]
 
 
 def no_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    """`Op.random_props` of an op without parameters."""
+    """`Examples.random_props` of an op without parameters."""
     return {}
 
 
@@ -39,17 +40,17 @@ def some_axes(choose: Choose, x: Variable) -> Any:
 
 
 def one_axis(choose: Choose, x: Variable) -> dict[str, Any]:
-    """`Op.random_props` with one axis."""
+    """`Examples.random_props` with one axis."""
     return {"axis": choose(range(-x.ndim, max(x.ndim, 1)))}
 
 
 def any_axes(choose: Choose, x: Variable) -> dict[str, Any]:
-    """`Op.random_props` with None, one axis or two."""
+    """`Examples.random_props` with None, one axis or two."""
     return {"axis": some_axes(choose, x)}
 
 
 def given_axes(choose: Choose, x: Variable) -> dict[str, Any]:
-    """`Op.random_props` with one axis, two or all."""
+    """`Examples.random_props` with one axis, two or all."""
     axis = some_axes(choose, x)
     return {"axis": tuple(range(x.ndim)) if axis is None else axis}
 
@@ -314,6 +315,10 @@ class Accumulator(NamedTuple):
     replaces: str = ""
 
 
+def _reduction_operator_props(choose: Choose, x: Variable) -> dict[str, Any]:
+    return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
+
+
 class ReductionOperator(AxisOperator, UnaryOperator):
     """A reduction of one operand over axes.
 
@@ -334,9 +339,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     has_identity: ClassVar[bool] = True
     accumulator: ClassVar[Accumulator | None] = None
 
-    @staticmethod
-    def random_props(choose: Choose, x: Variable) -> dict[str, Any]:  # type: ignore[override]
-        return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
+    examples: ClassVar[Examples | Cases] = Examples(random_props=_reduction_operator_props)
 
     @per_op(reduced())
     def index_map(self) -> IndexMap:

@@ -11,6 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.ops.elementwise import floating_of
+from optree.ops.examples import Examples
 from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
 from optree.tree.variable import in_dtype, variable_of
@@ -52,7 +53,7 @@ class Sqrt(FloatFunction):
     name = "sqrt"
     numpy = np.sqrt
     kernel = "sqrt({0})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -65,7 +66,7 @@ class Cbrt(FloatFunction):
     name = "cbrt"
     numpy = np.cbrt
     kernel = "cbrt({0})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -112,7 +113,7 @@ class Log(FloatFunction):
     name = "log"
     numpy = np.log
     kernel = "log({0})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -125,7 +126,7 @@ class Log2(FloatFunction):
     name = "log2"
     numpy = np.log2
     kernel = "log2({0})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -138,7 +139,7 @@ class Log10(FloatFunction):
     name = "log10"
     numpy = np.log10
     kernel = "log10({0})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -151,7 +152,7 @@ class Log1p(FloatFunction):
     name = "log1p"
     numpy = np.log1p
     kernel = "log1p({0})"
-    sample = (-0.5, 2.0)
+    examples = Examples(sample=(-0.5, 2.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -189,7 +190,7 @@ class Tan(FloatFunction):
     name = "tan"
     numpy = np.tan
     kernel = "tan({0})"
-    sample = (-1.2, 1.2)
+    examples = Examples(sample=(-1.2, 1.2))
 
     def slope(self, x: Any) -> Any:
         return 1 + f.square(f.tan(x))
@@ -201,7 +202,7 @@ class Arcsin(FloatFunction):
     name = "arcsin"
     numpy = np.arcsin
     kernel = "asin({0})"
-    sample = (-0.9, 0.9)
+    examples = Examples(sample=(-0.9, 0.9))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -214,7 +215,7 @@ class Arccos(FloatFunction):
     name = "arccos"
     numpy = np.arccos
     kernel = "acos({0})"
-    sample = (-0.9, 0.9)
+    examples = Examples(sample=(-0.9, 0.9))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -337,7 +338,7 @@ class Arccosh(FloatFunction):
     name = "arccosh"
     numpy = np.arccosh
     kernel = "acosh({0})"
-    sample = (1.2, 3.0)
+    examples = Examples(sample=(1.2, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -350,7 +351,7 @@ class Arctanh(FloatFunction):
     name = "arctanh"
     numpy = np.arctanh
     kernel = "atanh({0})"
-    sample = (-0.9, 0.9)
+    examples = Examples(sample=(-0.9, 0.9))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -376,7 +377,7 @@ class Arctan2(BinaryOperator, ElementwiseOperator, FloatOperator):
     name = "arctan2"
     numpy = np.arctan2
     kernel = "atan2({0}, {1})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -396,7 +397,7 @@ class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
     commutative = True
     numpy = np.hypot
     kernel = "hypot({0}, {1})"
-    sample = (0.5, 3.0)
+    examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients

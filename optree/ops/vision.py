@@ -12,6 +12,7 @@ from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, brief
 from optree.ops.batching import with_images
+from optree.ops.examples import Examples
 from optree.ops.index_map import LIKE, OPAQUE, IndexMap
 from optree.ops.op import Op
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype
@@ -523,11 +524,13 @@ class Nms(NonDifferentiableOperator):
     threshold: float = 0.5
     normalized: bool = False
     keepdims: bool = False
-    sample = (0.1, 2.0)
-    examples = (
-        (((6, 5),), {}),
-        (((6, 5),), {"threshold": 0.1, "normalized": True, "keepdims": True}),
-        (((0, 5),), {}),
+    examples = Examples(
+        (
+            (((6, 5),), {}),
+            (((6, 5),), {"threshold": 0.1, "normalized": True, "keepdims": True}),
+            (((0, 5),), {}),
+        ),
+        sample=(0.1, 2.0),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:

@@ -12,6 +12,7 @@ from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError
+from optree.ops.examples import examples_in
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.records import NamedTuple
@@ -78,7 +79,7 @@ class Example(NamedTuple):
 
     @property
     def takes_floats(self) -> bool:
-        return self.op is None or self.op.takes_floats
+        return self.op is None or examples_in(type(self.op)).takes_floats
 
     def draw(self, dtype: Any = None) -> list[Any]:
         """The operands' values: distinct numbers, spread over the sample, reproducible.
@@ -119,11 +120,12 @@ def examples_of(op: type[Op], given: Op | None = None) -> list[Example]:
     DefinitionError
         If it has none.
     """
-    found = [_example(op, operands, props) for operands, props in op.examples]
-    if issubclass(op, ElementwiseOperator) and not (given is None and op.prop_names() and op.examples):
+    drawn = examples_in(op)
+    found = [_example(op, operands, props) for operands, props in drawn.cases]
+    if issubclass(op, ElementwiseOperator) and not (given is None and op.prop_names() and drawn.cases):
         counts = (2, 3) if op.operands is None else (len(op.operands),)
         made = op.make() if given is None else given
-        found += [Example(made, shapes, op.sample, str(made)) for count in counts for shapes in SHAPES[count]]
+        found += [Example(made, shapes, drawn.sample, str(made)) for count in counts for shapes in SHAPES[count]]
     if not found:
         raise DefinitionError(f"{op.__name__}: give it examples, so that its promises can be checked")
     return found
@@ -131,7 +133,7 @@ def examples_of(op: type[Op], given: Op | None = None) -> list[Example]:
 
 def _example(op: type[Op], operands: tuple[Any, ...], props: dict[str, Any]) -> Example:
     made = op.make(**props)
-    return Example(made, operands, op.sample, str(made))
+    return Example(made, operands, examples_in(op).sample, str(made))
 
 
 def inputs_for(values: Sequence[Any]) -> list[Any]:

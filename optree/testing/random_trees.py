@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.errors import OptreeError
+from optree.ops.examples import examples_in
 from optree.ops.op import Op
 from optree.ops.traits import AssociativeOperator, Choose, ElementwiseOperator
 from optree.registry import OPS
@@ -78,8 +79,8 @@ def usable_ops() -> list[str]:
         name
         for name, cls in OPS.items()
         if not cls.destroy_map
-        and cls.takes_floats
-        and (cls.random_props is not None or (issubclass(cls, ElementwiseOperator) and not cls.prop_names()))
+        and examples_in(cls).takes_floats
+        and (examples_in(cls).random_props or (issubclass(cls, ElementwiseOperator) and not cls.prop_names()))
     ]
 
 
@@ -94,4 +95,5 @@ def _operands(choose: Choose, cls: type[Op], last: Any, made: Sequence[Any]) -> 
 
 def _props(choose: Choose, cls: type[Op], x: Variable) -> dict[str, Any]:
     """Parameters that mostly fit an operand; if the op refuses them, it is left out."""
-    return {} if cls.random_props is None else cls.random_props(choose, x)
+    random_props = examples_in(cls).random_props
+    return random_props(choose, x) if random_props else {}

@@ -58,6 +58,7 @@ from backends.cpu.plan import SMALL_FOR_BLOCKS
 from backends.cpu.thread_pool import share
 from optree import function
 from optree.arrays import portable
+from optree.ops.examples import Examples
 from optree.ops.traits import BinaryOperator, ElementwiseOperator
 from optree.settings import override
 
@@ -273,7 +274,7 @@ class Fussy(BinaryOperator, ElementwiseOperator):
     """The sum of operands that are below a bound."""
 
     kernel = "{0} + {1}"
-    sample = (0.0, 1.0)
+    examples = Examples(sample=(0.0, 1.0))
 
     @portable
     def value(self, *arrays: Any) -> Any:

@@ -17,6 +17,7 @@ from backends import source
 from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS, find_compiler
 from optree import grad
 from optree.errors import OptreeError
+from optree.ops.examples import examples_in
 from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.registry import OPS, f
 from optree.tree.types import TensorType, as_dtype
@@ -112,7 +113,7 @@ def test_the_loop_of_an_ops_kernel_is_in_vectors(name: str, tmp_path: Path) -> N
     is_clang = _compiler()[1] == "clang"
     kernels: list[str] = []
     others: dict[str, str] = {}
-    for props in {str(props): props for _, props in cls.examples}.values() if cls.prop_names() else [{}]:
+    for props in {str(props): props for _, props in examples_in(cls).cases}.values() if cls.prop_names() else [{}]:
         op = cls.make(**props)
         for dtype in DTYPES:
             for form, tree in _kernels(op, dtype).items():

@@ -13,6 +13,7 @@ import optree.ops  # noqa: F401
 from backends.cpu.codegen.printer import C
 from backends.execution.dialect import packed, unpacked
 from optree.dtypes import finfo, in_float32, is_floating
+from optree.ops.examples import examples_in
 from optree.registry import OPS
 from optree.tree.types import TensorType, as_dtype
 
@@ -72,7 +73,7 @@ def _cases() -> Iterator[Case]:
 
 def _props(cls: Any) -> list[dict[str, Any]]:
     """The parameters that an op is tried with: those of its examples."""
-    found = {str(props): props for _, props in cls.examples} if cls.prop_names() else {}
+    found = {str(props): props for _, props in examples_in(cls).cases} if cls.prop_names() else {}
     return list(found.values()) or [{}]
 
 

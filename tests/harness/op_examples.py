@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.composed import COMPOSED, composed_examples
 from harness.linalg_cases import LINALG, linalg_examples
+from optree.ops.examples import examples_in
 from optree.ops.op import Op
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import OPS
@@ -12,7 +13,7 @@ from optree.testing.examples import Example, examples_of
 
 def has_own_examples(op: type[Op]) -> bool:
     """Whether an op has examples in its class; those of linear algebra, attention and loops are their functions'."""
-    return bool(op.examples) or issubclass(op, ElementwiseOperator)
+    return bool(examples_in(op).cases) or issubclass(op, ElementwiseOperator)
 
 
 def has_examples(name: str) -> bool:

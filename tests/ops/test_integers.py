@@ -15,6 +15,7 @@ from backends import gen_backend, source
 from optree import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError
+from optree.ops.examples import examples_in
 from optree.ops.traits import ElementwiseOperator, FloatOperator
 from optree.registry import OPS, f
 from optree.testing.conformance import weighted_sum
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("lightly_optimised")
 
 WHOLE = [dtype for dtype in DTYPES if not is_floating(dtype)]
 
-EXAMPLES = [(name, example) for name, op in sorted(OPS.items()) if op.examples for example in examples_of(op)]
+EXAMPLES = [(name, example) for name, op in sorted(OPS.items()) if examples_in(op).cases for example in examples_of(op)]
 EXAMPLES += [
     (name, example)
     for name, op in OPS.items()

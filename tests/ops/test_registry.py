@@ -22,6 +22,7 @@ from harness.op_examples import examples_for
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.errors import BackendError, DefinitionError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.ops.examples import examples_in
 from optree.ops.op import Op
 from optree.ops.registration import RENAMED
 from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
@@ -227,7 +228,7 @@ def test_an_op_takes_floats_as_it_says(name: str) -> None:
         with contextlib.suppress(DTypeError):
             example.tree(inputs_for(example.draw(np.float64)))
             taken = True
-    assert taken is PURE[name].takes_floats
+    assert taken is examples_in(PURE[name]).takes_floats
 
 
 def test_check_op_checks_them_all(be64: Any) -> None:
@@ -355,7 +356,7 @@ def test_operators_with_numbers_are_numpys(method: str, number: Any, cpu: Any) -
 def test_operands_without_strides(name: str, cpu: Any) -> None:
     op = PURE[name]
     shapes = [(2, 1), (1, 3), (1, 1)][: len(op.operands or "xy")]
-    values = Example(op.make(), tuple(shapes), op.sample, name).draw()
+    values = Example(op.make(), tuple(shapes), examples_in(op).sample, name).draw()
     tensors = [cpu.over(np.broadcast_to(cpu.array(x).raw(), (2, 3))) for x in values]
     got = op.make()(*tensors).asnumpyarray()
     wanted = _quietly(MEANINGS[name], *(np.broadcast_to(x, (2, 3)) for x in values))
@@ -367,7 +368,7 @@ def test_into_an_operand(name: str, cpu: Any) -> None:
     """x[:] = op(x) and x.T[:] = op(x): the right side is read before the left is written."""
     op = PURE[name]
     count = len(op.operands or "xy")
-    values = Example(op.make(), ((3, 3),) * count, op.sample, name).draw()
+    values = Example(op.make(), ((3, 3),) * count, examples_in(op).sample, name).draw()
     wanted = _quietly(MEANINGS[name], *values)
     if wanted.dtype != np.float64:
         return
@@ -413,7 +414,7 @@ def test_every_function_is_a_backends_method(name: str, cpu: Any) -> None:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_backends_method_and_build_make_the_op(name: str, cpu: Any) -> None:
     op = PURE[name]
-    values = Example(op.make(), ((2, 3),) * len(op.operands or "xy"), op.sample, name).draw()
+    values = Example(op.make(), ((2, 3),) * len(op.operands or "xy"), examples_in(op).sample, name).draw()
     tensors = _tensors(cpu, values)
     tree = getattr(cpu, name)(*tensors)
     assert tree.op == op.make()
@@ -500,7 +501,7 @@ def test_an_operand_of_another_backend_is_named(name: str, cpu: Any, other: Any)
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") > 1])
 def test_shapes_that_do_not_broadcast_are_named(name: str, cpu: Any) -> None:
-    dtype = np.float64 if PURE[name].takes_floats else np.int64
+    dtype = np.float64 if examples_in(PURE[name]).takes_floats else np.int64
     operands = [cpu.ones((2, 3), dtype, name="wide"), cpu.ones((4,), dtype, name="long"), cpu.ones((), dtype)]
     with pytest.raises(ShapeError, match=rf"{name}: wide \(2, 3\).*long \(4,\)"):
         PURE[name].make()(*operands[: len(PURE[name].operands or "xy")])

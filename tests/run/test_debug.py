@@ -11,6 +11,7 @@ import pytest
 from backends import gen_backend
 from optree import Apply, Op, TensorType, function
 from optree.errors import ContractError, DefinitionError, NotFiniteError, OptreeError
+from optree.ops.examples import examples_in
 from optree.ops.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.run import debug
@@ -183,7 +184,7 @@ def test_an_infinity_that_was_there_is_no_fault(be):
 def test_no_op_of_the_project_is_accused_for_bfloat16(be, name):
     pytest.importorskip("ml_dtypes")
     op = OPS[name]
-    if not (op.examples or issubclass(op, ElementwiseOperator)) or op.destroy_map:
+    if not (examples_in(op).cases or issubclass(op, ElementwiseOperator)) or op.destroy_map:
         return
     for example in examples_of(op):
         values = example.draw("bfloat16")

@@ -16,6 +16,7 @@ from harness.op_examples import has_own_examples
 from backends import gen_backend
 from optree import OpTreeNode, check_grad, grad
 from optree.errors import DefinitionError, GradientError, OptreeError
+from optree.ops.examples import Examples
 from optree.ops.factorisation import LapackOperator
 from optree.ops.traits import (
     BinaryOperator,
@@ -375,7 +376,7 @@ class _Approximate(_Unary):
     """tanh, two percent off in its kernel, as a table would be."""
 
     kernel = "1.002 * tanh({0})"
-    sample = (0.5, 2.0)
+    examples = Examples(sample=(0.5, 2.0))
 
 
 class _LooseDerivative(_Unary):

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from backends import gen_backend
 from optree import OpTreeNode, Variable, check_grad, grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
+from optree.ops.examples import examples_in
 from optree.ops.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
 from optree.testing.comparison import compare
@@ -27,7 +28,7 @@ UFUNCS = [
     if isinstance(function, np.ufunc)
     and function is not np.matmul
     and MEANINGS.get(ours.__name__) is function
-    and OPS[ours.__name__].takes_floats
+    and examples_in(OPS[ours.__name__]).takes_floats
 ]
 REDUCTIONS = {
     function: ours.__name__
@@ -54,7 +55,7 @@ def test_every_numpy_function_is_tested(function: Any) -> None:
 def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
     name = NUMPY_FUNCTIONS[ufunc].__name__
     op = OPS[name].make()
-    values = Example(op, ((2, 3),) * ufunc.nin, op.sample, name).draw()
+    values = Example(op, ((2, 3),) * ufunc.nin, examples_in(OPS[name]).sample, name).draw()
     tensors = [cpu.array(x) for x in values]
     tree = ufunc(*tensors)
     assert isinstance(tree, OpTreeNode)
