@@ -117,7 +117,7 @@ def test_ids_outside_the_vocabulary_are_named(be: Any) -> None:
     table, out = be.ones((5, 3), name="table"), be.zeros((2, 3), name="out")
     for wrong in (5, -1):
         with pytest.raises(
-            AxisError, match=rf"embedding: the id {wrong} is outside the vocabulary.*\(5, 3\) are 0 to 4"
+            AxisError, match=rf"embedding: the id {wrong} at row 1 is outside the vocabulary.*\(5, 3\) are 0 to 4"
         ):
             out[:] = be.embedding(table, [4, wrong])
     assert not out.get().any()
