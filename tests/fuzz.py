@@ -32,7 +32,7 @@ from harness.blocks import small
 from harness.drawn import ALL_DTYPES, SAME, Call, calls, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.emulated import emulated_cupy
-from harness.foreign import REFUSING, UNREADABLE, ByArray, ByDLPack, ForeignArray, odd_object
+from harness.foreign import ByArray, ByDLPack, ForeignArray, assert_refused
 from harness.homes import home, stand_in
 from harness.narrow import of_any_dtype
 from harness.random_calls import RANDOM
@@ -45,7 +45,7 @@ from backends.cpu.plan import BLOCKS
 from backends.cpu.routines import attention, convolution, loops, pooling, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import can_cast, finfo, is_bfloat16, is_floating
-from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError, describe
+from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError
 from optree.registry import f
 from optree.run.function import running_on
 from optree.settings import override
@@ -203,7 +203,7 @@ class Program:
 
     def statement(self) -> None:
         on_trees = (self.assign, self.update, self.call, self.differentiate, self.put, self.add_in_place, self.beside)
-        on_trees = (*on_trees, self.refuse)
+        on_trees = (*on_trees, lambda: assert_refused(self.be, self.view()[0], self.chance, self.said))
         of_functions = (self.apply, self.apply, self.batch, self.slope, self.slopes, self.resize)
         self.chance.choice((*on_trees, *of_functions, self.draw))()
         for tensor, array in zip(self.tensors, self.arrays, strict=True):
@@ -353,21 +353,7 @@ class Program:
 
     def foreign(self, array: np.ndarray) -> ForeignArray:
         """Another library's array of these values."""
-        kinds = (ByArray,) if is_bfloat16(array.dtype) else (ByArray, ByDLPack)
-        return self.chance.choice(kinds)(array)
-
-    def refuse(self) -> None:
-        """A line with an object of odd attributes, which one of op-tree's own errors refuses."""
-        tensor, _ = self.view()
-        line, odd = self.chance.choice(sorted(REFUSING)), odd_object(self.chance, bases=UNREADABLE)
-        self.said.append(f"{line} of {describe(odd)}")
-        try:
-            REFUSING[line](self.be, tensor, odd)
-        except OptreeError as error:
-            assert str(error)
-        else:
-            raise AssertionError(f"{line}: {describe(odd)} was taken")
-        self.written([])
+        return self.chance.choice((ByArray,) if is_bfloat16(array.dtype) else (ByArray, ByDLPack))(array)
 
     def index(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """An index of an operand of a shape, or one that does not fit, and the same for an array."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree import function, grad, jit
+from optree.errors import OptreeError, describe
 
 
 class ForeignArray:
@@ -166,3 +167,15 @@ REFUSING: dict[str, Callable[[Any, Any, Any], Any]] = {
     "concatenate": lambda be, t, y: be.concatenate([t, y]),
     "evaluate": lambda be, t, y: be.evaluate([y]),
 }
+
+
+def assert_refused(be: Any, t: Any, draw: random.Random, said: list[str]) -> None:
+    """Check that a line refuses an odd object by an error of op-tree's own; the line is appended to `said`."""
+    line, odd = draw.choice(sorted(REFUSING)), odd_object(draw, bases=UNREADABLE)
+    said.append(f"{line} of {describe(odd)}")
+    try:
+        REFUSING[line](be, t, odd)
+    except OptreeError as error:
+        assert str(error)
+    else:
+        raise AssertionError(f"{line}: {describe(odd)} was taken")
