@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from optree.compile.aliasing import alias_sets
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
-from optree.ops.elementwise import Mul
+from optree.ops.elementwise import Add, Mul, Neg, Sub
 from optree.records import NamedTuple
 
 
@@ -26,6 +27,9 @@ class Factor(NamedTuple):
         """Its value for the program's values."""
         return self.sign * (1.0 if self.number is None else float(values[self.number]))
 
+
+#: The ops that are linear combinations of their operands, with the coefficient of each.
+COEFFICIENTS: Mapping[type, tuple[int, ...]] = MappingProxyType({Add: (1, 1), Sub: (1, -1), Neg: (-1,)})
 
 #: The factor of a term without one.
 ONE = Factor()
@@ -270,7 +274,7 @@ def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int
     """An op's value as a linear combination, from those of its operands; None if it is none."""
     if type(op) is Mul and len(numbers) == 1 and all(factor.number is None for factor in terms[0].values()):
         return {i: Factor(factor.sign, numbers[0]) for i, factor in terms[0].items()}
-    coefficients = vars(type(op)).get("coefficients")  # its own: a subclass may compute something else
+    coefficients = COEFFICIENTS.get(type(op))  # a subclass may compute something else
     if coefficients is None or numbers or len({*chain(*terms)}) < sum(map(len, terms)):
         return None
     signed = zip(coefficients, terms, strict=True)
