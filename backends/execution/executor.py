@@ -78,14 +78,26 @@ def quietly(run: Callable[..., Any], *args: Any) -> Any:
     return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
 
 
+class OnDemand(dict[int, Any]):
+    """A dictionary of values that are made when they are first asked for: most instructions are in kernels alone."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: int) -> Any:
+        value = self[key] = self._make(key)
+        return value
+
+
 class Draft:
     """A program on its way to steps.
 
     Attributes
     ----------
     program : Program
-    implementations : list of Implementation
-        Of its instructions.
+    implementations : dict of int to Implementation
+        Of its instructions, on demand.
     executor : Executor or None
     options : Options
         The backend's, of lowering.
@@ -99,7 +111,7 @@ class Draft:
     earlier : dict of int to Before
         By the last instruction of a kernel that continues with a call.
     calls : dict of int to CallStep
-        For each instruction, its own step.
+        For each instruction its own step, on demand.
     groups : list of sequence of int
         The instructions of each step.
     kernels : dict of int to ExecutableKernel
@@ -112,16 +124,17 @@ class Draft:
     def __init__(
         self,
         program: Program,
-        implementations: list[Implementation],
+        implementation_of: ImplementationOf,
         executor: Executor | None,
         options: Options,
         memory: Memory,
         is_atomic: bool,
     ) -> None:
-        self.program, self.implementations, self.executor = program, implementations, executor
+        self.program, self.executor = program, executor
+        self.implementations: dict[int, Implementation] = OnDemand(implementation_of)
         self.options, self.memory, self.is_atomic = options, memory, is_atomic
         self.sizes: Sizes | None = None
-        self.fused: list[Kernel | Call] = [Call(index) for index in range(len(implementations))]
+        self.fused: list[Kernel | Call] = [Call(index) for index in range(len(program.instructions))]
         self.epilogues: dict[int, Epilogue] = {}
         self.earlier: dict[int, Before] = {}
         self.calls: dict[int, CallStep] = {}
@@ -131,8 +144,10 @@ class Draft:
         self.steps: list[Step] = []
 
     def having(self, capability: str) -> list[int]:
-        """The instructions whose implementations have a capability."""
-        return [index for index, each in enumerate(self.implementations) if getattr(each, capability)]
+        """The calls, other than assignments, whose implementations have a capability."""
+        calls = [step.instruction for step in self.fused if isinstance(step, Call)]
+        calls = [index for index in calls if not isinstance(self.program.instructions[index].op, Assign)]
+        return [index for index in calls if getattr(self.implementations[index], capability)]
 
     def fits(self, value: int, target: int) -> bool:
         """Whether a value and a target always have the same size."""
@@ -147,25 +162,37 @@ def _fuse(draft: Draft) -> None:
 
 
 def _add_epilogues(draft: Draft) -> None:
-    products = draft.having("takes_epilogue")
-    if draft.executor is not None and products:
+    products = draft.having("takes_epilogue") if draft.executor is not None else ()
+    if products:
         draft.fused, draft.epilogues = with_epilogues(draft.program, draft.fused, products)
 
 
 def _continue_calls(draft: Draft) -> None:
-    calls = draft.having("with_epilogue")
+    calls = draft.having("with_epilogue") if draft.sizes is not None else ()
     if draft.sizes is not None and calls:
         draft.program, draft.fused, draft.earlier = before_kernels(draft.program, draft.fused, calls, draft.sizes)
 
 
 def _make_calls(draft: Draft) -> None:
-    for index, implementation in enumerate(draft.implementations):
-        epilogue, inputs = draft.epilogues.get(index), None
-        if epilogue is not None:
-            product = draft.implementations[epilogue.product]
-            call = ProductWithEpilogue(product.call, epilogue)
-            implementation, inputs = product._replace(call=call, into=call), epilogue.inputs
-        draft.calls[index] = CallStep(draft.program, index, implementation, draft.sizes, draft.memory, inputs)
+    known = draft.program, draft.implementations, draft.epilogues, draft.sizes, draft.memory
+    draft.calls = OnDemand(partial(_call_step, *known))
+
+
+def _call_step(
+    program: Program,
+    implementations: Mapping[int, Implementation],
+    epilogues: Mapping[int, Epilogue],
+    sizes: Sizes | None,
+    memory: Memory,
+    index: int,
+) -> CallStep:
+    """The step of an instruction, or of a product and its epilogue."""
+    epilogue = epilogues.get(index)
+    if epilogue is None:
+        return CallStep(program, index, implementations[index], sizes, memory)
+    product = implementations[epilogue.product]
+    call = ProductWithEpilogue(product.call, epilogue)
+    return CallStep(program, index, product._replace(call=call, into=call), sizes, memory, epilogue.inputs)
 
 
 def _make_kernels(draft: Draft) -> None:
@@ -206,15 +233,15 @@ def _make_steps(draft: Draft) -> None:
     remaining = [n for n, group in enumerate(groups) if n in kernels or group[-1] not in assigned]
     run = [groups[n] for n in remaining]
     for n, dead in zip(remaining, dead_after(program, last_uses(program, run), len(run)), strict=True):
-        step: Step = draft.calls[groups[n][-1]]
         if n in kernels:
-            step = KernelStep(kernels[n], targets, first, [draft.calls[i] for i in groups[n]])
-        elif isinstance(step, CallStep) and step.output in targets:
-            target, assignment = targets[step.output]
-            if step.output in shared:
-                step.write_to(target)
-            else:
-                step.assign_to(target, first + assignment)
+            step: Step = KernelStep(kernels[n], targets, first, groups[n], draft.calls)
+        else:
+            step = call = draft.calls[groups[n][-1]]
+            target, assignment = targets.get(call.output, (None, 0))
+            if target is not None and call.output in shared:
+                call.write_to(target)
+            elif target is not None:
+                call.assign_to(target, first + assignment)
         step.dead = dead
         draft.steps.append(step)
 
@@ -267,8 +294,7 @@ def steps_of(
     is_atomic : bool
         Whether targets are as they were if a later step fails.
     """
-    implementations = [implementation_of(index) for index in range(len(program.instructions))]
-    draft = Draft(program, implementations, executor, options, memory, is_atomic)
+    draft = Draft(program, implementation_of, executor, options, memory, is_atomic)
     for transformation in TRANSFORMATIONS:
         transformation.run(draft)
     if options.shown:
@@ -499,10 +525,14 @@ class KernelStep(Step):
     bases: Mapping[int, int] = NO_BASES
 
     def __init__(
-        self, kernel: ExecutableKernel, targets: Mapping[int, tuple[int, int]], first: int, calls: Sequence[CallStep]
+        self,
+        kernel: ExecutableKernel,
+        targets: Mapping[int, tuple[int, int]],
+        first: int,
+        instructions: Sequence[int],
+        calls: Mapping[int, CallStep],
     ) -> None:
-        self.kernel, self.index, self.numbers = kernel, calls[-1].index, [call.index for call in calls]
-        self._instructions = calls
+        self.kernel, self.index, self.numbers, self._instruction_calls = kernel, instructions[-1], instructions, calls
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
         dims = kernel.sizes.dims
@@ -658,7 +688,7 @@ class KernelStep(Step):
     @cached_property
     def _fallback(self) -> list[RegisterCall]:
         """The calls of its instructions, made when the kernel first does not run."""
-        return [call.runnable() for call in self._instructions]
+        return [self._instruction_calls[index].runnable() for index in self.numbers]
 
     def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> RegisterCall | None:
         fixed |= self.persistent
@@ -746,16 +776,16 @@ def _targets(
         if value < first or value in outputs or value in found or value - first not in step_of:
             continue
         made, n = instructions[value - first], step_of[value - first]
-        implementation = calls[value - first].implementation
-        fills = n in kernels or (implementation.into is not None and implementation.is_strided)
+        by = None if n in kernels else calls[value - first].implementation
+        fills = by is None or (by.into is not None and by.is_strided)
         fills = fills and made.type.dtype == program.type_of(target).dtype and fits(value, target)
-        updates = n not in kernels and implementation.update is not None and made.inputs[0] == target
+        updates = by is not None and by.update is not None and made.inputs[0] == target
         if not (fills or updates):
             continue
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
         is_only_use = is_only_use or (fills and _is_readable(program, aliases, value, target, index))
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
-        is_safe = last_failing < n + (updates or (n not in kernels and implementation.is_atomic))
+        is_safe = last_failing < n + (updates or (by is not None and by.is_atomic))
         if not is_assignment(instructions[index].op):  # a buffer that nothing else reads
             others, is_safe = [], True
         is_available = target < first or step_of[target - first] < n
