@@ -91,35 +91,25 @@ class OnDemand(dict[int, Any]):
 
 
 class Draft:
-    """A program on its way to steps.
+    """A program on its way to steps; `TRANSFORMATIONS` fill in what its parameters do not give.
 
     Attributes
     ----------
-    program : Program
-    implementations : dict of int to Implementation
-        Of its instructions, on demand.
-    executor : Executor or None
-    options : Options
-        The backend's, of lowering.
-    memory : Memory
-    is_atomic : bool
-    sizes : Sizes or None
-        The program's; None without an executor.
+    implementations, calls : dict
+        For each instruction its implementation, and its own step, on demand.
     fused : list of Kernel or Call
-    epilogues : dict of int to Epilogue
-        By the last instruction of a product with an epilogue.
-    earlier : dict of int to Before
-        By the last instruction of a kernel that continues with a call.
-    calls : dict of int to CallStep
-        For each instruction its own step, on demand.
+    epilogues, earlier : dict
+        By their last instructions, products' epilogues and the calls that kernels continue with.
     groups : list of sequence of int
         The instructions of each step.
     kernels : dict of int to ExecutableKernel
         Of the groups that have one.
     targets : dict of int to (int, int)
         For each value that is computed in the tensor that it is assigned to: the tensor, and the assignment.
-    steps : list of Step
     """
+
+    sizes: Sizes | None = None
+    calls: dict[int, CallStep]
 
     def __init__(
         self,
@@ -130,14 +120,12 @@ class Draft:
         memory: Memory,
         is_atomic: bool,
     ) -> None:
-        self.program, self.executor = program, executor
+        self.program, self.executor, self.options = program, executor, options
+        self.memory, self.is_atomic = memory, is_atomic
         self.implementations: dict[int, Implementation] = OnDemand(implementation_of)
-        self.options, self.memory, self.is_atomic = options, memory, is_atomic
-        self.sizes: Sizes | None = None
         self.fused: list[Kernel | Call] = [Call(index) for index in range(len(program.instructions))]
         self.epilogues: dict[int, Epilogue] = {}
         self.earlier: dict[int, Before] = {}
-        self.calls: dict[int, CallStep] = {}
         self.groups: list[Sequence[int]] = []
         self.kernels: dict[int, ExecutableKernel] = {}
         self.targets: dict[int, tuple[int, int]] = {}
