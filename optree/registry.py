@@ -91,6 +91,16 @@ def associative(cls: _Class) -> _Class:
     return cls
 
 
+def alias(*names: str) -> Callable[[_Class], _Class]:
+    """A decorator for a class of ops whose function has other names, too, such as NumPy's or neon's."""
+
+    def register(cls: _Class) -> _Class:
+        FUNCTIONS.update(dict.fromkeys(names, dict.__getitem__(FUNCTIONS, cls.name)))  # type: ignore[attr-defined]
+        return cls
+
+    return register
+
+
 class FunctionNamespace:
     """`FUNCTIONS` by attribute: ``f.tanh(x)``, as gradients and composed functions write it."""
 

@@ -25,7 +25,7 @@ from optree.compile.reference import checked, is_widened, performer
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.logic import CONTIGUOUS_ONLY
 from optree.ops.structure import Output
-from optree.ops.traits import ElementwiseOperator, LoopOperator
+from optree.ops.traits import BlockOperator, ElementwiseOperator, LoopOperator, UpdateOperator
 from optree.tree.types import TensorType
 
 
@@ -93,11 +93,12 @@ def _of_a_value(program: Program, index: int) -> Implementation:
     """An op's ufunc, or its `value`."""
     instruction = program.instructions[index]
     op = instruction.op
-    if is_a_ufuncs(program, index) and op.blocks is None:
+    if is_a_ufuncs(program, index) and not isinstance(op, BlockOperator):
         return Implementation(op.numpy, op.numpy, op.numpy not in CONTIGUOUS_ONLY, isinstance(op, ElementwiseOperator))
     call = checked(instruction)
     fill = None if is_widened(instruction.node) else op.fill
-    if fill is None and op.blocks is None:
-        return Implementation(call, update=op.update)
+    update = op.update if isinstance(op, UpdateOperator) else None
+    if fill is None and not isinstance(op, BlockOperator):
+        return Implementation(call, update=update)
     call = InBlocks(op, call, fill, instruction.type.dtype)
-    return Implementation(call, call, update=op.update, is_atomic=True)
+    return Implementation(call, call, update=update, is_atomic=True)

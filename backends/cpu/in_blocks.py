@@ -1,4 +1,4 @@
-"""Values of ops without kernels by NumPy, in blocks that fit a core's cache, on several threads (`Op.blocks`)."""
+"""Values of ops without kernels by NumPy, in blocks that fit a core's cache, on several threads (`BlockOperator`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from backends.cpu.thread_pool import share
 from backends.execution.memory import empty_array
 from optree.arrays import overlap
+from optree.ops.traits import BlockOperator
 
 #: The bytes of a block's operands and value, as a core's cache holds: where one NumPy call fills it, and where several
 #: make a value, between which threads wait for the interpreter.
@@ -26,7 +27,7 @@ class InBlocks:
     Parameters
     ----------
     op : Op
-        It has `blocks`, or `fill`.
+        It is a `BlockOperator`, or has `fill`.
     call : callable
         From arrays to a new value.
     fill : callable or None
@@ -39,7 +40,7 @@ class InBlocks:
         self._op, self._call, self._fill, self._dtype = op, call, fill, dtype
 
     def __call__(self, *arrays: Any, out: np.ndarray | None = None) -> Any:
-        found = None if self._op.blocks is None else self._blocks(arrays)
+        found = self._blocks(arrays) if isinstance(self._op, BlockOperator) else None
         if out is None:
             if found is None:
                 return self._call(*arrays)

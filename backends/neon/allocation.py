@@ -10,7 +10,13 @@ import numpy as np
 from backends.backend import Backend
 from backends.neon.tensor import NeonTensor
 from optree.errors import BackendError, OperandError, ParameterError, brief
+from optree.ops.contraction import ProductOperator
+from optree.ops.joining import Concatenate
+from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import as_dtype
+
+#: Ops of which a 1-D constant among the operands is a column.
+COLUMNS: set[type] = {ElementwiseOperator, Concatenate, ProductOperator}
 
 
 class Allocation(Backend):
@@ -23,6 +29,10 @@ class Allocation(Backend):
     cupy: Any
     #: Whether leaves have been made that take the shape of the tensor they are assigned to.
     has_deferred = False
+
+    def takes_columns(self, op: Any) -> bool:
+        """Whether 1-D constants among an op's operands are columns."""
+        return not COLUMNS.isdisjoint(type(op).__mro__)
 
     def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Any:
         """A new tensor of zeros, as neon's host memory was: its layers read some buffers before they write them."""

@@ -13,12 +13,13 @@ from optree.errors import DTypeError, describe
 from optree.ops.examples import Examples
 from optree.ops.traits import (
     BinaryOperator,
+    BlockOperator,
     ElementwiseOperator,
     NonDifferentiableOperator,
     UnaryOperator,
     blocks_of_equal_shapes,
 )
-from optree.registry import FUNCTIONS, associative
+from optree.registry import FUNCTIONS, alias, associative
 from optree.tree.types import promote
 
 
@@ -115,13 +116,13 @@ class BitwiseXor(BitOperator, BinaryOperator):
     examples = Examples(sample=(0.0, 7.0))
 
 
+@alias("bitwise_not")
 class Invert(BitOperator, UnaryOperator):
     """Bitwise NOT of x; for bools, logical NOT."""
 
     name = "invert"
     numpy = np.invert
     kernel = "~{0}"
-    aliases = ("bitwise_not",)
     symbol = "~"
     logical = "logical_not"
     examples = Examples(sample=(0.0, 7.0))
@@ -192,7 +193,7 @@ class RightShift(Shift):
         return np.where(x < 0, x.dtype.type(-1), x.dtype.type(0)) if x.dtype.kind == "i" else x.dtype.type(0)
 
 
-class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperator):
+class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperator, BlockOperator):
     """An op on the common factors of integers. It has no kernel: NumPy's runs in blocks, shared among threads."""
 
     commutative = True

@@ -24,7 +24,7 @@ from optree.ops.traits import (
     UnaryOperator,
     no_props,
 )
-from optree.registry import associative, f, function, numpy_function
+from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import NUMBERS, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote, weak_dtype
 from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of, variable_of
@@ -427,6 +427,7 @@ class BroadcastLike(BinaryOperator):
         return [delta, None]
 
 
+@alias("places")
 class FlatIndices(UnaryOperator, IntegerOperator):
     """The flat index, in C order, of each element of an operand, whose values are not used; or its index along an axis.
 
@@ -437,7 +438,6 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     """
 
     name = "flat_indices"
-    aliases = ("places",)
     raises = False
     operands = ("like",)
     __props__ = ("axis",)

@@ -27,6 +27,7 @@ from optree.ops.windows import (
     spatial_of,
     window_counts,
 )
+from optree.registry import alias
 from optree.tree.types import Shape, TensorType, may_equal
 
 
@@ -93,6 +94,7 @@ class ColumnsOperator(WindowOperator):
         return out.astype(columns.dtype, copy=False)
 
 
+@alias("im2col")
 class Unfold(ColumnsOperator, MorphOperator):
     """The windows of images as columns, (N, C * elements of a window, windows): im2col.
 
@@ -111,7 +113,6 @@ class Unfold(ColumnsOperator, MorphOperator):
     """
 
     name = "unfold"
-    aliases = ("im2col",)
     examples = (
         (((2, 2, 4),), {"window": 2}),
         (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
@@ -166,6 +167,7 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
         return [self.other(Unfold)(output_gradients[0]), None]
 
 
+@alias("col2im")
 class Fold(ColumnsOperator, MorphOperator):
     """The sums of columns, as images of a size: col2im, which adds up where windows overlap.
 
@@ -185,7 +187,6 @@ class Fold(ColumnsOperator, MorphOperator):
     """
 
     name = "fold"
-    aliases = ("col2im",)
     __props__ = ("size", *(ColumnsOperator.__props__ or ()))
     required = ("size", "window")
     size: Any = (2, 2)

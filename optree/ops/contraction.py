@@ -36,7 +36,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class ProductOperator(BinaryOperator):
     """A product of vectors, matrices or stacks of matrices, contracting x's last axis and y's last but one."""
 
-    takes_columns = True
     widened = NARROW
     raises = False
     numpy = np.matmul

@@ -15,13 +15,14 @@ from optree.ops.examples import Examples
 from optree.ops.registration import sorted_arguments
 from optree.ops.traits import (
     BinaryOperator,
+    BlockOperator,
     ElementwiseOperator,
     FloatOperator,
     NonDifferentiableOperator,
     UnaryOperator,
     blocks_of_equal_shapes,
 )
-from optree.registry import associative, f, function, numpy_function
+from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
 from optree.tree.variable import Variable, as_variable, in_dtype, number_of, variable_of
@@ -46,13 +47,13 @@ class Add(BinaryOperator, ElementwiseOperator):
         return [delta, delta]
 
 
+@alias("subtract")
 class Sub(BinaryOperator, ElementwiseOperator):
     """x - y."""
 
     name = "sub"
     numpy = np.subtract
     kernel = "{0} - {1}"
-    aliases = ("subtract",)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -60,6 +61,7 @@ class Sub(BinaryOperator, ElementwiseOperator):
 
 
 @associative
+@alias("multiply")
 class Mul(BinaryOperator, ElementwiseOperator):
     """x * y."""
 
@@ -67,20 +69,19 @@ class Mul(BinaryOperator, ElementwiseOperator):
     commutative = True
     numpy = np.multiply
     kernel = "{0} * {1}"
-    aliases = ("multiply",)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [delta * y, delta * x]
 
 
+@alias("divide", "true_divide")
 class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
     """x / y, floating for integers too."""
 
     name = "div"
     numpy = np.true_divide
     kernel = "{0} / {1}"
-    aliases = ("divide", "true_divide")
     examples = Examples(sample=(0.5, 3.0))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -170,13 +171,13 @@ class FloorDivide(Division, NonDifferentiableOperator):
         return f"{'{1} == -1 ? -{0} : ' * (dtypes[0] == np.int32)}{_reciprocal_quotient(dtypes[0])}"
 
 
+@alias("remainder")
 class Mod(Division):
     """The remainder x - y * floor(x / y), with the sign of y; for integers by zero 0, as in NumPy."""
 
     name = "mod"
     numpy = np.remainder
     kernel = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
-    aliases = ("remainder",)
     examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
@@ -255,7 +256,7 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
 
 
-class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator):
+class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperator):
     """The next number of the value's dtype after x in the direction of y."""
 
     name = "nextafter"
@@ -306,26 +307,26 @@ def _narrow_after(x: Any, y: Any) -> Any:
     return np.where(np.abs(rank) > infinity, bits, found).view(x.dtype)
 
 
+@alias("negative")
 class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""
 
     name = "neg"
     numpy = np.negative
     kernel = "-{0}"
-    aliases = ("negative",)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [-delta]
 
 
+@alias("absolute")
 class Abs(UnaryOperator, ElementwiseOperator):
     """The absolute value; its derivative at 0 is 0."""
 
     name = "abs"
     numpy = np.absolute
     kernel = "fabs({0})"
-    aliases = ("absolute",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
@@ -522,6 +523,7 @@ def _power_of_bools(x: Any, number: Any) -> Any:
     return f.reciprocal(f.cast(x, dtype)) if number < 0 and type(number) is float else None
 
 
+@alias("power")
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
@@ -534,7 +536,6 @@ class Pow(BinaryOperator, ElementwiseOperator):
     name = "pow"
     numpy = np.power
     kernel = "pow({0}, {1})"
-    aliases = ("power",)
     examples = Examples(sample=(0.5, 3.0))
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:

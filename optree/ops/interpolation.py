@@ -13,10 +13,9 @@ from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.ops.indexing import Take
-from optree.ops.op import Op
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
-from optree.ops.traits import longest_axis
+from optree.ops.traits import BlockOperator, Blocks, longest_axis
 from optree.registry import f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, integer_of, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, number_of, variable_of
@@ -111,7 +110,7 @@ def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
     return in_dtype(f.concatenate([first, inner, last], axis), x.dtype)
 
 
-class Interpolate(Op):
+class Interpolate(BlockOperator):
     """Linear interpolation in float64 at x between points (`xp`, `fp`) with ascending `xp`; constant beyond them."""
 
     name = "interpolate"
@@ -137,7 +136,7 @@ class Interpolate(Op):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if any(batched[1:]) else self(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0])
         return None if axis is None else (axis, (axis, None, None), 1)
 

@@ -18,6 +18,8 @@ from optree.ops.op import Op
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.ops.traits import (
     AssociativeOperator,
+    BlockOperator,
+    Blocks,
     Choose,
     CopyOperator,
     MorphOperator,
@@ -38,7 +40,6 @@ LONG = 256
 class Concatenate(CopyOperator, AssociativeOperator):
     """Operands joined along an axis; flattened first, if that is None."""
 
-    takes_columns = True
     name = "concatenate"
     numpy_names = (np.concatenate,)
     __props__ = ("axis",)
@@ -287,7 +288,7 @@ def _repeat_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"repeats": choose((1, 2)), **one_axis(choose, x)}
 
 
-class Repeat(CopyOperator, MorphOperator):
+class Repeat(CopyOperator, MorphOperator, BlockOperator):
     """x with each element repeated along an axis; flattened first, if that is None.
 
     Its function takes a count for each element too: numbers, which the shape depends on.
@@ -340,7 +341,7 @@ class Repeat(CopyOperator, MorphOperator):
         size = shape[axis]
         return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0][: self.axis])
         return None if axis is None else (axis, (axis,), 1)
 

@@ -15,7 +15,7 @@ from optree.ops.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import associative, f, function, numpy_function
+from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
 from optree.tree.variable import Variable, number_of, variable_of
 
@@ -54,6 +54,7 @@ def _is_beyond(number: int, dtype: np.dtype) -> bool:
     return dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
 
 
+@alias("equal")
 class Equal(Comparison):
     """Whether x equals y."""
 
@@ -61,9 +62,9 @@ class Equal(Comparison):
     commutative = True
     numpy = np.equal
     kernel = "{0} == {1}"
-    aliases = ("equal",)
 
 
+@alias("not_equal")
 class NotEqual(Comparison):
     """Whether x differs from y; nan differs from everything."""
 
@@ -71,43 +72,42 @@ class NotEqual(Comparison):
     commutative = True
     numpy = np.not_equal
     kernel = "{0} != {1}"
-    aliases = ("not_equal",)
 
 
+@alias("less")
 class Less(Comparison):
     """Whether x is less than y."""
 
     name = "lt"
     numpy = np.less
     kernel = "{0} < {1}"
-    aliases = ("less",)
 
 
+@alias("less_equal")
 class LessEqual(Comparison):
     """Whether x is less than y or equal to it."""
 
     name = "le"
     numpy = np.less_equal
     kernel = "{0} <= {1}"
-    aliases = ("less_equal",)
 
 
+@alias("greater")
 class Greater(Comparison):
     """Whether x is greater than y."""
 
     name = "gt"
     numpy = np.greater
     kernel = "{0} > {1}"
-    aliases = ("greater",)
 
 
+@alias("greater_equal")
 class GreaterEqual(Comparison):
     """Whether x is greater than y or equal to it."""
 
     name = "ge"
     numpy = np.greater_equal
     kernel = "{0} >= {1}"
-    aliases = ("greater_equal",)
 
 
 # Logic; every number but 0 is true
@@ -154,13 +154,13 @@ class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
 # Classification
 
 
+@alias("isfinite")
 class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is neither infinite nor nan."""
 
     name = "finite"
     numpy = np.isfinite
     kernel = "{0} - {0} == 0"  # C's isfinite is for floats only
-    aliases = ("isfinite",)
 
 
 class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
@@ -235,13 +235,13 @@ class Rint(Rounding):
     kernel = "rint({0})"
 
 
+@alias("sign")
 class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """-1, 0 or 1 by the sign of x; nan where x is nan."""
 
     name = "sgn"
     numpy = np.sign
     kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
-    aliases = ("sign",)
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel; for integers without a conditional, which not all compilers vectorise."""

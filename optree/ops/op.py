@@ -91,13 +91,9 @@ class Op:
     kernel : str or None
         The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
         (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None for an op that is not elementwise.
-    aliases : tuple of str
-        Other names of the op's function, such as neon's.
     examples : tuple or Examples
         Operands and parameters on which the tests check every promise, and how more are drawn
         (`optree.ops.examples.Examples`). An elementwise op needs none.
-    takes_columns : bool
-        Whether in neon's mode a 1-D array among the operands is a column, as in broadcasts and matrix products.
     commutative : bool
         Whether operands may be exchanged.
     index_map : IndexMap
@@ -110,13 +106,9 @@ class Op:
         Assignments run after such ops, so that all are made or none.
     widened : tuple of str
         The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
-    update : callable, optional
-        A method that writes the value over the first operand and returns that; nothing is written if it raises.
     fill : callable, optional
         A method ``fill(out, *operands)`` that writes the value into an array of any layout, apart from the operands,
         or raises before. `value` follows from it.
-    blocks : callable, optional
-        From operands' shapes: the axes of the value and operands (None: whole) to divide, and the least size; or None.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     itypes, otypes : list of Type, optional
@@ -131,18 +123,14 @@ class Op:
     numpy: ClassVar[Any] = None
     numpy_names: ClassVar[tuple[Any, ...]] = ()
     kernel: ClassVar[str | None] = None
-    aliases: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Examples | Cases] = DEFAULT
-    takes_columns: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     index_map: ClassVar[IndexMap] = IndexMap()
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
     raises: ClassVar[bool] = True
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
-    update: ClassVar[Callable[..., Any] | None] = None
     fill: ClassVar[Callable[..., None] | None] = None
-    blocks: ClassVar[Callable[..., tuple[int, tuple[int | None, ...], int] | None] | None] = None
     draws: ClassVar[bool] = False
     itypes: ClassVar[Sequence[Type] | None] = None
     otypes: ClassVar[Sequence[Type] | None] = None
@@ -332,9 +320,7 @@ class Op:
             pass
         if self.makes_nodes():
             return self._outputs_of(_applied_by(self, self.make_node, inputs, kwargs))
-        operands = [as_operand(x, self) for x in inputs]
-        if self.takes_columns:
-            operands = as_columns(operands)
+        operands = as_columns(self, [as_operand(x, self) for x in inputs])
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
     def makes_nodes(self) -> bool:

@@ -22,6 +22,8 @@ from optree.ops.scattering import IndexAdd
 from optree.ops.shape import strong
 from optree.ops.traits import (
     BinaryOperator,
+    BlockOperator,
+    Blocks,
     IntegerOperator,
     LogicalOperator,
     MorphOperator,
@@ -192,7 +194,7 @@ def _lexsort(keys: Any, axis: int = -1) -> Any:
 # Bins
 
 
-class SearchSorted(BinaryOperator, IntegerOperator):
+class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
     """The indices at which to insert elements of y into x, a sorted vector; nan sorts last.
 
     With ``side="left"`` before equal elements, with ``"right"`` after them.
@@ -225,7 +227,7 @@ class SearchSorted(BinaryOperator, IntegerOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[1])
         return None if axis is None else (axis, (None, axis), 1)
 
@@ -476,7 +478,7 @@ def topk(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     return f.take_along_axis(x, indices, axis), indices
 
 
-class TopIndices(UnaryOperator, IntegerOperator):
+class TopIndices(UnaryOperator, IntegerOperator, BlockOperator):
     """The indices of the k largest elements along an axis in descending order; of ties the first, nan the largest."""
 
     name = "top_indices"
@@ -504,7 +506,7 @@ class TopIndices(UnaryOperator, IntegerOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.with_props(axis=self.axis + 1)(*inputs)
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], self.axis)
         return None if axis is None else (axis, (axis,), 1)
 

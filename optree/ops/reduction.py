@@ -18,6 +18,8 @@ from optree.ops.summation import accurate_sum
 from optree.ops.traits import (
     Accumulator,
     AxisOperator,
+    BlockOperator,
+    Blocks,
     CompositeOperator,
     FloatOperator,
     IntegerOperator,
@@ -198,7 +200,7 @@ class Prod(SumDtypeOperator, UfuncReduction):
         return [self.restore(delta, x) * f.exclusive_prod(x, self.axis)]
 
 
-class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
+class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator):
     """For each element, the product of all others along axes."""
 
     name = "exclusive_prod"
@@ -210,7 +212,7 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator):
         (((0, 3),), {"axis": 0}),
     )
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
         return None if axis is None else (axis, (axis,), 1)
 
@@ -396,7 +398,7 @@ INFINITY = 0x7C00
 SMALL = 1 << 12
 
 
-class ArgExtremeOperator(ReductionOperator, IntegerOperator):
+class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
     """The index of the first extreme along axes, flat in C order if there are several.
 
     Attributes
@@ -436,7 +438,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator):
         found = self._found(x.transpose(*outer, *self.axis).reshape([x.shape[i] for i in outer] + [count]), axis=-1)
         return np.expand_dims(found, self.axis) if self.keepdims else found
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         reduced = self.axes(len(shapes[0]))
         axis = longest_axis(shapes[0], *reduced)
         if axis is None or len(shapes[0]) - 1 in reduced:  # of rows, they take a fraction of a nanosecond an element

@@ -50,6 +50,10 @@ RENAMED = {
     "begins": "class ...(BeginningOperator), from optree.ops.traits",
     "waits": "class ...(WaitingOperator), from optree.ops.traits",
     "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
+    "aliases": "@alias(...) before the class, from optree.registry",
+    "takes_columns": "backends.neon.allocation.COLUMNS.add(the class); elementwise ops need no row",
+    "blocks": "class ...(BlockOperator), from optree.ops.traits",
+    "update": "class ...(UpdateOperator), from optree.ops.traits",
     "sample": "examples = Examples(sample=(low, high)), from optree.ops.examples",
     "takes_floats": "examples = Examples(takes_floats=False), from optree.ops.examples",
     "random_props": "examples = Examples(random_props=...), from optree.ops.examples",
@@ -62,8 +66,9 @@ def check_and_register(cls: Any, base: Any) -> None:
 
     It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
-    for old in RENAMED.keys() & cls.__dict__.keys() - set(cls.__props__ or ()):
-        raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
+    for old in RENAMED.keys() & vars(cls).keys() - set(cls.__props__ or ()):
+        if cls.__module__ != "optree.ops.traits" and not any(old in vars(base) for base in cls.__mro__[1:]):
+            raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
     if cls.__dict__.get("name") is not None:
@@ -82,8 +87,7 @@ def _register(cls: Any, base: Any) -> None:
         APPLICATIONS[name].clear()
         cls.make().__dict__["applications"] = APPLICATIONS[name]
     call = _function_of(cls, base)
-    for alias in (name, *cls.aliases):
-        FUNCTIONS[alias] = call
+    FUNCTIONS[name] = call
     mine = getattr(cls.numpy, "__module__", "") or ""
     own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
     for numpy_function in cls.numpy_names or own:

@@ -20,7 +20,7 @@ from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
-from optree.ops.traits import BinaryOperator, UnaryOperator, longest_axis, one_axis
+from optree.ops.traits import BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
@@ -29,7 +29,7 @@ from optree.tree.variable import Variable, in_dtype, variable_of
 UNLOCKED = 512
 
 
-class OneAxisOperator(UnaryOperator):
+class OneAxisOperator(UnaryOperator, BlockOperator):
     """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None.
 
     Attributes
@@ -61,7 +61,7 @@ class OneAxisOperator(UnaryOperator):
     def index_map(self) -> IndexMap:
         return IndexMap(windowed(self.axis))
 
-    def blocks(self, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:  # type: ignore[override]
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], self.axis)
         if axis is None:
             return None

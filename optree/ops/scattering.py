@@ -31,7 +31,7 @@ from optree.ops.indexing import (
 )
 from optree.ops.op import Op
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to, with_leading_axes
-from optree.ops.traits import FirstDtypeOperator, LogicalOperator
+from optree.ops.traits import FirstDtypeOperator, LogicalOperator, UpdateOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype, without_lead
@@ -210,7 +210,7 @@ def scatter_add(x: Any, index: Any, value: Any) -> Any:
     return f.add(x, IndexAdd.make(indexing=Gather.make(index=template))(value, x, *arrays))
 
 
-class Scatter(TemplateOperator):
+class Scatter(TemplateOperator, UpdateOperator):
     """x with a value written at a NumPy index: x after ``x[index] = value`` in NumPy.
 
     Of repeated indices the last value is written. The value is cast to x's dtype. The op's

@@ -24,6 +24,9 @@ from optree.tree.gradient_types import is_discrete
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of
 
+#: The axes of a value and of each of its operands (None: whole) that blocks divide, and the least size of a block.
+Blocks = tuple[int, tuple[int | None, ...], int]
+
 #: Chooses an element of a sequence: by a random generator, or by Hypothesis, which can then shrink the tree.
 Choose = Callable[[Sequence[Any]], Any]
 
@@ -112,11 +115,26 @@ class AssociativeOperator(Op):
 class ElementwiseOperator(Op):
     """An elementwise op of operands that are broadcast together."""
 
-    takes_columns = True
     index_map = IndexMap(BROADCAST)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
+
+
+class BlockOperator(Op):
+    """An op whose value threads compute in blocks where there is no kernel."""
+
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
+        """The division for operands of these shapes; None where one block is best."""
+        raise NotImplementedError
+
+
+class UpdateOperator(Op):
+    """An op whose value is its first operand with some elements changed."""
+
+    def update(self, out: Any, *arrays: Any) -> Any:
+        """Write the value over the first operand and return it; nothing is written if it raises."""
+        raise NotImplementedError
 
 
 class LoopOperator(Op):
@@ -160,8 +178,8 @@ def longest_axis(shape: tuple[int, ...], *but: int) -> int | None:
     return max((axis for axis in range(len(shape)) if axis not in but), key=shape.__getitem__, default=None)
 
 
-def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> tuple[int, tuple[int | None, ...], int] | None:
-    """`Op.blocks` of an elementwise op whose operands have one shape, or are numbers."""
+def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> Blocks | None:
+    """`BlockOperator.blocks` of an elementwise op whose operands have one shape, or are numbers."""
     whole = [shape for shape in shapes if shape]
     axis = longest_axis(whole[0]) if whole and whole.count(whole[0]) == len(whole) else None
     return None if axis is None else (axis, tuple(axis if shape else None for shape in shapes), 1)

@@ -28,7 +28,13 @@ from optree.dtypes import finfo, is_floating
 from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteError, OperandError, OptreeError, describe
 from optree.ops.apply import Apply
 from optree.ops.op import Op
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
+from optree.ops.traits import (
+    BlockOperator,
+    ElementwiseOperator,
+    NonDifferentiableOperator,
+    ReductionOperator,
+    UpdateOperator,
+)
 from optree.run import debug
 from optree.run.function import function, last_backend, running_on
 from optree.run.vmap import vmap
@@ -371,7 +377,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
     op, arrays = tree.op, [np.asarray(x) for x in values]
     (value,) = Runner([tree], inputs)(values)
     check_index_map(example, op, arrays, value)
-    if op.update is not None:
+    if isinstance(op, UpdateOperator):
         written = arrays[0].copy()
         in_place = op.update(written, *arrays[1:]) is written and np.array_equal(written, value, equal_nan=True)
         expect(in_place, example, "update does not write the value over the first operand")
@@ -379,7 +385,7 @@ def check_facts(example: Example, backend: Any = None) -> None:
         for filled in (np.empty_like(value), np.empty(value.shape[::-1], value.dtype).T):
             op.fill(filled, *arrays)
             expect(np.array_equal(filled, value, equal_nan=True), example, "fill does not write the value")
-    if op.blocks is not None and (divided := op.blocks(*(x.shape for x in arrays))) is not None:
+    if isinstance(op, BlockOperator) and (divided := op.blocks(*(x.shape for x in arrays))) is not None:
         axis, axes, _ = divided
         for block in (slice(0, 1), slice(1, None)):
             parts = [x if i is None else x[(*[slice(None)] * i, block)] for x, i in zip(arrays, axes, strict=True)]

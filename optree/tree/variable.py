@@ -744,9 +744,11 @@ def any_neon(operands: Iterable[Any]) -> bool:
     return any(is_neon(getattr(x, "backend", None)) for x in operands)
 
 
-def as_columns(operands: list[Any]) -> list[Any]:
-    """The operands; on a backend in neon's mode, 1-D constants are reshaped to columns."""
-    if not any_neon(operands):
+def as_columns(op: Any, operands: list[Any]) -> list[Any]:
+    """The operands; on a backend in neon's mode, 1-D constants are reshaped to columns, for ops that take them."""
+    backends = [getattr(x, "backend", None) for x in operands]
+    backend = next(filter(is_neon, backends), None)
+    if backend is None or not backend.takes_columns(op):
         return operands
     return [
         constant(x.value.reshape(-1, 1), x.name) if isinstance(x, Constant) and x.ndim == 1 else x for x in operands
