@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.compile.aliasing import alias_sets
+from optree.compile.aliasing import Aliases
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
@@ -93,10 +93,11 @@ def with_epilogues(
         for n, step in enumerate(steps)
         if isinstance(step, Call) and step.instruction in products
     }
+    if not made_by:
+        return list(steps), {}
     found: dict[int, Epilogue] = {}
-    remaining = dict(enumerate(steps))
-    aliases = alias_sets(program) if made_by else []
-    for n, step in enumerate(steps) if made_by else ():
+    remaining, aliases = dict(enumerate(steps)), Aliases(program)
+    for n, step in enumerate(steps):
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
@@ -153,10 +154,11 @@ def before_kernels(
         for n, step in enumerate(steps)
         if isinstance(step, Call) and step.instruction in calls and not step.fused
     }
+    if not made_by:
+        return program, list(steps), {}
     found: dict[int, Before] = {}
-    remaining = dict(enumerate(steps))
-    aliases = alias_sets(program) if made_by else []
-    for n, step in enumerate(steps) if made_by else ():
+    remaining, aliases = dict(enumerate(steps)), Aliases(program)
+    for n, step in enumerate(steps):
         if not isinstance(step, Kernel) or step.reduced:
             continue
         loaded = (i for i in made_by.keys() & step.axes.keys() if not _reads_shape(program, step, i))
@@ -209,7 +211,7 @@ def _reads(program: Program, step: Kernel | Call, value: int) -> bool:
 
 def _may_wait(
     program: Program,
-    aliases: Sequence[frozenset[int]],
+    aliases: Aliases,
     product: int,
     between: Sequence[Kernel | Call],
     users: Sequence[int],
@@ -221,13 +223,10 @@ def _may_wait(
     return _is_free(program, aliases, product, between)
 
 
-def _is_free(
-    program: Program, aliases: Sequence[frozenset[int]], product: int, between: Sequence[Kernel | Call]
-) -> bool:
+def _is_free(program: Program, aliases: Aliases, product: int, between: Sequence[Kernel | Call]) -> bool:
     """Whether no step in between destroys an operand of a call."""
-    operands = frozenset().union(*(aliases[i] for i in program.instructions[product - len(program.leaves)].inputs))
-    passed = [program.instructions[index] for step in between for index in step.instructions]
-    return not any(aliases[each.inputs[i]] & operands for each in passed for i in each.op.destroyed_inputs())
+    operands = program.instructions[product - len(program.leaves)].inputs
+    return not any(aliases.overwrites(index, operands) for step in between for index in step.instructions)
 
 
 def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None:

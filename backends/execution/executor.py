@@ -22,7 +22,7 @@ from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
-from optree.compile.aliasing import alias_sets, dead_after, last_uses
+from optree.compile.aliasing import Aliases, dead_after, last_uses
 from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import Options, lower, show
 from optree.compile.program import Program
@@ -744,7 +744,8 @@ def _targets(
     assigned = [index for step in steps for index in step if isinstance(instructions[index].op, Assign)]
     if not assigned:
         return {}
-    aliases = alias_sets(program)
+    known = Aliases(program)
+    aliases = known.sets
     step_of = {index: n for n, step in enumerate(steps) for index in step}
     last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1) if is_atomic else -1
     readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
@@ -771,7 +772,7 @@ def _targets(
         if not (fills or updates):
             continue
         is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
-        is_only_use = is_only_use or (fills and _is_readable(program, aliases, value, target, index))
+        is_only_use = is_only_use or (fills and _is_readable(program, known, value, target, index))
         others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
         is_safe = last_failing < n + (updates or (by is not None and by.is_atomic))
         if not is_assignment(instructions[index].op):  # a buffer that nothing else reads
@@ -782,13 +783,13 @@ def _targets(
     return found
 
 
-def _is_readable(program: Program, aliases: Sequence[frozenset[int]], value: int, target: int, assignment: int) -> bool:
+def _is_readable(program: Program, aliases: Aliases, value: int, target: int, assignment: int) -> bool:
     """Whether later steps may read a value from its target: a leaf, whose memory nothing else writes or gives away."""
-    if target >= len(program.leaves) or any(aliases[i] & aliases[value] for i in program.outputs):
+    sets = aliases.sets
+    if target >= len(program.leaves) or any(sets[i] & sets[value] for i in program.outputs):
         return False
-    memory = aliases[target] | aliases[value]
-    others = (each for n, each in enumerate(program.instructions) if n != assignment)
-    return not any(aliases[each.inputs[i]] & memory for each in others for i in each.op.destroyed_inputs())
+    others = (n for n in range(len(program.instructions)) if n != assignment)
+    return not any(aliases.overwrites(n, (target, value)) for n in others)
 
 
 def _is_writable(program: Program, calls: Mapping[int, CallStep], operand: int, index: int) -> bool:

@@ -402,7 +402,7 @@ class FusedKernel(ExecutableKernel):
         """A nest of this kernel, compiled once; CompilerError if it does not compile."""
         found = self._nests.get(nest)
         if isinstance(found, Exception):
-            del self._nests[nest]
+            self._nests.pop(nest, None)
             raise found
         if found is None:
             found = self._nests[nest] = self.compile(nest)

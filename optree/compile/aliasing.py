@@ -23,6 +23,34 @@ def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[
     return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
 
 
+class Aliases:
+    """Which instructions of a program overwrite which of its values.
+
+    Attributes
+    ----------
+    sets : list of frozenset
+        The alias set of each value (`alias_sets`).
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.sets, self._instructions = alias_sets(program), program.instructions
+        self._overwritten: dict[int, frozenset[Any]] = {}
+
+    def overwritten(self, index: int) -> frozenset[Any]:
+        """The alias set that an instruction overwrites."""
+        found = self._overwritten.get(index)
+        if found is None:
+            op, inputs, _ = self._instructions[index]
+            found = frozenset().union(*(self.sets[inputs[i]] for i in op.destroyed_inputs()))
+            self._overwritten[index] = found
+        return found
+
+    def overwrites(self, index: int, values: Iterable[int]) -> bool:
+        """Whether an instruction may overwrite one of some values."""
+        mine = self.overwritten(index)
+        return bool(mine) and not all(mine.isdisjoint(self.sets[i]) for i in values)
+
+
 def shared_memories(
     instructions: Sequence[Instruction], memories: Sequence[Any], order: Iterable[int] | None = None
 ) -> dict[int, frozenset[Any]]:

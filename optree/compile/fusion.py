@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.compile.aliasing import alias_sets
+from optree.compile.aliasing import Aliases
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import Moment, failing, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
@@ -116,8 +116,8 @@ class _Fusion:
         self.needed = _needed(program, self.waits)
         self.made_in: dict[int, int] = {}  # value -> the step that computes it
         self.steps: list[Kernel | Call] = []
-        self.memories = alias_sets(program)
-        self.destroyed: dict[int, frozenset[Any]] = {}  # index of an instruction -> the alias set that it overwrites
+        self.aliases = Aliases(program)
+        self.destroyers: list[int] = []  # the instructions so far that overwrite something
         self.readers: dict[int, list[Instruction]] = {}
         for index in self.needed:
             for i in self.waits[index]:
@@ -190,22 +190,19 @@ class _Fusion:
         found = self._overwriters(instruction)
         if is_assignment(instruction.op):
             found |= {self.made_in[self.first + earlier] for earlier in self.failing if earlier < index}
-        positions = instruction.op.destroyed_inputs()
-        if positions:
-            mine = frozenset().union(*(self.memories[instruction.inputs[i]] for i in positions))
-            self.destroyed[index] = mine
+        if self.aliases.overwritten(index):
+            self.destroyers.append(index)
             for earlier in self.needed:
-                if earlier < index and any(self.memories[i] & mine for i in self.program.instructions[earlier].inputs):
+                if earlier < index and self.aliases.overwrites(index, self.program.instructions[earlier].inputs):
                     found.add(self.made_in[self.first + earlier])
         return found
 
     def _overwriters(self, instruction: Instruction) -> set[int]:
         """The steps so far that overwrite an instruction's inputs."""
-        takes = [self.memories[i] for i in instruction.inputs]
         return {
             self.made_in[self.first + index]
-            for index, destroyed in self.destroyed.items()
-            if any(destroyed & memory for memory in takes)
+            for index in self.destroyers
+            if self.aliases.overwrites(index, instruction.inputs)
         }
 
     def _step_of(self, index: int, instruction: Instruction) -> int:

@@ -15,7 +15,7 @@ from backends.cpu.compiler import find_compiler
 from backends.execution.executor import _is_readable
 from optree import TensorType, function
 from optree.arrays import Region, overlapping
-from optree.compile.aliasing import alias_sets
+from optree.compile.aliasing import Aliases
 from optree.compile.program import flatten
 from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.ops.assignment import Assign
@@ -329,5 +329,5 @@ def test_a_value_is_read_from_a_target_that_is_its_alone(cpu):
             if len(program.leaves) + index in each.inputs and isinstance(each.op, Assign)
         )
         target = program.instructions[assignment].inputs[0]
-        found = _is_readable(program, alias_sets(program), len(program.leaves) + index, target, assignment)
+        found = _is_readable(program, Aliases(program), len(program.leaves) + index, target, assignment)
         assert found is is_readable
