@@ -266,7 +266,7 @@ def remedy_for(value: Any) -> str:
             return "; be.stack(...) is one operand of them, and another library, as Matplotlib, takes x.get()"
         return "; np.asarray makes an operand of it"
     if value is None:
-        return "; another library's function that computes, as Matplotlib's bar, takes x.get()"
+        return "; a function without a return statement gives None, and Matplotlib's bar takes x.get()"
     if isinstance(value, dict) and "op" in value:
         return "; a tree's [0] is its op_dict, and tree.at[0] the first element of its value"
     return "; a GPU backend's be.adopt makes a tensor of it" if is_array(value) else ""

@@ -285,16 +285,16 @@ def _pandas_asks() -> bool:
 
 
 def iterated(tree: OpTreeNode, frame: FrameType) -> Iterator[Any]:
-    """The parts of a tree for a line outside op-tree, which is warned; pandas gets values.
+    """The parts of a tree for a line outside op-tree, which is warned; pandas and Matplotlib get values.
 
     It raises TupleAccessError where OPTREE_TUPLE_ACCESS is ``error``. In neon's mode it is silent.
     """
-    if is_of("pandas", frame):
+    while is_of("numpy", frame) and frame.f_back is not None:
+        frame = frame.f_back
+    if is_of("pandas", frame) or is_of("matplotlib", frame):  # they ask what the elements are
         return iter(tree.get())
     spec = tree.spec  # None of an args node, which only a walk over trees meets
     if spec is not None and not is_neon(spec.backend):
-        while is_of("numpy", frame) and frame.f_back is not None:
-            frame = frame.f_back
         tell("tuple_access", TupleAccessWarning, TupleAccessError, frame, lambda: _PARTS.format(tree.label))
     return parts_of(tree)
 

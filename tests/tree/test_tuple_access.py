@@ -125,3 +125,15 @@ def test_pandas_gets_values(tree: Any) -> None:
     assert added["w"].tolist() == [4, 16, 36, 64] and indexed.tolist() == [2, 4, 6, 8]
     assert [each.to_numpy().tolist() for each in frames] == [[[2, 4], [6, 8]]] * 2 + [[[2], [4], [6], [8]]]
     assert len(tree) == 3 and tree[0]["op"] == "mul"
+
+
+def test_matplotlib_gets_values(tree: Any) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        axes = figure.Figure().subplots()
+        points = axes.scatter(tree, tree * 2, s=tree, c=tree)
+        bars = axes.errorbar(range(4), tree, yerr=tree * 0.5)
+        axes.plot(tree, tree), axes.hist(tree), axes.fill_between(range(4), tree), axes.boxplot(tree)
+    assert points.get_offsets().tolist() == [[2, 4], [4, 8], [6, 12], [8, 16]] and points.get_sizes()[3] == 8
+    assert bars.lines[2][0].get_segments()[0].tolist() == [[0, 1], [0, 3]]
