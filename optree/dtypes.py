@@ -71,6 +71,11 @@ def ufunc_dtypes(ufunc: np.ufunc, dtypes: Sequence[Any]) -> tuple[np.dtype, ...]
     return by_float16(lambda known: ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout)), dtypes)
 
 
+def own_dtypes(function: Any, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
+    """The same of a ufunc; None of another function."""
+    return ufunc_dtypes(function, dtypes) if isinstance(function, np.ufunc) else None
+
+
 def floating(*dtypes: np.dtype) -> np.dtype:
     """The floating dtype that dtypes have in common."""
     (found,) = by_float16(lambda known: [np.result_type(FLOAT16, *known)], dtypes)

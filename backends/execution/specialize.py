@@ -19,7 +19,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
-from optree.ops.traits import ReductionOperator
+from optree.ops.traits import NumberOperator, ReductionOperator
 from optree.records import NamedTuple
 
 #: Maximum entries of a kernel's cache of compiled nests.
@@ -622,6 +622,7 @@ def _statements(
             inputs[repeats[1]], loop[repeats[1]] = inputs[repeats[0]], loop[repeats[0]]
         passed = [(i, _passed(dtype)) if program.is_number(i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(numbering[i] for i in passed)
-        expression = op.kernel_by_number if inputs and program.is_number(inputs[-1]) else op.kernel_for
+        by_number = isinstance(op, NumberOperator) and program.is_number(inputs[-1])
+        expression = op.kernel_by_number if by_number else op.kernel_for
         statements.append(Statement(number, expression(*loop), arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), numbering

@@ -19,6 +19,7 @@ from optree.ops.traits import (
     ElementwiseOperator,
     FloatOperator,
     NonDifferentiableOperator,
+    NumberOperator,
     UnaryOperator,
     blocks_of_equal_shapes,
 )
@@ -133,16 +134,7 @@ def _reciprocal_quotient(dtype: np.dtype) -> str:
     return f"({whole})floor((({wide}){{0}} + {half}) * ({{1}} == 0 ? ({wide})0 : ({wide})1 / ({wide}){{1}}))"
 
 
-class Division(BinaryOperator, ElementwiseOperator):
-    """A quotient or remainder of floor division."""
-
-    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        if not is_floating(dtype) and dtype.itemsize == 8 and not by_number:
-            return "there is no SIMD division of 64-bit integers"
-        return ""
-
-
-class FloorDivide(Division, NonDifferentiableOperator):
+class FloorDivide(NumberOperator, BinaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """The floor of x / y; for integers divided by zero 0, as in NumPy."""
 
     name = "floor_divide"
@@ -172,7 +164,7 @@ class FloorDivide(Division, NonDifferentiableOperator):
 
 
 @alias("remainder")
-class Mod(Division):
+class Mod(NumberOperator, BinaryOperator, ElementwiseOperator):
     """The remainder x - y * floor(x / y), with the sign of y; for integers by zero 0, as in NumPy."""
 
     name = "mod"
@@ -201,7 +193,7 @@ class Mod(Division):
         return [delta, -(delta * f.floor_divide(x, y))]
 
 
-class Fmod(Division):
+class Fmod(BinaryOperator, ElementwiseOperator):
     """The remainder x - y * trunc(x / y), with the sign of x; for integers by zero 0, as in NumPy."""
 
     name = "fmod"
@@ -218,9 +210,6 @@ class Fmod(Division):
         wide = "double" if dtypes[0].itemsize == 4 else "float"  # as in `_integer_quotient`
         whole = "unsigned int" if dtypes[0] == np.uint32 else "int"
         return f"{divides} ? 0 : {{0}} - {{1}} * ({whole})(({wide}){{0}} / ({wide}){{1}})"
-
-    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        return super().why_scalar(dtype, False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -266,9 +255,6 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
 
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         return None if is_narrow(dtypes[0]) else super().kernel_for(*dtypes)
-
-    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        return "the C library's nextafter, as NumPy's, is not vectorised"
 
     blocks = blocks_of_equal_shapes
 

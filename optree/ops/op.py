@@ -15,7 +15,7 @@ import numpy as np
 
 from optree.arrays import is_value
 from optree.cache import Cache
-from optree.dtypes import ufunc_dtypes
+from optree.dtypes import own_dtypes
 from optree.errors import (
     AxisError,
     DefinitionError,
@@ -469,11 +469,7 @@ class Op:
         By default those of the op's ufunc, or else the operands' common dtype. That of a
         weak Python number is `int` or `float`.
         """
-        return self.ufunc_dtypes(dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
-
-    def ufunc_dtypes(self, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
-        """The dtypes that the op's ufunc computes in; None where it has no ufunc."""
-        return ufunc_dtypes(self.numpy, dtypes) if isinstance(self.numpy, np.ufunc) else None
+        return own_dtypes(self.numpy, dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
     # Running
 
@@ -489,21 +485,6 @@ class Op:
     def kernel_for(self, *dtypes: np.dtype) -> str | None:
         """The kernel expression for operands computed in these dtypes; None where there is none."""
         return self.kernel
-
-    def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
-        """The same where the last operand is a Python number, of which a kernel computes what it needs once."""
-        return self.kernel_for(*dtypes)
-
-    def why_scalar(self, dtype: np.dtype, by_number: bool) -> str:
-        """The reason why C compilers do not vectorise the kernel for operands of a dtype; empty if they do.
-
-        Parameters
-        ----------
-        dtype : numpy.dtype
-        by_number : bool
-            Whether the last operand is a number.
-        """
-        return ""
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.

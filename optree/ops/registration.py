@@ -52,6 +52,8 @@ RENAMED = {
     "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
     "aliases": "@alias(...) before the class, from optree.registry",
     "takes_columns": "backends.neon.allocation.COLUMNS.add(the class); elementwise ops need no row",
+    "kernel_by_number": "class ...(NumberOperator), from optree.ops.traits",
+    "why_scalar": "nothing: no compiler asks for it",
     "blocks": "class ...(BlockOperator), from optree.ops.traits",
     "update": "class ...(UpdateOperator), from optree.ops.traits",
     "sample": "examples = Examples(sample=(low, high)), from optree.ops.examples",

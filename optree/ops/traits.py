@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import portable
-from optree.dtypes import ufunc_dtypes
+from optree.dtypes import own_dtypes, ufunc_dtypes
 from optree.errors import AxisError, ShapeError
 from optree.ops.batching import aligned, shifted, spread_all
 from optree.ops.examples import Cases, Examples
@@ -121,6 +121,14 @@ class ElementwiseOperator(Op):
         return broadcast(*shapes)
 
 
+class NumberOperator(Op):
+    """An op with another kernel where the last operand is a Python number, of which it computes what it needs once."""
+
+    def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
+        """The kernel expression for operands computed in these dtypes, the last a number."""
+        raise NotImplementedError
+
+
 class BlockOperator(Op):
     """An op whose value threads compute in blocks where there is no kernel."""
 
@@ -205,7 +213,7 @@ class FloatOperator(Op):
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         common = ufunc_dtypes(np.exp, (promote(*dtypes),))[-1]
-        return self.ufunc_dtypes(dtypes) or (common,) * (len(dtypes) + 1)
+        return own_dtypes(self.numpy, dtypes) or (common,) * (len(dtypes) + 1)
 
     def grad_inputs(self, inputs: Sequence[Variable]) -> list[Variable]:
         """The inputs, integers cast to the value's dtype: -x of an unsigned x would wrap."""
@@ -230,7 +238,7 @@ class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return self.ufunc_dtypes(dtypes) or (*map(promote, dtypes), np.dtype(bool))
+        return own_dtypes(self.numpy, dtypes) or (*map(promote, dtypes), np.dtype(bool))
 
 
 class AxisOperator(Op):
