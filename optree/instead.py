@@ -91,7 +91,6 @@ conv3d: be.conv(x, weights), of one to three dimensions
 detach: optree.grad(loss, w, consider_constant=[x])
 device_put: be.array(values)
 dropout: x * be.dropout_mask(x, keep)
-elu: be.where(x > 0, x, be.expm1(be.minimum(x, 0)))
 erfc: 1 - be.erf(x)
 float16: dtype='float16'
 float32: dtype='float32'
@@ -99,16 +98,13 @@ float64: dtype='float64'
 fori_loop: be.scan(step, initial, length=n)
 from_numpy: be.array(values) copies, and be.adopt(values) shares
 full_like: np.full_like(x, value)
-gelu: x * 0.5 * (1 + be.erf(x * 0.5**0.5))
 grad: optree.grad(loss, weights)
-hardtanh: be.clip(x, -1, 1)
 hessian: optree.hessian(loss, x)
 index_select: be.take(x, indices, axis)
 int32: dtype='int32'
 int64: dtype='int64'
 jacobian: optree.jacobian(y, x)
 lax: be.scan(step, initial, sequences)
-leaky_relu: be.where(x > 0, x, 0.01 * x)
 linear: be.dot(x, w) + b
 load: optree.train.load(path, ...)
 manual_seed: be.gen_rng(seed)
@@ -132,9 +128,7 @@ save: optree.train.save(path, ...)
 scaled_dot_product_attention: be.attention(query, key, value)
 seed: be.gen_rng(seed)
 sigmoid: be.sig(x)
-silu: x * be.sig(x)
 stop_gradient: optree.grad(loss, w, consider_constant=[x])
-swish: x * be.sig(x)
 tensor: be.array(values)
 unsqueeze: be.expand_dims(x, axis)
 value_and_grad: optree.value_and_grad(loss, weights)

@@ -21,6 +21,7 @@ from optree.ops import (
 )
 
 __all__ = [
+    "activations",
     "arrangement",
     "assignment",
     "attention",

@@ -2,6 +2,7 @@
 
 from optree import registry
 from optree.ops import (  # noqa: F401, imported to be registered
+    activations,
     arrangement,
     attention,
     bits,

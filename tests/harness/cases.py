@@ -40,6 +40,15 @@ def floating(x: Any) -> Any:
     return x.dtype if x.dtype.kind == "f" else np.float64
 
 
+def in_floating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of float64 values, in the dtype that NumPy's functions such as exp give."""
+
+    def meaning(x: Any) -> Any:
+        return np.asarray(function(x.astype(np.float64))).astype(np.exp(x[:0] if x.ndim else x).dtype)
+
+    return meaning
+
+
 def in_double_of_all(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same of several operands."""
 

@@ -1,0 +1,89 @@
+"""Activations of neural networks, composed of other ops: their kernels and derivatives follow."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from optree.dtypes import floating
+from optree.registry import f, function
+from optree.tree.variable import Variable, in_dtype, variable_of
+
+
+def _floating(x: Any, what: str) -> Variable:
+    x = variable_of(x, what)
+    return in_dtype(x, floating(x.dtype))
+
+
+@function()
+def gelu(x: Any, approximate: bool = False) -> Any:
+    """X times the standard normal distribution function of x (Gaussian error linear unit).
+
+    Parameters
+    ----------
+    x : operand
+    approximate : bool
+        Whether tanh approximates the distribution function, as GPT-2's does, and not erf.
+
+    Returns
+    -------
+    tree of x's shape
+    """
+    x = _floating(x, "gelu")
+    if approximate:
+        return 0.5 * x * (1 + f.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + f.erf(x * math.sqrt(0.5)))
+
+
+@function(names=("swish",))
+def silu(x: Any) -> Any:
+    """X * sig(x), also named swish."""
+    x = _floating(x, "silu")
+    return x * f.sig(x)
+
+
+@function()
+def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+    """X where it is positive, and `slope` times x elsewhere; the derivative at 0 is `slope`."""
+    x = _floating(x, "leaky_relu")
+    return f.where(x > 0, x, slope * x)
+
+
+@function()
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """X where it is positive, and alpha * (exp(x) - 1) elsewhere; the derivative at 0 is `alpha`."""
+    x = _floating(x, "elu")
+    # The inner where keeps exp from overflowing in the branch that is not taken.
+    return f.where(x > 0, x, alpha * f.expm1(f.where(x > 0, 0, x)))
+
+
+@function()
+def selu(x: Any) -> Any:
+    """`elu` scaled so that layers keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    return 1.0507009873554805 * f.elu(x, 1.6732632423543772)
+
+
+@function()
+def softsign(x: Any) -> Any:
+    """X / (1 + abs(x))."""
+    x = _floating(x, "softsign")
+    return x / (1 + f.abs(x))
+
+
+@function()
+def hardtanh(x: Any, lo: float = -1.0, hi: float = 1.0) -> Any:
+    """X between two bounds, and the nearer bound elsewhere."""
+    return f.clip(x, lo, hi)
+
+
+@function()
+def glu(x: Any, axis: int = -1) -> Any:
+    """The first half of x along an axis times `sig` of the second (gated linear unit).
+
+    Raises
+    ------
+    ShapeError
+        If the size of that axis is odd.
+    """
+    gated, gate = f.split(_floating(x, "glu"), 2, axis)
+    return gated * f.sig(gate)
