@@ -1,7 +1,7 @@
 """Training loops: optimizers, schedules, losses, initial weights, data, checkpoints, and watching.
 
-They are functions from trees to trees, and to the updates of an `optree.function`. What needs a package beyond NumPy is
-imported at its first use; the extra ``train`` brings all of them.
+They map trees to trees, or to the updates of an `optree.function`. A module that needs a package beyond NumPy is
+imported at its first use; the extra ``train`` installs all of these packages.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""Checkpoints: all of a run in one safetensors file, written whole or not at all.
+"""Checkpoints: the whole state of a run in one safetensors file, written atomically.
 
-A state is a dict of what a run consists of, nested as one likes: tensors and NumPy arrays; numbers, strings, None, and
-lists, tuples and dicts of all of these; optimizers; backends, for their random states; and whatever has `get_state` and
-`set_state`, as `optree.train.Batches`. Arrays are the file's tensors, named by where they are (``weights.w1``), so that
-other readers of the format find them. The rest is JSON in its metadata. Nothing is pickled.
+A state is a nested dict. Its values are tensors, NumPy arrays, numbers, strings, None, optimizers, backends (for their
+random states), objects with `get_state` and `set_state` such as `optree.train.Batches`, and lists, tuples and dicts of
+these. Arrays are stored as the file's tensors and named by their path in the state (``weights.w1``), so that other
+readers of the format find them. Everything else is stored as JSON in the metadata. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from optree.train.optimizer import Optimizer, Shard
 from optree.train.safetensors import RESERVED, CheckpointError, bytes_of
 from optree.tree.tensor import Tensor
 
-#: The keys of the metadata: what is no array, and the checksums of that and of each array, in the order of their names.
+#: The keys of the metadata: the JSON description, and the checksums of the description and of each array, by name.
 KEY, SUMS = "optree", "crc32"
 
-#: Marks in the JSON of what it has no word for.
+#: Keys that mark values in the JSON that have no JSON type.
 ARRAY, FLOAT, TUPLE = "$array", "$float", "$tuple"
 
-#: The floats among these.
+#: The floats that JSON cannot represent.
 FLOATS = ("nan", "inf", "-inf")
 
 #: A checkpoint of a folder, by its step.
@@ -48,35 +48,35 @@ def save(
 ) -> Path | None:
     """Write a state to a file.
 
-    It is written aside, flushed to the disk and renamed: a process that is killed at any moment leaves the file that
-    was there before. Several processes may save to one path: the last one's file stays, whole. What a killed process
-    has left aside is deleted by a later save into the folder, ten minutes after its last write.
+    The write is atomic: a temporary file is written, flushed to the disk and renamed. If the process is killed, the
+    previous file remains. Several processes may save to one path; the last file remains, complete. A later save into
+    the folder deletes temporary files of killed processes ten minutes after their last write.
 
     Parameters
     ----------
     path : str or Path
-        The file; with `step`, the folder in which the file has that number.
+        The file; with `step`, the folder of the numbered file.
     state : dict
-        See the module. Keys are strings without control characters, and no two arrays have one name.
+        See the module. Keys are strings without control characters. The names of arrays are unique.
     step : int, optional
     keep : int, optional
-        The number of files that stay in the folder, the last ones; by default, all.
+        The number of latest files that remain in the folder; by default, all.
     over : optree.distributed.Group, optional
-        The processes that train together. All of them call this; rank 0 writes, with the parts of sharded optimizers
-        that the others have, and the others wait for its end. Any number of ranks can load the file. The counters of
-        their backends' draws become the largest one, as they are after a load.
+        The processes that train together. All ranks call this function. Rank 0 gathers the shards of optimizers and
+        writes; the other ranks wait. Any number of ranks can load the file. The random counters of all ranks become
+        the largest one, as after a load.
 
     Returns
     -------
     Path
-        The file; None on other ranks than 0.
+        The file; None on ranks other than 0.
 
     Raises
     ------
     OperandError
-        If the state holds something that a checkpoint does not.
+        If the state has a value that a checkpoint cannot store.
     DistributedError
-        On the others, if rank 0 has failed.
+        On the other ranks, if rank 0 has failed.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def save(
 
 
 def saved(folder: str | Path) -> list[Path]:
-    """The numbered checkpoints of a folder, the latest last; an empty list if there is no such folder."""
+    """The numbered checkpoints of a folder, in ascending order; an empty list if the folder does not exist."""
     folder = Path(folder)
     if not folder.is_dir():
         return []
@@ -120,20 +120,20 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     path : str or Path
-        A file, or a folder, of which the latest file is read.
+        A file, or a folder, whose latest checkpoint is read.
     state : dict
-        Of the same form as the one that was saved: its tensors, arrays, optimizers and other objects are given the
-        saved values, if all of them can be.
+        A state with the structure of the saved one. Its tensors, arrays, optimizers and other objects are set to the
+        saved values, all of them or none.
 
     Returns
     -------
     dict
-        The state, with the saved numbers and strings in the places of those given.
+        The state, with the saved numbers and strings in place of the given ones.
 
     Raises
     ------
     CheckpointError
-        If there is no file, or it is truncated or altered, or not of this form. Nothing has changed then.
+        If there is no file, or it is truncated or altered, or its structure differs. Nothing has changed then.
 
     Examples
     --------
@@ -158,12 +158,12 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of any safetensors file, by name: of other libraries' too.
+    """The arrays of a safetensors file by name, also of files written by other libraries.
 
     Raises
     ------
     CheckpointError
-        If it is none, or is truncated, or, where it is a checkpoint, altered.
+        If it is no safetensors file, or is truncated, or is a checkpoint that was altered.
     """
     path, metadata, arrays = _opened(Path(path))
     if KEY in metadata:
@@ -175,7 +175,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _file_of(path: Path, step: int | None) -> Path:
-    """The file that a state is written to."""
+    """The path of the file to write."""
     if step is not None:
         return path / f"step-{step:08d}.safetensors"
     if path.is_dir():
@@ -184,7 +184,7 @@ def _file_of(path: Path, step: int | None) -> Path:
 
 
 def _whole(value: Any, over: Any) -> Any:
-    """A state that is of all ranks, each of which calls it: whole optimizers, and one counter of draws."""
+    """Gather a state from all ranks: the whole state of sharded optimizers, and the largest random counter."""
     if isinstance(value, Optimizer):
         return value.whole_state()
     if hasattr(value, "rng_get_state"):
@@ -198,7 +198,7 @@ def _whole(value: Any, over: Any) -> Any:
 
 
 def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
-    """A value as JSON; its arrays go into the dict, by where they are."""
+    """A value as JSON; its arrays are added to the dict, named by their paths."""
     if len(keys) > DEPTH:
         raise OperandError(f"save: {'.'.join(keys[:3])}... is nested more than {DEPTH} deep")
     if isinstance(value, Tensor | np.ndarray):
@@ -230,7 +230,7 @@ def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -
 
 
 def _plain(value: Any, keys: tuple[str, ...]) -> Any:
-    """The JSON form of a value: a dict, list, tuple, number, string or None; OperandError if there is nothing."""
+    """A value reduced to a dict, list, tuple, number, string or None; OperandError if it cannot be."""
     if isinstance(value, Optimizer):
         if value.shards:
             raise OperandError(
@@ -267,13 +267,13 @@ def _is_text(text: str) -> bool:
 
 
 def _names(values: Sequence[Any]) -> list[str]:
-    """The names of a list's items: those of tensors if all have one, and no two the same; else their numbers."""
+    """The names of a list's items: the tensors' names if all have one and they are unique, else the indices."""
     own = [x.name if isinstance(x, Tensor) and x.name else "" for x in values]
     return own if all(own) and len(set(own)) == len(own) else [str(i) for i in range(len(values))]
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
-    """Write a file; the checksums are computed meanwhile."""
+    """Write a file, while another thread computes the checksums."""
     sums: list[str] = []
     summing = Thread(target=lambda: sums.append(_sums(arrays, text)))
 
@@ -290,7 +290,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], text: str) -> None:
 
 
 def _sums(arrays: dict[str, np.ndarray], text: str) -> str:
-    """The checksums of what is no array, with the arrays' names, dtypes and shapes; and of each array's bytes."""
+    """The checksums of the description (with the arrays' names, dtypes and shapes) and of each array's bytes."""
     names = sorted(arrays)
     described = [text, *(f"{name} {arrays[name].dtype} {arrays[name].shape}" for name in names)]
     parts = ["\n".join(described).encode("utf-8", "surrogatepass"), *(bytes_of(arrays[name]) for name in names)]
@@ -301,7 +301,7 @@ def _sums(arrays: dict[str, np.ndarray], text: str) -> str:
 
 
 def _opened(path: Path) -> tuple[Path, dict[str, str], dict[str, np.ndarray]]:
-    """A file, or the latest of a folder, with its metadata and arrays."""
+    """The path, metadata and arrays of a file, or of the latest checkpoint in a folder."""
     tried = None
     while True:
         found = _latest(path)
@@ -323,10 +323,10 @@ def _latest(path: Path) -> Path:
 
 
 def _described(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> Any:
-    """The description of a checkpoint's state, from its JSON.
+    """The description of a checkpoint's state, parsed and verified.
 
-    It raises CheckpointError if the file is none, if something of it is altered, or if its description does not fit
-    its arrays.
+    Raises CheckpointError if the file is no checkpoint, a checksum differs, or the description does not match the
+    arrays.
     """
     if KEY not in metadata or SUMS not in metadata:
         raise CheckpointError(f"{path}: it is a safetensors file, but no checkpoint; train.read gives its arrays")
@@ -346,7 +346,7 @@ def _described(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarra
 
 
 def _is_description(described: Any, names: Set[str]) -> bool:
-    """Whether JSON is of the form that `_written` gives, with arrays of these names."""
+    """Whether parsed JSON has the structure that `_written` returns, with arrays of these names."""
     level = [described]
     for _ in range(DEPTH + 1):
         below: list[Any] = []
@@ -374,9 +374,9 @@ def _restored(
     writes: list[Any],
     setters: list[Any],
 ) -> Any:
-    """The state with saved numbers; what is to be changed in keys is appended, to be done when all is known to fit.
+    """The state with the saved numbers. Writes in place are appended as functions, to run once everything fits.
 
-    It raises CheckpointError if the saved value is not of the form of the state's.
+    Raises CheckpointError if the structure of the saved value differs from the state's.
     """
     name = ".".join(keys) or "the state"
     if isinstance(state, Tensor | np.ndarray | Shard):
@@ -410,7 +410,7 @@ def _restored(
 
 
 def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any, name: str) -> Callable[[], Any]:
-    """A function that writes a saved array into a tensor or array that it fits."""
+    """A function that writes a saved array into a tensor or array of its shape and dtype."""
     if not isinstance(given, Mapping) or set(given) != {ARRAY}:
         raise CheckpointError(f"{path}: {name} is an array here, and none there")
     array = arrays[given[ARRAY]]
@@ -430,7 +430,7 @@ def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any
 
 
 def _decoded(arrays: dict[str, np.ndarray], given: Any) -> Any:
-    """A saved value as it was."""
+    """A saved value, decoded from JSON."""
     if isinstance(given, list):
         return [_decoded(arrays, x) for x in given]
     if not isinstance(given, Mapping):

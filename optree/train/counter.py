@@ -1,4 +1,4 @@
-"""The counter of an optimizer's steps, and the check of a function of it."""
+"""The step counter of optimizers, and the check of schedules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optree.tree.tensor import Tensor
 
 
 class StepCounter(Tensor):
-    """An optimizer's count of steps: no method that takes one, as torch's ``opt.step()``."""
+    """The number of steps that an optimizer has taken; calling it, as torch's ``opt.step()``, is an error."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class StepCounter(Tensor):
 
 
 def check_schedule(what: str, schedule: Any) -> None:
-    """Raise ParameterError for a function that takes something else than the step, such as a schedule's maker."""
+    """Raise ParameterError unless a function takes the step alone; ``schedules.cosine`` itself does not."""
     try:
         signature = inspect.signature(schedule)
     except (TypeError, ValueError):  # of a function in C

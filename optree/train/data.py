@@ -1,7 +1,7 @@
-"""Batches of examples: shuffled by a seed, shared among processes, prepared ahead, and continued where a run has ended.
+"""Batches of examples: seeded shuffling, sharding among processes, prefetching, and resumption.
 
-The order of an epoch depends on the seed and the epoch's number alone. So a position is three numbers, and the batches
-after it are the same in a run that is resumed.
+The order of an epoch depends only on the seed and the epoch's number. So a position is three numbers, and a resumed run
+gets the same batches after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from optree.tree.tensor import Tensor
 
 
 def arrays(path: str | Path) -> Any:
-    """The array of a ``.npy`` file, mapped into memory and read as it is used; of a ``.npz`` file, a dict of arrays.
+    """Open a ``.npy`` file as a memory-mapped array, or a ``.npz`` file as a dict of arrays.
 
     Raises
     ------
@@ -41,32 +41,32 @@ class Batches:
     Parameters
     ----------
     *sources : array, Tensor, path of a .npy file, or sequence
-        Each has as many examples as the others: an array has them along its first axis, a sequence gives one, an array
-        or number, by its index, as `optree.train.images.ImageFolder` does.
+        All sources have the same number of examples. An array has them along its first axis. A sequence, such as
+        `optree.train.images.ImageFolder`, returns an array or a number for each index.
     size : int
-        The examples in a batch, of all ranks together.
+        The number of examples in a batch, over all ranks.
     shuffle : bool
     seed : int
-        Of the order, and of the generators that `transform` is given.
+        The seed of the order and of the generators passed to `transform`.
     drop_last : bool
         Whether a last batch of fewer examples is dropped.
     rank, ranks : int
-        The number of this process, and of all: each has its part of each batch, near to equal.
+        The number of this process, and the number of processes. The parts of a batch are of nearly equal size.
     transform : callable, optional
-        Of a `numpy.random.Generator`, which is each batch's own, and the batch's arrays, to the arrays that are given
-        in their place. What can be a tree is better one, on the device.
+        A function of a `numpy.random.Generator`, a new one for each batch, and the batch's arrays. It returns the
+        arrays to use instead. A transform that can be written as a tree runs faster as one, on the device.
     ahead : int
         The number of batches that are prepared in the background; with 0, none.
     threads : int
         The number of threads that prepare them.
     to : Backend, optional
-        The backend of the batches' tensors: on a GPU from pinned memory, by a stream of their own, while steps run.
-        Without it they are NumPy arrays.
+        The backend of the batches' tensors. A GPU copies them from pinned memory on a stream of their own, while steps
+        run. Without it, batches are NumPy arrays.
 
     Attributes
     ----------
     epoch, position : int
-        The number of the epoch, and of the next batch in it.
+        The number of the epoch, and the index of the next batch in it.
     count : int
         The number of examples.
 
@@ -124,7 +124,7 @@ class Batches:
         return self.count // self.size if self._drop_last else -(-self.count // self.size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """The rest of the epoch. A batch counts as taken when it is given; with the last one the next epoch begins."""
+        """Iterate over the rest of the epoch. Yielding a batch advances the position; the last begins a new epoch."""
         send = None if self._backend is None else self._backend.uploads()
         order, epoch = self._order(), self.epoch
         if not self._ahead:
@@ -145,7 +145,7 @@ class Batches:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def get_state(self) -> dict[str, Any]:
-        """The position, and what its meaning depends on."""
+        """The position, with the parameters on which its meaning depends."""
         return {
             "epoch": self.epoch,
             "position": self.position,
@@ -157,12 +157,12 @@ class Batches:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a position that `get_state` gave.
+        """Continue from a position that `get_state` returned.
 
         Raises
         ------
         ParameterError
-            If that was of other data, batches or another seed, or the position is beyond an epoch.
+            If the data, batches or seed differ, or the position is beyond an epoch.
         """
         own = self.get_state()
         for name in ("seed", "count", "size", "shuffle", "drop_last"):
@@ -176,15 +176,15 @@ class Batches:
         self.epoch, self.position = state["epoch"], state["position"]
 
     def _order(self) -> np.ndarray | None:
-        """The examples in the order of this epoch; None as they are."""
+        """The indices of the examples in the order of this epoch; None if they are not shuffled."""
         return self._generator(self.epoch, 0).permutation(self.count) if self._shuffle else None
 
     def _generator(self, epoch: int, number: int) -> np.random.Generator:
-        """The random numbers of an epoch's order, number 0, and of its batches."""
+        """The random generator of an epoch's order (number 0) or of one of its batches."""
         return np.random.Generator(np.random.Philox(key=[self.seed, epoch], counter=[0, 0, 0, number]))
 
     def _prepared(self, order: np.ndarray | None, epoch: int, number: int) -> list[np.ndarray]:
-        """The arrays of a batch, this rank's part."""
+        """The arrays of the rank's part of a batch."""
         first, last = number * self.size, min((number + 1) * self.size, self.count)
         share = [first + (last - first) * i // self._ranks for i in (self._rank, self._rank + 1)]
         indices = slice(*share) if order is None else order[slice(*share)]
@@ -195,7 +195,7 @@ class Batches:
         return [np.asarray(x) for x in (changed if isinstance(changed, tuple | list) else (changed,))]
 
     def _sent(self, send: Any, order: np.ndarray | None, epoch: int, number: int) -> Callable[[], tuple[Any, ...]]:
-        """A batch on its way: what gives it, as arrays, or as tensors of the backend."""
+        """Start the transfer of a batch; a function that returns its arrays, or the backend's tensors."""
         given = self._prepared(order, epoch, number)
         if send is None:
             return lambda: tuple(given)

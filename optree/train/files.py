@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, also by several processes at once, and files that are read."""
+"""Atomic writes of files, safe among several processes, and reads of regular files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ try:
 except ImportError:  # Windows, which refuses to delete an open file
     fcntl = None  # type: ignore[assignment]
 
-#: The names of files that are being written, or were when their process was killed.
+#: The names of temporary files: of writes in progress, or of killed processes.
 PARTIAL = re.compile(r"\.optree-[0-9a-f]{16}\.partial")
 
-#: The age in seconds from which they are left over, if no process has them locked.
+#: The age in seconds from which a temporary file without a lock is deleted.
 LEFT_OVER = 600.0
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, which takes the place of `path` at the end of the block, flushed to the disk.
+    """A temporary file that is flushed to the disk and renamed to `path` at the end of the block.
 
-    Each writer has a file of its own: of several that write one path, the last one's file stays, and readers see whole
-    files alone. Where the block fails, `path` is as before.
+    Each writer has its own temporary file: if several write to one path, the last one's remains, and readers see only
+    complete files. If the block fails, `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_left_over(path.parent)
@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             if fcntl is not None:
-                os.replace(partial, path)  # while it is locked: nobody takes it for a left-over
+                os.replace(partial, path)  # while it is locked, so that no other process deletes it as abandoned
         if fcntl is None:
             os.replace(partial, path)
     finally:
@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """A file to read; OSError where it is a folder, a pipe or a device. It does not wait."""
+    """Open a regular file for reading, without blocking; OSError for a folder, a pipe or a device."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is a pipe or a device")
@@ -59,7 +59,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def _delete_left_over(folder: Path) -> None:
-    """Delete the partial files of dead processes: old ones that no process has locked."""
+    """Delete the temporary files of dead processes: old ones that no process has locked."""
     for path in [path for path in folder.iterdir() if PARTIAL.fullmatch(path.name)]:
         with suppress(OSError):  # another process has deleted or renamed it
             state = path.lstat()
@@ -71,9 +71,9 @@ def _delete_left_over(folder: Path) -> None:
 
 
 def _is_locked_elsewhere(file: Any) -> bool:
-    """Lock a file until it is closed, or its process has ended; whether another has it locked.
+    """Try to lock a file until it is closed or its process ends; whether another process has it locked.
 
-    A file system without locks has none: there, age alone tells what is left over.
+    On a file system without locks this is false, and the age alone decides.
     """
     if fcntl is not None:
         try:
@@ -86,7 +86,7 @@ def _is_locked_elsewhere(file: Any) -> bool:
 
 
 def _flush(folder: Path) -> None:
-    """Flush a folder, so that a renamed file is there after a power failure; where the system has no such thing, no."""
+    """Flush a folder, so that a rename survives a power failure; does nothing where the system has no such call."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

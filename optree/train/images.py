@@ -1,4 +1,4 @@
-"""Folders of images, read by Pillow (extra ``train``)."""
+"""Image folders, read by Pillow (extra ``train``)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", "
 
 
 class ImageFolder(Sequence[np.ndarray]):
-    """The images of a folder: those of each folder in it are a class.
+    """The images of a folder, as a sequence; each subfolder is a class.
 
     Parameters
     ----------
     path : str or Path
     size : (int, int), optional
-        Height and width, to which images are resized; without it they must have one size.
+        The height and width to which images are resized; by default all images must have the same size.
     mode : str
-        Pillow's: ``'RGB'``, or ``'L'`` for shades of grey.
+        Pillow's image mode: ``'RGB'``, or ``'L'`` for greyscale.
 
     Attributes
     ----------
     classes : list of str
-        The names of the folders, sorted; empty if the images are in `path` itself.
+        The names of the subfolders, sorted; empty if the images are in `path` itself.
     labels : numpy.ndarray
         The class of each image, of int64.
     paths : list of Path
@@ -57,7 +57,7 @@ class ImageFolder(Sequence[np.ndarray]):
         return len(self.paths)
 
     def __getitem__(self, index: Any) -> Any:
-        """An image, of uint8: height, width, and the channels if there are several."""
+        """An image as a uint8 array of shape (height, width), or (height, width, channels) if there are several."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         with Image.open(self.paths[index]) as file:

@@ -1,8 +1,9 @@
-"""Initializers: new tensors of first weights, drawn from the backend's random state (Philox).
+"""Initializers: new tensors of initial weights, drawn from the backend's random state (Philox).
 
 Each is a function of a backend and a shape, and runs at once. A matrix has a row for each input and a column for each
-output, as for ``be.dot(x, w)``. Of more axes, `layout` says which are inputs and outputs, I and O, as the convolutions'
-`weights_layout` does: ``"OIHW"`` for the weights of ``be.conv`` as it has them. The others multiply both numbers.
+output, as for ``be.dot(x, w)``. For more than two axes, `layout` names the axes of inputs (I) and outputs (O), as
+`weights_layout` of convolutions does: ``"OIHW"`` is the default of ``be.conv``. The sizes of the other axes multiply
+both fans.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from optree.ops.windows import layout_of
 from optree.registry import f
 from optree.tree.tensor import Tensor
 
-#: The deviation of a normal distribution's draws of at most 2 deviations, as a share of its own.
+#: The standard deviation of a standard normal distribution truncated at 2 standard deviations.
 TRUNCATED = 0.87962566103423978
 
-#: Gains by name: the factor that makes up for a nonlinearity's shrinking of the deviation of its operand.
+#: Gains by name of the nonlinearity: the factor that compensates for its reduction of the standard deviation.
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "selu": 0.75}
 
 
 def zeros(be: Any, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Zeros, as biases begin with."""
+    """A new tensor of zeros, as for biases."""
     return _new(be, shape, dtype, name).fill(0)
 
 
 def ones(be: Any, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Ones, as a normalisation's gains begin with."""
+    """A new tensor of ones, as for the gains of a normalisation."""
     return _new(be, shape, dtype, name).fill(1)
 
 
 def uniform(
     be: Any, shape: Any, low: float = -0.05, high: float = 0.05, dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """Uniform draws of [low, high)."""
+    """Uniform draws from [low, high)."""
     found = _new(be, shape, dtype, name)
     found[...] = be.uniform(low, high, size=found.shape, dtype=found.dtype)
     return found
@@ -62,14 +63,14 @@ def truncated_normal(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal draws of at most `bound` deviations from the mean: what is beyond is drawn again.
+    """Truncated normal draws: values more than `bound` standard deviations from the mean are drawn again.
 
-    Their own deviation is less, of 2 by a factor of 0.88.
+    Their standard deviation is smaller than that of the normal distribution: 0.88 times for a bound of 2.
 
     Raises
     ------
     ParameterError
-        If `bound` is less than 0.1, beyond which nearly all draws are.
+        If `bound` is less than 0.1, where nearly all draws would be rejected.
     """
     if bound < 0.1:
         raise ParameterError(f"truncated_normal: bound is 0.1 deviations or more, not {bound}")
@@ -116,16 +117,16 @@ def kaiming_uniform(
     Parameters
     ----------
     gain : float or str
-        ``'relu'`` is the root of 2; see `GAINS`.
+        A factor, or the name of a nonlinearity in `GAINS`: ``'relu'`` is the square root of 2.
     fan : {'inputs', 'outputs'}
         The divisor: ``'outputs'`` preserves the variance of the backward pass.
     layout : str, optional
-        The axes of weights of more than two, such as ``"OIHW"``.
+        The names of the axes of weights with more than two, such as ``"OIHW"``.
 
     Raises
     ------
     ParameterError, OperandError
-        If the shape has one axis or none; or more than two, and no layout.
+        If the shape has fewer than two axes, or more than two and `layout` is not given.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def kaiming_normal(
     name: str | None = None,
     layout: str | None = None,
 ) -> Tensor:
-    """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); parameters as of `kaiming_uniform`."""
+    """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); for the parameters see `kaiming_uniform`."""
     return normal(be, shape, 0.0, _gain(gain) / math.sqrt(_fan(shape, layout, fan, "kaiming_normal")), dtype, name)
 
 
@@ -161,9 +162,9 @@ def lecun_normal(be: Any, shape: Any, dtype: Any = None, name: str | None = None
 def orthogonal(
     be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
-    """Matrices with orthonormal rows or columns, whichever are fewer, uniform over all such (Saxe et al., 2014).
+    """A random matrix with orthonormal rows or columns, whichever are fewer, uniformly drawn (Saxe et al., 2014).
 
-    Of more than two axes, all but the outputs are the rows.
+    For more than two axes, all axes but the outputs form the rows.
     """
     outputs = _axes(shape, layout, "orthogonal").index("O")
     found = _new(be, shape, dtype, name)

@@ -1,12 +1,13 @@
-"""Losses: trees of one element, from what a network gives and what is right.
+"""Losses: trees of one element, from the outputs of a network and their targets.
 
-Each is composed of ops that fuse: the loss of a batch and its gradient are one kernel, with the mean after it. None
-overflows: logits, and not probabilities, are what those of classes take. Of narrow operands, they are of float32.
+Each loss is composed of ops that fuse: the loss of a batch and its gradient are one kernel, followed by the mean.
+Classification losses take logits instead of probabilities, so that none overflows. Losses of float16 and bfloat16
+operands are computed in float32.
 
-`reduce` is ``'mean'``, ``'sum'`` or ``'none'``: the mean over what has a loss, by its weights; the sum; or all of them.
-Integer labels that name no class give nan, in the loss and in its gradient. With `check_labels` they raise, too: an
-AxisError names the first one, before anything is written. By default the CPU checks; on a GPU, the host would wait for
-the device.
+`reduce` is ``'mean'`` (the mean over the examples that have a loss, weighted if there are weights), ``'sum'``, or
+``'none'`` (each loss). An integer label that names no class makes the loss and its gradient nan. With `check_labels`
+it also raises an AxisError that names the first such label, before anything is written. By default labels are checked
+on the CPU only, because on a GPU the host would wait for the device.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ def cross_entropy(
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
-    """The cross entropy of the softmax of scores.
+    """The softmax cross entropy of logits and labels.
 
     Parameters
     ----------
     scores : Variable
-        Logits, a number for each class along `axis`.
+        The logits; `axis` is the axis of classes.
     labels : Variable
-        Integers, without that axis; or the classes' probabilities, of the scores' shape.
+        Integer labels, of the scores' shape without that axis; or probabilities, of the scores' shape.
     weights : Variable or array, optional
-        A factor for each class; the mean is by them, where labels are integers.
+        A factor for each class; with integer labels the mean is weighted by them.
     smoothing : number
         The share of each label that is spread evenly over all classes.
     ignored : int, optional
-        A label that has no loss, and no part in the mean.
+        A label whose examples have no loss and are left out of the mean.
     axis : int
     reduce : {'mean', 'sum', 'none'}
     check_labels : bool, optional
@@ -63,7 +64,7 @@ def cross_entropy(
     Raises
     ------
     ShapeError, DTypeError, ParameterError
-        If the labels do not fit the scores, or a parameter is none of those it may be; AxisError for a wrong label.
+        If the labels do not fit the scores, or a parameter is invalid; AxisError for a wrong label.
 
     Examples
     --------
@@ -95,14 +96,14 @@ def cross_entropy(
 def _of_integers(
     scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
-    """The cross entropy with a label for each position, of scores with the classes along their last axis."""
+    """The cross entropy of integer labels and scores whose last axis is the classes."""
     classes = _classes(scores, -1)
     factors = None if weights is None else _along(weights, scores, scores.ndim - 1)
-    labels = f.expand_dims(labels, -1)  # as scores, of which reductions below keep the axis
+    labels = f.expand_dims(labels, -1)  # the reductions below keep the axis of classes
     is_ignored = None if ignored is None else f.eq(labels, np.int64(ignored))
     each = f.cross_entropy(scores, labels if is_ignored is None else f.where(is_ignored, np.int64(0), labels))
     share: Any = None if is_ignored is None else f.cast(f.logical_not(is_ignored), each.dtype)
-    if factors is not None:  # compared out of their row, not gathered: that fuses, forwards and backwards
+    if factors is not None:  # selected by comparison instead of a gather, which would not fuse
         is_right = f.eq(labels, np.arange(classes))
         share = f.sum(f.where(is_right, f.broadcast_like(factors, scores), 0), axis=-1)
         each = share * each
@@ -118,7 +119,7 @@ def _of_integers(
     return _reduced(each, reduce, "cross_entropy", share)
 
 
-#: The logarithm of a probability that is none: finite, so that derivatives are, and sums of thousands are no infinity.
+#: The logarithm used for a probability of 0: finite, so that derivatives and sums of thousands of them are finite.
 NEVER = -1e30
 
 
@@ -132,32 +133,32 @@ def ctc(
     zero_infinity: bool = False,
     check_labels: bool | None = None,
 ) -> Any:
-    """Minus the logarithm of the probability of labels, whichever steps they are aligned with (Graves et al., 2006).
+    """The connectionist temporal classification loss (Graves et al., 2006).
 
-    An alignment gives each step a label or a blank; it is of the labels that stay when repeated ones are merged, and
-    then blanks left out. The sum over all alignments is a loop over steps, as is its gradient.
+    It is minus the log probability of the labels, summed over all alignments by a loop over the steps. An alignment
+    assigns a label or a blank to each step; merging repeated labels and then removing blanks gives its labels.
 
     Parameters
     ----------
     scores : Variable
         Logits, or logarithms of probabilities, of shape (steps, batch, classes).
     labels : Variable
-        Integers of shape (batch, most labels); what is beyond a length has no meaning.
+        Integers of shape (batch, maximum number of labels); elements beyond an example's length are ignored.
     input_lengths, label_lengths : Variable or array
-        Integers of shape (batch,): the steps and labels of each example.
+        Integers of shape (batch,): the numbers of steps and of labels of each example.
     blank : int
         The class of blanks.
     reduce : {'mean', 'sum', 'none'}
-        The mean is over examples; torch's divides each loss by its number of labels before.
+        The mean is over examples; torch's also divides each loss by its number of labels first.
     zero_infinity : bool
-        Whether the loss of labels that no alignment of so few steps gives is 0, and not infinite. Its gradient is 0.
+        Whether the loss is 0 instead of infinite if the steps are too few for any alignment. Its gradient is 0.
     check_labels : bool, optional
-        Whether a label or length that is none raises when it runs, instead of giving nan; by default on the CPU.
+        Whether an invalid label or length raises at run time instead of giving nan; by default on the CPU.
 
     Raises
     ------
     ShapeError, DTypeError, ParameterError
-        If shapes do not fit, labels or lengths are no integers, or `blank` is no class; AxisError for wrong values.
+        If shapes do not fit, labels or lengths are not integers, or `blank` is no class; AxisError for wrong values.
 
     Examples
     --------
@@ -187,13 +188,13 @@ def ctc(
 def _checked_ctc(
     scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int, check: bool | None
 ) -> tuple[Variable, Variable, Variable]:
-    """The labels and lengths of `ctc`, which raise when they run if one is wrong."""
+    """The labels and lengths of `ctc`, with run-time checks of their values."""
     longest, most = scores.shape[0], labels.shape[1]
     if longest is not None:
         steps = _checked("ctc: the input length", steps, longest + 1, check, scores, kind="lengths")
     if most is not None:
         counts = _checked("ctc: the label length", counts, most + 1, check, scores, kind="lengths")
-    if scores.shape[2] > 1:  # what is beyond a length has no meaning
+    if scores.shape[2] > 1:  # elements beyond a length are not checked
         used = f.lt(_columns(labels), f.expand_dims(counts, 1))
         right = f.where(used, labels, np.int64(0 if blank else 1))
         labels = _checked("ctc: the label", right, scores.shape[2], check, scores, blank=blank)
@@ -201,11 +202,11 @@ def _checked_ctc(
 
 
 def _log_probability(shares: Variable, states: Variable, steps: Variable, counts: Variable, blank: int) -> Variable:
-    """The logarithm of the probability of each example's states, in order; of none, as much as `NEVER` or less."""
+    """The log probability of each example's sequence of states; `NEVER` or less if it is impossible."""
     skips = f.logical_and(f.ne(states, blank), f.ne(states, _shifted(_shifted(states, blank), blank)))
     times = f.expand_dims(f.flat_indices(f.sum(shares, axis=(1, 2), keepdims=False)), (1, 2))
-    # Those of the states' classes alone, in all steps; beyond an example's steps, a number that is no logarithm. With a
-    # mask for each row, the loop over a step's elements would be a short one in each row, and not one of all.
+    # Select the states' classes once for all steps, and mark the steps beyond an example's length by a number that is
+    # no logarithm. A mask for each row would split the loop over a step's elements into a short loop for each row.
     given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
     given = f.where(f.lt(times, f.expand_dims(steps, 0)), given, -NEVER)
 
@@ -223,7 +224,7 @@ def _log_probability(shares: Variable, states: Variable, steps: Variable, counts
 
 
 def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Variable, blank: int) -> None:
-    """Refuse operands of `ctc` whose shapes do not fit, and a blank that is no class."""
+    """Raise an error if the shapes of `ctc`'s operands do not fit, or its blank is no class."""
     if scores.ndim != 3 or scores.shape[2] is None:
         raise ShapeError(
             f"ctc: the scores are of shape (steps, batch, classes), the number of classes known, not {describe(scores)}"
@@ -241,14 +242,14 @@ def _check_ctc(scores: Variable, labels: Variable, steps: Variable, counts: Vari
 
 
 def _ctc_states(labels: Variable, blank: int) -> Variable:
-    """The labels with a blank before, between and after them."""
+    """The labels with blanks inserted before, between and after them."""
     twice = f.repeat(labels, 2, axis=1)
     is_label = f.eq(f.mod(_columns(twice), 2), 0)
     return f.pad(f.where(is_label, twice, blank), ((0, 0), (1, 0)), blank)
 
 
 def _shifted(x: Variable, first: Any) -> Variable:
-    """The columns of a matrix, each one further, with a number in the first."""
+    """The columns of a matrix shifted right by one, with `first` in the first column."""
     return f.pad(f.slice(x, (slice(None), slice(-1))), ((0, 0), (1, 0)), first)
 
 
@@ -258,7 +259,7 @@ def _columns(x: Variable) -> Variable:
 
 
 def _integers(given: Any, what: str) -> Variable:
-    """An operand of integers, as int64."""
+    """An integer operand as int64; DTypeError for others."""
     found = strong(given, what)
     if found.dtype.kind not in "iu":
         raise DTypeError(f"{what} are integers, not {describe(found)}")
@@ -274,7 +275,7 @@ def binary_cross_entropy(
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
-    """The cross entropy of the logistic function of scores.
+    """The binary cross entropy of logits: the cross entropy of their logistic function.
 
     Parameters
     ----------
@@ -285,12 +286,12 @@ def binary_cross_entropy(
     weights : Variable or array, optional
         A factor for each loss, of their shape or broadcast.
     positive : number or Variable
-        A factor of the positive labels' part.
+        A factor of the term of positive labels.
     smoothing : number
         The share of each label that is spread over both classes.
     reduce : {'mean', 'sum', 'none'}
     check_labels : bool, optional
-        Whether an integer label other than 0 and 1 raises when it runs; by default on the CPU.
+        Whether an integer label other than 0 and 1 raises at run time; by default on the CPU.
     """
     scores, labels = _pair("binary_cross_entropy", scores, labels, (0, 1), check_labels)
     labels = _smoothed(labels, smoothing, 2)
@@ -309,23 +310,23 @@ def focal(
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
-    """The binary cross entropy, less where a label is met: ``alpha * (1 - p)**gamma * -log(p)`` (Lin et al., 2017).
+    """The focal loss ``alpha * (1 - p)**gamma * -log(p)``, p the probability of the label (Lin et al., 2017).
 
     Parameters
     ----------
     scores, labels : Variable
-        As of `binary_cross_entropy`.
+        See `binary_cross_entropy`.
     gamma : number
-        The power of the probability that is missed.
+        The exponent of 1 - p.
     alpha : number or None
-        The factor of positive labels; that of negative ones is the rest.
+        The factor of positive labels; negative labels have the factor 1 - alpha.
     weights, reduce, check_labels
-        As of `binary_cross_entropy`.
+        See `binary_cross_entropy`.
     """
     scores, labels = _pair("focal", scores, labels, (0, 1), check_labels)
     entropy = f.softplus(scores) - labels * scores
     missed = f.sig(scores) * (1 - labels) + f.sig(-scores) * labels
-    # A power by its logarithm is bounded away from the 0 whose derivative is infinite for a gamma below 1.
+    # The base is bounded away from 0, where a power with a gamma below 1 has an infinite derivative.
     each = entropy * f.exp(gamma * f.log(f.maximum(missed, np.finfo(np.float32).tiny)))
     if alpha is not None:
         each = each * (alpha * labels + (1 - alpha) * (1 - labels))
@@ -333,19 +334,19 @@ def focal(
 
 
 def mean_squared_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
-    """The squares of the differences."""
+    """The squared differences of values and targets, reduced."""
     values, targets = _pair("mean_squared_error", values, targets)
     return _reduced(_weighted(f.square(values - targets), weights), reduce, "mean_squared_error")
 
 
 def mean_absolute_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
-    """The absolute values of the differences."""
+    """The absolute differences of values and targets, reduced."""
     values, targets = _pair("mean_absolute_error", values, targets)
     return _reduced(_weighted(f.abs(values - targets), weights), reduce, "mean_absolute_error")
 
 
 def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
-    """Half the squares of differences up to `delta`, and straight lines beyond."""
+    """The Huber loss: half the square of a difference up to `delta`, and linear beyond."""
     values, targets = _pair("huber", values, targets)
     error = values - targets
     near = f.maximum(f.minimum(error, delta), -delta)  # no absolute value, whose second derivative at 0 is 0
@@ -362,16 +363,16 @@ def hinge(
 ) -> Any:
     """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``.
 
-    With `check_labels`, by default on the CPU, other integer labels raise when it runs.
+    With `check_labels`, by default on the CPU, other integer labels raise at run time.
     """
     scores, labels = _pair("hinge", scores, labels, (-1, 1), check_labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
 
 def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str = "mean") -> Any:
-    """The divergence (Kullback and Leibler's) of the softmax of scores from probabilities, over an axis.
+    """The Kullback-Leibler divergence of the softmax of scores from probabilities, along an axis.
 
-    Probabilities of 0 add nothing. The mean is over what stays without the axis.
+    Probabilities of 0 add nothing. The mean is over the other axes.
     """
     scores, probabilities = _pair("kl_divergence", scores, probabilities)
     is_there = f.gt(probabilities, 0)
@@ -381,7 +382,7 @@ def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str =
 
 
 def _operand(given: Any, what: str) -> Variable:
-    """An operand; a narrow one in float32, in which the whole loss is then computed, and its gradient rounded once."""
+    """An operand, cast to float32 if it is narrower: the loss is computed in that, and its gradient rounded once."""
     found = variable_of(given, what)
     return in_dtype(found, wide_dtype(found.dtype))
 
@@ -389,7 +390,7 @@ def _operand(given: Any, what: str) -> Variable:
 def _pair(
     what: str, values: Any, targets: Any, classes: tuple[int, int] | None = None, check_labels: bool | None = None
 ) -> tuple[Variable, Variable]:
-    """Values and targets of one shape, the targets in the values' dtype; integer ones that are no classes are nan."""
+    """Values and targets of equal shapes, the targets cast to the values' dtype; labels outside `classes` are nan."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
     if not may_equal(targets.shape, values.shape):
         raise ShapeError(f"{what}: {describe(targets)} is not of the shape of {describe(values)}")
@@ -409,7 +410,7 @@ def _checked(
     ignored: int | None = None,
     **options: Any,
 ) -> Variable:
-    """Labels that raise when they run, if one is no class; on a GPU only where that is asked for."""
+    """Labels with a run-time check that each names a class; on a GPU only if requested."""
     if check is None:
         home = next((x.backend for x in (scores, labels) if x.backend is not None), None) or last_backend()
         check = home is None or home.name == "cpu"
@@ -424,7 +425,7 @@ def _classes(scores: Variable, axis: int) -> int:
 
 
 def _along(weights: Any, scores: Variable, axis: int) -> Variable:
-    """A factor for each class, along the classes' axis."""
+    """The factors of the classes, shaped to broadcast along the axis of classes."""
     factors = _operand(weights, "cross_entropy: the weights")
     if factors.shape != (scores.shape[axis],):
         raise ShapeError(
@@ -445,7 +446,7 @@ def _weighted(each: Any, weights: Any) -> Any:
 
 
 def _reduced(each: Any, reduce: str, what: str, total: Any = None) -> Any:
-    """The losses reduced; the mean by a total of weights, if one is given."""
+    """The reduced losses; the mean divides by `total` if that is given."""
     if reduce not in REDUCTIONS:
         raise ParameterError(f"{what}: reduce is 'mean', 'sum' or 'none', not {reduce!r}")
     if reduce == "none":

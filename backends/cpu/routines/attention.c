@@ -1,18 +1,18 @@
-/* Attention and its gradient: tiles of scores in a cache, whose columns are queries, in vectors.
+/* Attention and its gradient, by tiles of scores in the cache. A row of a tile is a key, and a vector holds queries.
 
-   So keys and values are read as they are stored, maxima and sums over keys are elementwise, and what is transposed are
-   panels of queries and what belongs to them, once for all keys. A driver defines GRADIENT, and gives the functions of
-   vectors that it calls (vector_math.py). */
+   So keys and values are read as they are stored, and maxima and sums over keys are elementwise. Only arrays with a row
+   for each query are transposed, panel by panel, once for all keys. A driver defines GRADIENT and provides the vector
+   functions (vector_math.py). */
 
 #include "vector_math.h"
 #include "vectors.h"
 #include "panels.h"
 #include "column.h"
 
-/* Queries, keys, values, what else there is, and the mask as the last. */
+/* The operands: queries, keys and values first, and the mask last. */
 enum { OPERANDS = GRADIENT ? 7 : 4 };
 
-/* Keys of a tile. */
+/* The number of keys in a tile. */
 enum { KEYS = 128, MASK = OPERANDS - 1 };
 
 /* Strides are in elements, of the rows and columns of each operand. */
@@ -33,7 +33,7 @@ static word heads(const attention *p)
     return count;
 }
 
-/* The addresses of a head's operands. */
+/* The operand addresses of one head. */
 static void find(const attention *p, word head, const T **x)
 {
     word at[OPERANDS] = {0};
@@ -44,7 +44,7 @@ static void find(const attention *p, word head, const T **x)
         x[i] = (const T *)(p->x[i] + at[i] * (i == MASK ? p->mask_bytes : (word)sizeof(T)));
 }
 
-/* Transpose a panel of queries, or of what belongs to them: 0 beyond the last. */
+/* Transpose a panel of queries, or of an array with a row for each query; columns beyond the last query are 0. */
 static void across(const attention *p, int operand, const T *from, word features, word lanes, T factor, T *to)
 {
     for (word i = 0; i < WIDTH; i++)
@@ -75,12 +75,12 @@ static void hide(const attention *p, const T *mask, T *scores, word pitch, word 
     for (word r = 0; p->causal && r < rows; r++)
         for (word i = 0; i < least(first + r - query, WIDTH); i++)
             scores[r * pitch + i] = -INFINITY;
-    for (word r = 0; r < rows; r++) /* beyond the last query, 0 times an infinite key is no number */
+    for (word r = 0; r < rows; r++) /* the padding beyond the last query: 0 times an infinite key would be nan */
         for (word i = lanes; i < WIDTH; i++)
             scores[r * pitch + i] = -INFINITY;
 }
 
-/* The columns of a panel. */
+/* The number of columns of a panel. */
 int64_t panel_width(const void *unused) { return WIDTH; }
 
 #if GRADIENT

@@ -1,7 +1,7 @@
 """Attention and its gradient on the CPU: NumPy arrays described to compiled C.
 
-The rule: float32 and float64, of a compiler's backend, where there are queries for
-a vector and the work pays for the call; all else is computed in tiles by BLAS.
+Compiled C handles float32 and float64 if the backend has a compiler, the queries fill a
+vector and the work pays for the call. All other cases are computed in tiles by BLAS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from optree.settings import thread_count
 #: Fewer multiplications and additions than this are NumPy's unless the backend compiles at once, and run on one thread.
 SMALL, ALONE = 1 << 22, 1 << 20
 
-#: The fewest queries: with fewer, most of a vector would be empty.
+#: The minimum number of queries: with fewer, most lanes of a vector would be empty.
 FEW = 8
 
 #: The most panels of queries that read a tile of keys one after the other; and forward, tasks for each thread.
@@ -73,7 +73,7 @@ class CompiledAttention:
         return tuple(outputs)
 
     def _is_ours(self, arrays: Sequence[np.ndarray], work: int) -> bool:
-        """Whether compiled C computes it."""
+        """Whether compiled C handles these arrays."""
         query = arrays[0]
         return (
             query.dtype in TYPES

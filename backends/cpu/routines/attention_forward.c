@@ -1,9 +1,9 @@
-/* Attention, after the definitions of attention.c. */
+/* The forward pass of attention; included after attention.c. */
 
 /* The running maxima and sums of a panel of queries. */
 typedef struct { T top[WIDTH], total[WIDTH]; } state;
 
-/* Scores become weights; the running maximum and sum are those after the tile, and what was summed before decays. */
+/* Replace the scores of a tile by weights, update the running maximum and sum, and rescale the earlier sums. */
 static void soften(T (*scores)[WIDTH], word rows, state *s, T (*found)[WIDTH], word width)
 {
     T top[WIDTH], shift[WIDTH], decay[WIDTH], total[WIDTH];
@@ -31,7 +31,7 @@ static void soften(T (*scores)[WIDTH], word rows, state *s, T (*found)[WIDTH], w
             found[f][i] *= decay[i];
 }
 
-/* The panels of some queries of a head. */
+/* Compute the panels of a range of queries of one head. */
 static void compute(const attention *p, const T *const *x, T *out, T *sums, word query, T *scratch)
 {
     const word lanes = least(p->queries - query, p->panels * WIDTH), panels = (lanes + WIDTH - 1) / WIDTH;
@@ -84,7 +84,7 @@ static void tasks(const void *problem, int64_t begin, int64_t end, int64_t threa
     }
 }
 
-/* The bytes of a thread's memory. */
+/* The size of a thread's scratch memory in bytes. */
 int64_t scratch_bytes(const void *problem)
 {
     const attention *p = problem;

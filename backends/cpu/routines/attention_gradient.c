@@ -1,7 +1,7 @@
-/* The gradient of attention, after the definitions of attention.c. */
+/* The gradient of attention; included after attention.c. */
 
-/* A thread's memory. Rows of weights and slopes are keys, and their columns the queries of all panels; "across" are
-   transposed panels, one after the other; the others are rows of whole panels. */
+/* A thread's scratch memory. Weights and slopes have a row for each key and a column for each query of all panels. The
+   "across" arrays are consecutive transposed panels. The other arrays are rows, padded to whole panels. */
 typedef struct {
     T *weights, *slopes, *scaled_across, *deltas_across, *of_query_across, *scaled, *deltas, *sums, *along, *of_key,
         *of_value, *end;
@@ -9,7 +9,7 @@ typedef struct {
 
 static word whole(word columns) { return (columns + WIDTH - 1) / WIDTH * WIDTH; }
 
-/* Not a power of two: elements of a column would have few sets of the cache. */
+/* Not a power of two, so that the elements of a column are spread over the cache's sets. */
 static word pitch_of(const attention *p) { return p->panels * WIDTH + LANES; }
 
 static memory laid_out(const attention *p, T *begin)
@@ -30,7 +30,7 @@ static memory laid_out(const attention *p, T *begin)
     return m;
 }
 
-/* Scores become weights, and products of deltas with values the derivatives by scores. */
+/* Replace scores by weights, and the products of deltas and values by the derivatives by scores. */
 static void slope(T *weights, T *slopes, word pitch, word rows, const T *sums, const T *along)
 {
     for (word r = 0; r < rows; r++, weights += pitch, slopes += pitch)
@@ -41,7 +41,7 @@ static void slope(T *weights, T *slopes, word pitch, word rows, const T *sums, c
         }
 }
 
-/* Copy what belongs to some queries: across, in rows, and for each query; 0 beyond the last. */
+/* Copy the operands of a range of queries: transposed panels, rows, and one number a query; 0 beyond the last query. */
 static void fetch(const attention *p, const T *const *x, const memory *m, word query, word lanes)
 {
     const word features = whole(p->features), width = whole(p->width), all = whole(lanes);
@@ -65,7 +65,7 @@ static void fetch(const attention *p, const T *const *x, const memory *m, word q
     }
 }
 
-/* The tile of some keys and the queries that have been fetched. */
+/* Compute the tile of a range of keys and the queries copied before. */
 static void meet(const attention *p, const T *const *x, const memory *m, word query, word lanes, word first, word rows)
 {
     const word pitch = pitch_of(p), features = whole(p->features), width = whole(p->width), all = whole(lanes);
@@ -122,7 +122,7 @@ static void tasks(const void *problem, int64_t begin, int64_t end, int64_t threa
     }
 }
 
-/* The bytes of a thread's memory. */
+/* The size of a thread's scratch memory in bytes. */
 int64_t scratch_bytes(const void *problem) { return (int64_t)laid_out(problem, NULL).end; }
 
 int64_t attend(const void *problem)

@@ -1,4 +1,4 @@
-/* The products of any rows with a panel, in tiles of about equally many rows, after panels.h. */
+/* The product of any number of rows and a panel, in tiles of nearly equal numbers of rows; included after panels.h. */
 
 TILES(tile, p->x_row, p->x_column)
 

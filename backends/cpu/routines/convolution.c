@@ -2,16 +2,16 @@
 
    An image has four axes of positions here, and channels. Axis 3 is contiguous in
    packed memory: the last spatial one, or the batch of a layout that has it last.
-   Every convolution, and each phase of its derivative by images, is
+   A convolution, and each phase of its derivative by images, computes
 
        out[q, o] = sum over taps t and channels c of weights[t, c, o] * x[q * step + offset(t), c]
 
-   with zeros outside x. A block of positions is packed with its surroundings, so
-   that the products of all its taps read the same memory: no matrix of windows is
-   ever made. A tile is the products of a row of positions with a panel of outputs, as many
-   as one or two vectors hold, in registers.
+   with zeros outside x. A block of positions is packed with its halo, so that all
+   taps read the same memory: no im2col matrix is made. A tile, accumulated in
+   registers, is the product of a row of positions and a panel of outputs. A panel
+   has as many outputs as one or two vectors hold.
 
-   A driver defines PANEL, the vectors of outputs in a panel, 1 or 2, and VARIANTS, the variants of an epilogue. */
+   A driver defines PANEL (the vectors of outputs in a panel, 1 or 2) and VARIANTS (the number of epilogue variants). */
 
 #include "vectors.h"
 #include "transpose.h"
@@ -30,17 +30,17 @@ typedef struct {
     word offsets[];                                  /* of each tap along each axis, from the lowest */
 } problem;
 
-/* The packed surroundings of a block. */
+/* A packed block with its halo. */
 typedef struct {
     word from[AXES], count[AXES]; /* the first position, and how many */
     word step[AXES], extent[AXES], stride[AXES];
     word channel, phases, length; /* strides of channels; axis 3 in phases of its step, each of a length */
 } block;
 
-/* Run the epilogue, an elementwise kernel, on channels of a block that has just been written. Its words hold the number
-   of its arrays, a block's sizes along the four axes and of channels, the offsets of its variants by the axes along
-   which a block is cut off, and each array's bytes along the same axes; of each variant the function, the number of
-   its words, and these, which begin with the arrays' addresses. */
+/* Run the epilogue, an elementwise kernel, on channels of a block that was just written. Its words are: the number of
+   arrays; the sizes of a block along the four axes and channels; the offset of each variant, indexed by the axes along
+   which a block is cut off; and the byte strides of each array along these axes. Each variant has its function, its
+   number of words, and the words, which begin with the addresses of the arrays. */
 static void finish(const problem *p, const block *b, word channel, word channels)
 {
     const word *e = (const word *)p->epilogue;
@@ -68,7 +68,7 @@ static word blocks(const problem *p)
     return total;
 }
 
-/* The block of a number, packed with channels before axis 3, or behind it. */
+/* The geometry of block `number`, packed with channels before or after axis 3. */
 static block block_of(const problem *p, word number, word channels, int behind)
 {
     block b;
@@ -77,7 +77,7 @@ static block block_of(const problem *p, word number, word channels, int behind)
         b.from[i] = number % all * p->block[i];
         b.count[i] = least(p->block[i], p->count[i] - b.from[i]);
         number /= all;
-        b.step[i] = least(p->step[i], p->span[i]); /* what no tap reads is left out */
+        b.step[i] = least(p->step[i], p->span[i]); /* positions that no tap reads are not packed */
         b.extent[i] = (b.count[i] - 1) * b.step[i] + p->span[i];
     }
     b.phases = behind ? 1 : b.step[3];
@@ -90,12 +90,12 @@ static block block_of(const problem *p, word number, word channels, int behind)
     return b;
 }
 
-/* The position in x of a packed one of an axis. */
+/* The position in x of a packed position along an axis. */
 static word source(const problem *p, const block *b, int axis, word position)
 {
     return (b->from[axis] + position / b->step[axis]) * p->step[axis] + position % b->step[axis] + p->low[axis];
 }
-/* The same where taps overlap: packed positions are x's own. */
+/* The same where the windows overlap: packed positions are contiguous in x. */
 static word source_of(const problem *p, const block *b, int axis, word position)
 {
     if (p->step[axis] > p->span[axis])
@@ -135,7 +135,7 @@ static void copy_row(T *to, word to_step, const T *from, word stride, word begin
 static void pack_row(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
 {
     const word begin = b->from[3] * p->step[3] + p->low[3], size = p->size[3], stride = p->x_stride[3];
-    const int has_gaps = p->step[3] > p->span[3]; /* which taps leave */
+    const int has_gaps = p->step[3] > p->span[3]; /* positions that no tap reads */
     if (behind && has_gaps) {
         for (word c = 0; c < channels; c++)
             for (word at = 0; at < p->span[3]; at++)
@@ -261,7 +261,7 @@ static int rows_of(word rows, int columns)
     return 1;
 }
 
-/* Where rows of a block are: in the packed memory, and in out. */
+/* The offsets of a block's rows in packed memory and in out. */
 static void find_rows(const problem *p, const block *b, word row, int count, word *packed, word *out)
 {
     for (int r = 0; r < count; r++) {
@@ -273,7 +273,7 @@ static void find_rows(const problem *p, const block *b, word row, int count, wor
     }
 }
 
-/* Sums of positions, each a vector of outputs, and the runs of positions that follow one another in out. */
+/* Held sums, a vector of outputs for each position, and the runs of positions that are contiguous in out. */
 enum { HELD = 64 + TILE };
 typedef struct {
     _Alignas(BYTES) T sums[HELD * WIDTH];
@@ -289,7 +289,7 @@ static void hold(held *h, word to, word length, word step)
     h->positions += length;
 }
 
-/* Write what is held: many positions at once, so that each cache line of out is written once. */
+/* Write the held sums: many positions at once, so that each cache line of out is written once. */
 static void flush(const problem *p, held *h, T *out, word outputs)
 {
     const word step = p->out_stride[3], channel = p->out_channel;
@@ -316,7 +316,7 @@ static void products(const problem *p, const block *b, const T *packed, const wo
 {
     const word rows = b->count[0] * b->count[1] * b->count[2], panels = (p->outputs + WIDTH - 1) / WIDTH;
     const int columns = columns_of(b->count[3]);
-    /* Of few channels each is a step of the outer loop: the inner one would be too short. */
+    /* With few channels the outer loop is over channels: an inner loop over them would be too short. */
     const word outer = p->inputs > FEW ? p->taps : p->taps * p->inputs, inner = p->inputs > FEW ? p->inputs : 1;
     held h = {.runs = 0, .positions = 0};
     for (word panel = first; panel < last; panel++) {
@@ -372,7 +372,7 @@ typedef struct {
     word offsets[];
 } panels;
 
-/* Whether the elements of all inputs follow one another in weights, tap by tap. */
+/* Whether the weights of all inputs are contiguous for each tap. */
 static int are_rows(const word *offsets, word taps, word input)
 {
     for (word tap = 0; tap < taps; tap++)
@@ -381,7 +381,7 @@ static int are_rows(const word *offsets, word taps, word input)
     return input == taps;
 }
 
-/* Pack a whole panel from rows of weights, transposed in registers; how many inputs are done. */
+/* Pack a whole panel from rows of weights, transposed in registers; returns the number of inputs packed. */
 static word rows_of_panel(const panels *p, const T *from, T *to)
 {
     const word inputs = p->inputs / LANES * LANES;
@@ -419,7 +419,7 @@ static void panel_tasks(const void *state, int64_t begin, int64_t end, int64_t t
     }
 }
 
-/* The outputs of a panel. */
+/* The number of outputs of a panel. */
 int64_t panel_width(const void *nothing)
 {
     return WIDTH;
@@ -434,7 +434,7 @@ void pack_weights(const panels *p)
 static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
 {
     const word rows = b->count[0] * b->count[1] * b->count[2], step = p->out_stride[3], channel = p->out_channel;
-    const int joins = b->count[3] * step == p->out_stride[2]; /* rows along axis 2 follow one another */
+    const int joins = b->count[3] * step == p->out_stride[2]; /* rows along axis 2 are contiguous */
     const word lines = joins ? b->count[2] : 1, count = lines * b->count[3];
     for (word row = 0; row < rows; row += lines, to += count * WIDTH) {
         word at, from;
@@ -472,7 +472,7 @@ static void add_products(const problem *p, const block *b, const T *packed, cons
     }
 }
 
-/* Each part of the blocks has its own sums, which are added up in order: the same each time. */
+/* Each part of the blocks has its own sums. They are added up in a fixed order, so results are deterministic. */
 static void correlate_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const problem *p = state;
@@ -507,7 +507,7 @@ void correlate(const problem *p)
     ((sharing *)p->share)(correlate_tasks, p, p->groups * p->parts * p->splits, p->threads);
 }
 
-/* The sums of all parts, from panels to weights as they are laid out. */
+/* Add up the sums of all parts, from panels to the layout of the weights. */
 typedef struct {
     word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input, parts;
     word offsets[];

@@ -1,8 +1,8 @@
 """Convolutions on the CPU: NumPy arrays described to compiled C, block by block.
 
-The rule: floats, of a compiler's backend, where the work pays for the call;
-everything else is the op's own value. Products of panels where a group has many
-outputs, direct loops where it has few (convolution.c says how).
+Compiled C handles floats if the backend has a compiler and the work pays for the call;
+all other cases run the op's NumPy value. Groups with many outputs are computed as products
+of panels, groups with few outputs by direct loops (see convolution.c).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from optree.settings import thread_count
 #: counts as some at least; and run on one thread.
 SMALL, IN_ALL, LEAST, ALONE = 1 << 22, 1 << 25, 1 << 16, 1 << 20
 
-#: The most elements of a packed block, about half of a second-level cache; positions along axis 3; and rows.
+#: The maximum elements of a packed block (about half of a second-level cache), positions along axis 3, and rows.
 BLOCK, LONGEST, MOST_ROWS = 1 << 16, 512, 2048
 
-#: Outputs of a group up to which loops are direct, and products of its inputs and outputs for the weights' derivative.
+#: Maxima for direct loops: the outputs of a group, and for the derivative by weights its inputs times its outputs.
 FEW, FEW_PAIRS = 8, 16
 
-#: Tasks for each thread, the parts of sums by weights, and the bytes that these may take beyond one part.
+#: Tasks for each thread; the maximum number of partial sums of the derivative by weights, and their bytes.
 TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
 
-#: The most outputs of a panel, and positions read beyond a packed row, on any processor.
+#: The maximum outputs of a panel, and positions read beyond the end of a packed row, on any processor.
 WIDTH, BEYOND = 32, 128
 
 AXES = 4
@@ -58,11 +58,11 @@ class Axis(NamedTuple):
     Attributes
     ----------
     size, sums : int
-        The positions of the packed operand, and of the other, which has one for each sum.
+        The number of positions of the packed operand, and of the other operand, which has one for each sum.
     step : int
-        Between the positions that neighbours begin at.
+        The distance in the packed operand between the windows of adjacent sums.
     taps : tuple of (int, int)
-        The number of each of the window's elements that is read, and its offset.
+        For each tap that is read: its index in the window, and its offset.
     """
 
     size: int
@@ -72,7 +72,7 @@ class Axis(NamedTuple):
 
 
 class Image(NamedTuple):
-    """The strides of images, in elements: of groups, channels, and four axes; and where the first element is."""
+    """The strides of images in elements, by group, channel and the four axes; and the offset of the first element."""
 
     group: int
     channel: int
@@ -81,7 +81,7 @@ class Image(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """The strides of weights: of groups, of what goes in and what comes out, and of the window's axes."""
+    """The strides of weights: by group, by input channel, by output channel, and by the window's axes."""
 
     group: int
     given: int
@@ -90,7 +90,7 @@ class Filters(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Groups, and the channels in and out of each."""
+    """The number of groups, and the input and output channels of each."""
 
     groups: int
     given: int
@@ -158,7 +158,7 @@ def _span(axis: Axis) -> int:
 
 
 def _equal(count: int, most: int) -> int:
-    """The size of about equal parts of a count, `most` at most."""
+    """The size of the largest of nearly equal parts of a count, at most `most`."""
     return -(-count // -(-count // most))
 
 
@@ -167,7 +167,7 @@ def _count(axes: Sequence[Axis], block: Sequence[int]) -> int:
 
 
 def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) -> list[int]:
-    """Blocks so cut that there are enough tasks: the outermost axis first, which has no surroundings in common."""
+    """Smaller blocks, for enough tasks: the outermost axis is cut first, because its blocks share no halo."""
     block = list(block)
     for axis in (0, 1, 2):
         while _count(axes, block) * groups < wanted and block[axis] > 1 and prod(block) > BEYOND:
@@ -186,7 +186,7 @@ class Problem:
     axes : list of Axis
     channels : Channels
     packed, other : Image
-        The operand that is packed, and the one with a position for each sum.
+        The packed operand, and the operand with a position for each sum.
     block : list of int
     parts, splits : int
     """
@@ -237,9 +237,10 @@ class Problem:
         epilogue: Sequence[int] = (),
         following: Sequence[tuple[Problem, int]] = (),
     ) -> None:
-        """Call a C function on operands at these addresses, with elements of a size, and an epilogue's words.
+        """Call a C function on operands at these addresses, with an element size and the words of an epilogue.
 
-        Problems that follow, each with its weights, have as many tasks, each of which is done after the same one here.
+        The problems in `following`, each with its weights, have the same number of tasks as this one. Task n of each
+        runs after task n of this problem.
         """
         problems = [(self, weights), *following]
         most = max(problem.scratch for problem, _ in problems) * size
@@ -258,7 +259,7 @@ class Problem:
 
 
 class _Plan:
-    """The geometry of a convolution of arrays of these layouts, as its C functions take it.
+    """The geometry of a convolution for one set of array layouts, as arguments of its C functions.
 
     Parameters
     ----------
@@ -266,7 +267,7 @@ class _Plan:
         The C functions.
     op : ConvolutionOperator
     arrays : sequence of numpy.ndarray
-        Images x, weights, and images delta, or what has their layout.
+        The images x, the weights and the images delta, or arrays of the same layouts.
     """
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
@@ -287,7 +288,7 @@ class _Plan:
         return _axes_of(self.op, self.batch, spatial)
 
     def forward_axes(self) -> list[Axis]:
-        """The axes of a convolution."""
+        """The four axes of the forward convolution."""
         return self.axes(
             [
                 Axis(s.size, s.positions, s.stride, tuple((t, t * s.dilation - s.before) for t in range(s.window)))
@@ -304,7 +305,7 @@ class _Plan:
 
     @property
     def is_along_groups(self) -> bool:
-        """Whether each group is one channel, next to the others in memory, as in depthwise convolutions of NHWC."""
+        """Whether the convolution is depthwise with contiguous channels, as in NHWC."""
         alone = self.channels.given == self.channels.result == 1 < self.channels.groups
         return alone and self.x.group == self.delta.group == 1
 
@@ -315,7 +316,7 @@ class _Plan:
         return view
 
     def elements(self, problem: Problem) -> list[tuple[int, ...]]:
-        """The element of the window of each tap."""
+        """The window indices of each tap."""
         if not problem.elements:
             problem.elements = [self._element(tap) for tap in problem.taps]
         return problem.elements
@@ -335,7 +336,7 @@ class _Plan:
 
 
 class _Images(_Plan):
-    """A convolution, or its derivative by images: one problem, or one for each position within a stride."""
+    """A convolution, or its derivative by images, which has one problem for each residue of the strides."""
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
@@ -345,23 +346,23 @@ class _Images(_Plan):
 
     @property
     def made_channels(self) -> Channels:
-        """The channels in and out."""
+        """The input and output channels of the problem."""
         return self.channels
 
     @property
     def made_filters(self) -> Filters:
-        """The weights' strides."""
+        """The strides of the weights, from the problem's inputs to its outputs."""
         return self.filters
 
     def phases(self) -> list[tuple[list[Axis], Image, Image]]:
-        """The axes of each problem, and the images in and out."""
+        """For each problem: its axes, its input image and its output image."""
         return [(self.forward_axes(), self.x, self.delta)]
 
     def _problem(self, axes: list[Axis], packed: Image, out: Image) -> Problem:
         channels, threads = self.made_channels, self.threads
         panels = 1 if self.is_direct else -(-channels.result // self.width)
         wanted = TASKS * threads if threads > 1 else 1
-        # Weights that exceed the cache are read again for each block: few of these, and tasks by panels instead.
+        # Weights larger than the cache are read again for each block. So blocks are few, and panels make the tasks.
         is_heavy = channels.given * channels.result * prod(len(a.taps) for a in axes) > 4 * BLOCK
         block = _blocks(axes, channels.given, 4 * BLOCK if is_heavy else BLOCK)
         if not is_heavy or panels * channels.groups < wanted:
@@ -372,25 +373,25 @@ class _Images(_Plan):
     # Epilogues
 
     def image_axes(self) -> list[int | None]:
-        """Which of the value's axes the four axes of positions and that of channels are; None for those of size 1."""
+        """The value's axis for each of the four position axes and for channels; None for an added axis of size 1."""
         batch, channel, *spatial = order_of(self.op.layout, "NC" + spatial_of(self.op.layout))
         along = three(spatial, None)
         return [*along, batch, channel] if _is_batch_last(self.op) else [batch, *along, channel]
 
     def finished_sizes(self) -> list[int]:
-        """The value's sizes along these axes, of channels those that blocks divide."""
+        """The value's sizes along these axes; for channels, the number that blocks divide."""
         channels = self.channels.groups if self.is_along_groups else self.made_channels.result
         return [*(axis.sums for axis in self.problems[0].axes), channels]
 
     def finished_block(self) -> list[int]:
-        """The sizes of what is written before an epilogue runs."""
+        """The sizes of the block that is written before each run of an epilogue."""
         problem, (*sizes, channels) = self.problems[0], self.finished_sizes()
         if self.is_along_groups:
             return [1, 1, 1, sizes[3], channels]
         return [*problem.block, channels if self.is_direct else min(self.width, channels)]
 
     def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray, epilogue: Sequence[int] = ()) -> None:
-        """Write the value, and run an epilogue's words on each block of it."""
+        """Write the value, and run an epilogue on each of its blocks."""
         if not self.is_whole:
             out[...] = 0
         for problem, *following in self._together():
@@ -424,7 +425,7 @@ class _Images(_Plan):
         problem.run(self.functions[name], self.scratch, *addresses, self.itemsize, self.threads, epilogue, following)
 
     def _together(self) -> list[list[Problem]]:
-        """The problems that run in one call: direct ones of as many blocks."""
+        """The problems grouped by C call: direct ones with equally many blocks share a call."""
         counts = {_count(problem.axes, problem.block) for problem in self.problems}
         if self.is_direct and not self.is_along_groups and len(counts) == 1:
             return [self.problems]
@@ -433,13 +434,13 @@ class _Images(_Plan):
     def _listed(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
         """The weights as (group, output, tap, input)."""
         groups = self.grouped(weights)
-        if self.made_filters is not self.filters:  # what comes out is the weights' input
+        if self.made_filters is not self.filters:  # a derivative by images: its outputs are the weights' inputs
             groups = groups.swapaxes(1, 2)
         return np.ascontiguousarray(np.stack([groups[_at(tap)] for tap in self.elements(problem)], axis=2))
 
 
 class _ByInput(_Images):
-    """The derivative by images: delta is packed, and the images are written."""
+    """The derivative by images: delta is the packed operand, and the images are written."""
 
     @property
     def made_channels(self) -> Channels:
@@ -476,14 +477,14 @@ class _ByInput(_Images):
 
 
 class _ByWeights(_Plan):
-    """The derivative by weights: images are packed with channels last, and sums of parts of the blocks added up."""
+    """The derivative by weights: images are packed with channels last, and partial sums over blocks are added up."""
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
         channels, axes = self.channels, self.forward_axes()
         self.is_direct = channels.groups > 1 and channels.given * channels.result <= FEW_PAIRS
         panels = -(-channels.result // self.width)
-        # The sums depend on the blocks, which therefore depend on sizes alone, and not on the number of threads.
+        # Rounding depends on the blocks. So blocks depend on sizes alone, not on the number of threads.
         block = _blocks(axes, channels.given, 2 * BLOCK)
         if not self.is_direct:
             block = _shared(axes, block, channels.groups * panels, 2 * PARTS)
@@ -497,7 +498,7 @@ class _ByWeights(_Plan):
         self.parts, self.problem = parts, Problem(axes, channels, self.x, self.delta, block, parts, splits)
 
     def run(self, x: np.ndarray, delta: np.ndarray, out: np.ndarray) -> None:
-        """Write the derivative, for images and deltas."""
+        """Write the derivative into `out`."""
         operands = x.ctypes.data, delta.ctypes.data
         if self.is_along_groups:
             sums = np.zeros((len(self.problem.taps), self.channels.groups), out.dtype)
@@ -532,7 +533,7 @@ def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
 # The routine
 
 
-#: By op class, the plan.
+#: The class of the plan, by op class.
 _PLANS: dict[type, type[_Images] | type[_ByWeights]] = {
     Conv: _Images,
     ConvInput: _ByInput,
@@ -548,7 +549,7 @@ NAMES = (
 
 
 class Convolution:
-    """A convolution, or a derivative of one, on NumPy arrays.
+    """A convolution, or one of its derivatives, on NumPy arrays.
 
     Parameters
     ----------
@@ -583,14 +584,14 @@ class Convolution:
     def with_epilogue(
         self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool
     ) -> ExecutableKernel | None:
-        """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
+        """See `Implementation.with_epilogue`; `convolution_epilogues` states the conditions."""
         is_one_pass = type(self.op) is Conv or (not isinstance(self.op, ConvWeights) and set(self.op.stride) == {1})
         if not is_one_pass or not isinstance(kernel, FusedKernel) or kernel.flat_indices:
             return None
         return BlockedConvolutionKernel(self, kernel, operands, value, is_stored)
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
-        """The C functions; None where NumPy computes it."""
+        """The C functions; None if NumPy computes the value."""
         if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
@@ -601,18 +602,18 @@ class Convolution:
         return functions
 
     def _compiled(self, number: str, panel: int) -> Any:
-        """The C functions by panels of one or two vectors of outputs; None where there is no compiler."""
+        """The C functions for panels of one or two vectors of outputs; None without a compiler."""
         return self.backend.c_functions(vector_source("convolution.c", number, PANEL=panel, VARIANTS=VARIANTS), NAMES)
 
     def _results(self, operands: Sequence[Any]) -> int:
-        """The channels of a group that come out: the outputs of weights, or their inputs for a derivative by images."""
+        """The output channels of a group: the weights' outputs, or their inputs for a derivative by images."""
         is_by_weights = isinstance(self.op, ConvWeights)
         outputs, inputs, *_ = self.op.filters(operands[2] if is_by_weights else operands[1])
         is_by_input = isinstance(self.op, ConvInput | ConvTranspose)
         return int(inputs if is_by_input else outputs // self.op.groups)  # type: ignore[arg-type, operator]
 
     def plan(self, functions: dict[str, Any], first: np.ndarray, second: np.ndarray, out: np.ndarray) -> Any:
-        """The plan for arrays of these layouts."""
+        """The plan for the layouts of these arrays, from the cache or new."""
         key = (*((x.dtype, x.shape, x.strides) for x in (first, second, out)), thread_count())
         plan = self.plans.get(key)
         if plan is None:

@@ -1,7 +1,7 @@
-"""Convolutions with epilogues on the CPU: each block of a convolution's value is read again while it is in the cache.
+"""Convolution epilogues on the CPU: an elementwise kernel runs on each block of the value while it is in the cache.
 
-The rule: a kernel without reductions continues with the blocks of a convolution whose elements are those of its
-domain, unless it computes with their indices, as draws do. So it does with derivatives by images, of stride 1.
+An epilogue is a kernel without reductions whose domain is the convolution's value. It must not compute with element
+indices, as random draws do. Derivatives by images have epilogues if their stride is 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from optree.errors import CompilerError
 from optree.records import NamedTuple
 from optree.settings import thread_count
 
-#: The variants of an epilogue: blocks are whole or cut off along four axes, and channels.
+#: The variants of an epilogue: a block is whole or cut off along each of four axes and along channels.
 VARIANTS = 32
 
 
 class _Variant(NamedTuple):
-    """The kernel for blocks that are cut off along some axes: the bits of these, a compiled nest, and its layout."""
+    """The kernel for blocks cut off along some axes: the bit mask of the axes, a compiled nest, and its layout."""
 
     bits: int
     nest: Any
@@ -33,17 +33,17 @@ class _Variant(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A convolution and its epilogue for arrays of some layouts.
+    """The plan of a convolution and its epilogue, for one set of array layouts.
 
     Attributes
     ----------
     convolution : object
-        The convolution's plan.
+        The plan of the convolution.
     block : list of int
         The sizes of a block along the four axes of positions, and of channels.
     variants : list of _Variant
     steps : list of int
-        For each array of the kernel, the bytes between elements along the same axes.
+        For each array of the kernel, the byte strides along the same axes.
     """
 
     convolution: Any
@@ -52,7 +52,7 @@ class _Plan(NamedTuple):
     steps: Sequence[int]
 
     def words(self, addresses: Sequence[int], numbers: Sequence[int]) -> list[int]:
-        """The epilogue as C takes it."""
+        """The epilogue as words for C."""
         first = 1 + len(self.block) + VARIANTS + len(self.steps)
         offsets, found = [0] * VARIANTS, list[int]()
         for bits, nest, layout in self.variants:
@@ -63,7 +63,7 @@ class _Plan(NamedTuple):
 
 
 class BlockedConvolutionKernel(ConvolutionKernel):
-    """A convolution and the kernel that continues with it, block by block."""
+    """A convolution and its epilogue kernel, run block by block."""
 
     def __init__(
         self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, is_stored: bool
@@ -72,7 +72,7 @@ class BlockedConvolutionKernel(ConvolutionKernel):
         self.label = f" after {convolution.op} in blocks, by {convolution.backend.windows_by()}"
 
     def run(self, values: Sequence[Any], targets: Sequence[np.ndarray | None]) -> list[Any] | None:
-        """See `ExecutableKernel.run`; None where one of the two does not run in C."""
+        """See `ExecutableKernel.run`; None unless both the convolution and the kernel run in C."""
         convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
         first, second = (values[i] for i in self.operands[:2])
         known, shapes, shape, sizes = self.shapes(values)
@@ -97,7 +97,7 @@ class BlockedConvolutionKernel(ConvolutionKernel):
         return outputs
 
     def _memory(self, values: Sequence[Any], outputs: Sequence[np.ndarray], shape: Any) -> np.ndarray:
-        """The memory of the convolution's value: that of an output, unless it holds an operand."""
+        """The memory of the convolution's value: an output's, unless that is aliased to an operand."""
         axes, dtype = self.axes[self.value], self.kernel.dtypes[self.value]
         if len(outputs) > len(self.kernel.writes):
             return outputs[-1]
@@ -108,7 +108,7 @@ class BlockedConvolutionKernel(ConvolutionKernel):
         return empty_array(shape, dtype)
 
     def _planned(self, conv: Any, arrays: Sequence[np.ndarray], input_shapes: Sequence[Any]) -> _Plan | None:
-        """The plan of both; None where there is none."""
+        """The plan of the convolution and its epilogue; None if they cannot run together in C."""
         kernel, axes = self.kernel, conv.image_axes()
         along = [None if axis is None else self.axes[self.value][axis] for axis in axes]
         values = (*kernel.reads, *kernel.writes)

@@ -1,8 +1,8 @@
-/* Convolutions whose groups have few outputs: vectors along positions, and each weight a number. */
+/* Direct convolutions, for groups of few outputs: vectors hold positions, and each weight is a scalar. */
 
 enum { VECTORS = 4, TAPS = 12 };
 
-/* One output on rows of positions, vectors along them; the weights are [tap][input] here. */
+/* Compute one output on rows of positions, with vectors along a row; the weights are [tap][input] here. */
 static inline __attribute__((always_inline)) void direct(const T *x, const word *rows, const word *offsets, word taps,
                                                          word inputs, word channel, const T *weights, T *out,
                                                          const int R, const int V)
@@ -30,7 +30,7 @@ static inline __attribute__((always_inline)) void direct(const T *x, const word 
 
 #define ROWS(R, V)     case R * 16 + V:         direct(x, rows, offsets, p->taps, p->inputs, b->channel, weights, sums, R, V);         break;
 
-/* One output on a block. */
+/* Compute one output on a block. */
 static void direct_block(const problem *p, const block *b, const T *packed, const word *offsets, const T *weights,
                          T *out)
 {
@@ -65,7 +65,7 @@ static void direct_block(const problem *p, const block *b, const T *packed, cons
 
 static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
-    /* Problems that follow have as many tasks, and write what is between: in the same cache lines. */
+    /* The following problems have equally many tasks and write the interleaved positions, in the same cache lines. */
     const problem *p = state;
     for (word task = begin; task < end; p = p->next ? (const problem *)p->next : (task++, state)) {
         T *packed = (T *)(p->scratch + thread * p->scratch_bytes);
@@ -89,7 +89,7 @@ void convolve_directly(const problem *p)
     ((sharing *)p->share)(direct_tasks, p, blocks(p) * p->groups, p->threads);
 }
 
-/* For one input and one output of a group the sums of all taps over a block, taps by the dozen. */
+/* Sum all taps of one input and one output of a group over a block, a dozen taps at a time. */
 static void direct_sums(const problem *p, const block *b, const T *packed, const T *deltas, word width, T *sums)
 {
     const word rows = b->count[0] * b->count[1] * b->count[2];
@@ -108,7 +108,7 @@ static void direct_sums(const problem *p, const block *b, const T *packed, const
             for (word i = 0; i < width; i += LANES) {
                 const vector delta = load(deltas + row * width + i);
                 const T *from = packed + at + i;
-                if (i + LANES > b->count[3]) /* what is behind the row might be infinite */
+                if (i + LANES > b->count[3]) /* memory beyond the row may hold infinities */
                     for (int tap = 0; tap < TAPS; tap++)
                         sum[tap] += (vector)((bits)load(from + offsets[tap]) & valid) * delta;
                 else if (taps <= 9)
@@ -129,7 +129,7 @@ static void direct_sums(const problem *p, const block *b, const T *packed, const
     }
 }
 
-/* One task for each group: its weights, [output][input][tap], are summed block after block. */
+/* One task for each group sums its weights, [output][input][tap], over all blocks in order. */
 static void direct_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const problem *p = state;
@@ -162,10 +162,10 @@ void correlate_directly(const problem *p)
     ((sharing *)p->share)(direct_weight_tasks, p, p->groups, p->threads);
 }
 
-/* Groups of one channel that are next to each other in memory: vectors along groups, read in place.
+/* Depthwise convolutions with contiguous channels: vectors hold groups, which are read in place.
    The weights are [tap][group]. */
 
-/* Where a tap of a row of positions is in x, along the first three axes; -1 outside. */
+/* The offset in x of a tap of a row of positions, along the first three axes; -1 outside x. */
 static word row_of_tap(const problem *p, const word *at, const word *tap)
 {
     word offset = 0;
@@ -225,7 +225,7 @@ int64_t convolve_channels(const problem *p)
     return 0;
 }
 
-/* The first numbers, and zeros. */
+/* A vector of the first numbers, padded with zeros. */
 static vector some(const T *from, word count)
 {
     if (count >= LANES)

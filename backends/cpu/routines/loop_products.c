@@ -6,7 +6,7 @@
 
 enum { DEPTH = 512, HEIGHT = 5 * TILE, PITCH = DEPTH + LANES };
 
-/* Strides are in elements; y is packed, with columns of zeros after the last. */
+/* Strides are in elements; y is packed and padded with columns of zeros. */
 typedef struct {
     word x, y, out; /* addresses */
     word rows, inner, columns;
@@ -26,8 +26,8 @@ static void rest(const strides *p, const T *x, const T *y, T *out, word columns,
         memcpy(out + r * p->out_row, found + r * WIDTH, columns * sizeof(T));
 }
 
-/* out = x y on this thread. Rows of x at a stride of a multiple of 512 bytes share sets of the cache: they are copied
-   with another pitch. */
+/* out = x y on this thread. Rows of x with a stride of a multiple of 512 bytes share cache sets, so they are first
+   copied with another stride. */
 int64_t multiply_alone(const void *state)
 {
     problem p = *(const problem *)state;
@@ -57,7 +57,7 @@ int64_t multiply_alone(const void *state)
     return 0;
 }
 
-/* The columns of a panel. */
+/* The number of columns of a panel. */
 int64_t panel_width(const void *unused) { return WIDTH; }
 
 typedef struct {
@@ -66,7 +66,7 @@ typedef struct {
     word inner, columns, y_row, y_column;
 } packing;
 
-/* Panels of y, each with its rows one after the other. */
+/* Pack y into panels of contiguous rows. */
 static void pack_panels(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const packing *p = state;

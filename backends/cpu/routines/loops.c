@@ -1,4 +1,4 @@
-/* Loops: the steps of each part of the rows, one after the other, on one of the threads that share the parts. */
+/* Loops: threads share the parts of the rows, and one thread runs all steps of a part in order. */
 
 #include <stdint.h>
 #include <string.h>
@@ -46,7 +46,7 @@ int64_t run(const void *state)
 
 enum { TARGET, SOURCE, ITEM, RANK, SIZES };
 
-/* Copy an array to another of its sizes, of any strides in bytes; 0 strides repeat an element. */
+/* Copy an array to another of equal sizes. Strides are in bytes and arbitrary; a stride of 0 repeats an element. */
 int64_t copy(const void *state)
 {
     const word *given = state;

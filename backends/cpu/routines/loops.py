@@ -1,14 +1,14 @@
-"""Loops in C: all steps in one call, where a step is made of kernels, views, copies, and products by constant matrices.
+"""Loops in C: one C call runs all steps of a loop over kernels, views, copies and products by constant matrices.
 
-Python takes longer between two small kernels than these to run. So a step's calls are recorded once for the layouts of
-its arrays (`Trace`), as functions' addresses and packed arguments (`Emitter`); C sets the addresses of each step.
-The matrix of a product is the same in every step, and is packed once.
+The overhead of Python between two small kernels exceeds their run time. So the calls of a step are recorded once for
+each layout of the arrays (`Trace`), as function addresses and packed arguments (`Emitter`). C then sets the array
+addresses for each step. The matrix of a product is constant over the steps and is packed once.
 
-Where each row of the states depends on that row alone, threads share parts of the rows (`RowAxes`), each for all steps,
-and do not wait for each other in between. Parts have 8 rows or a few more, whatever the number of threads, so that
-results do not depend on that. Where rows depend on each other, or there is enough work for more threads than there are
-parts, one thread runs the steps, whose larger kernels are shared. Steps with large products, and those that call what
-is not C, run one by one.
+If each row of the states depends on that row alone (`RowAxes`), the rows are divided into parts. A thread runs all
+steps of its parts without synchronisation. A part has 8 rows or a few more for any number of threads, so results do
+not depend on the thread count. If rows depend on each other, or there is work for more threads than parts, one thread
+runs the steps and shares the larger kernels. Steps with large products, or with calls that are not compiled C, run
+one by one from Python.
 """
 
 from __future__ import annotations
@@ -51,45 +51,45 @@ from optree.tree.types import TensorType
 #: The C functions of products by packed matrices.
 PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
 
-#: The least rows of a part.
+#: The minimum number of rows in a part.
 ROWS = 8
 
-#: The instructions of a step that take as long as Python between its calls, and wake-ups of threads; those of a
-#: multiplication and addition, of which a vector instruction has many; and those of a call of C, after which Python
-#: handles signals.
+#: Estimates in instructions. STEP: the overhead of Python between the calls of a step, with the wake-ups of threads.
+#: MULTIPLICATION: one multiply-add, a fraction of a vector instruction. CALL: the maximum for one C call, because
+#: Python handles signals only between calls.
 STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 
-#: Maximum layouts of a loop's arrays for which its calls are cached.
+#: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
 
-#: The bytes of the elements that are copied.
+#: The item sizes that the C copy supports.
 ITEMS = (1, 2, 4, 8)
 
 
-class Elsewhere(Exception):
-    """A body that is not C alone."""
+class NotCompiled(Exception):
+    """Raised if a loop body has a step that cannot be compiled."""
 
 
-class At(NamedTuple):
-    """An address: a column of the table of addresses, and an offset in bytes."""
+class Address(NamedTuple):
+    """An address as a column of the address table and an offset in bytes."""
 
     column: int
     offset: int
 
 
 class Memory(NamedTuple):
-    """An array that values are views of: an argument, a constant, or in memory of a part's own.
+    """A base array of views: an argument, a constant, or scratch memory of one part.
 
     Attributes
     ----------
     array : numpy.ndarray
-        All rows, in the first step.
+        The array of the first step, with all rows.
     owner : int
-        The value that is all of it.
+        The value that covers the whole array.
     argument : int or None
-        Its column.
+        The column of the address table, for an argument.
     is_fixed : bool
-        Whether it is the same in all steps of all calls.
+        Whether the array is constant over all steps of all calls.
     """
 
     array: np.ndarray
@@ -99,12 +99,12 @@ class Memory(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in memory of a part's own."""
+        """Whether the array is scratch memory of a part."""
         return self.argument is None and not self.is_fixed
 
 
 class Call(NamedTuple):
-    """A kernel, a product or a copy: `kind`, with a kernel for the first, and the values that it reads and writes."""
+    """One call: its kind (``'kernel'``, ``'product'`` or ``'copy'``), its kernel if any, and the values it accesses."""
 
     kind: str
     kernel: FusedKernel | None
@@ -113,34 +113,34 @@ class Call(NamedTuple):
 
     @property
     def values(self) -> list[int]:
-        """Both."""
+        """The values that are read, then the values that are written."""
         return [*self.reads, *self.writes]
 
 
 class Trace:
-    """The calls of a step, by its values with all rows.
+    """The recorded calls of one step, on arrays with all rows.
 
     Parameters
     ----------
     program : Program
     steps : sequence of Step
-        Those of the program.
+        The steps of the program.
     values : list
-        Arguments and numbers, of the leaves.
+        The values of the leaves: arguments and numbers.
 
     Attributes
     ----------
     registers : list
-        The values, and then the parts of joined ones.
+        The values, then the parts of joined values.
     memory : dict
-        Of each value, the number of what it is a view of in `memories`.
+        From each value to the index in `memories` of its base array.
     axes : RowAxes
-        The relations of the values' rows.
+        The constraints between the row axes of the values.
 
     Raises
     ------
-    Elsewhere
-        If something of the step is not C.
+    NotCompiled
+        If a call of the step cannot be compiled.
     """
 
     def __init__(self, program: Program, steps: Sequence[Step], values: Sequence[Any]) -> None:
@@ -164,7 +164,7 @@ class Trace:
         return argument is not None and self.arguments[argument].axis is None
 
     def rows(self) -> list[int | None] | None:
-        """The axis of each value that counts rows, where parts of the rows may run on their own; None elsewhere."""
+        """The row axis of each value; None if the rows cannot be divided into independent parts."""
         states = [i for i, x in enumerate(self.arguments) if isinstance(x, Argument) and x.is_state]
         shapes = [self.registers[i].shape for i in states]
         if not states or any(not shape or shape[0] != shapes[0][0] for shape in shapes) or shapes[0][0] < 2 * ROWS:
@@ -179,55 +179,55 @@ class Trace:
         return None if is_shared or is_across else axes
 
     def offset(self, value: int) -> int:
-        """The bytes from the beginning of the memory of a value to the value."""
+        """The byte offset of a value in its base array."""
         return HOST.address(self.registers[value]) - HOST.address(self.memories[self.memory[value]].array)
 
     def _new(self, value: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Memory of its own for a value."""
+        """Allocate a new base array for a value."""
         self.memory[value] = len(self.memories)
         self.registers[value] = np.empty(shape, dtype)
         self.memories.append(Memory(self.registers[value], value))
 
     def _constant(self, value: int, x: Any) -> None:
-        """Let a value be an array or a number that is the same in all steps of all calls."""
+        """Set a value to an array or a number that is constant over all steps of all calls."""
         if not isinstance(x, np.ndarray | np.generic | bool | int | float):
-            raise Elsewhere
+            raise NotCompiled
         self.memory[value] = len(self.memories)
         self.registers[value] = np.asarray(x)
         self.memories.append(Memory(self.registers[value], value, is_fixed=True))
 
     def _array(self, value: int) -> np.ndarray:
-        """The array of a value, which may be a number."""
+        """The array of a value; a number becomes a constant array."""
         if not isinstance(self.registers[value], np.ndarray):
             self._constant(value, self.registers[value])
         return self.registers[value]
 
     def _added(self) -> int:
-        """A new value."""
+        """The index of a new, empty register."""
         self.registers.append(None)
         return len(self.registers) - 1
 
     def _share(self, value: int, other: int) -> None:
-        """Let a value be another one."""
+        """Make a value an alias of another value."""
         self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
         self.axes.are_equal(value, other)
 
     def _view(self, value: int, of: int, view: Any) -> None:
         low, high = byte_bounds(self.memories[self.memory[of]].array)
         if not isinstance(view, np.ndarray) or (view.size and not low <= HOST.address(view) < high):
-            raise Elsewhere
+            raise NotCompiled
         self.registers[value], self.memory[value] = view, self.memory[of]
         self.axes.is_view(value, of)
 
     def _add_kernel(self, step: KernelStep) -> None:
         kernel = step.kernel
         if not isinstance(kernel, FusedKernel):
-            raise Elsewhere
+            raise NotCompiled
         reads = [self._array(i) for i in kernel.reads]
         given = step.given(self.registers)
         found = kernel.specialize([*reads, *given], kernel.input_shapes(self.registers))
         if found is None or kernel.overlaps(reads, given):
-            raise Elsewhere
+            raise NotCompiled
         targets = [step.target_of.get(i) for i in kernel.writes]
         known = dict(zip(kernel.writes, found.shapes, strict=True))
         for i, target in zip(kernel.writes, targets, strict=True):
@@ -241,13 +241,13 @@ class Trace:
         self.calls.append(Call("kernel", kernel, kernel.reads, kernel.writes))
 
     def _is_placed(self, value: int, known: dict[int, tuple[int, ...]], dtype: np.dtype) -> bool:
-        """Whether a value is computed in its part of what it is joined to."""
+        """Make a value a view of its part of the array that it is joined into; whether that is possible."""
         join = self._joins.get(value)
         if join is None or join.out is None or self.registers[join.out].dtype != dtype:
             return False
         shapes = [known.get(i) or np.shape(self.registers[i]) for i in join.inputs]
         before = shapes[: join.inputs.index(value)]
-        if not all(before):  # of other steps, later ones
+        if not all(before):  # a shape is not known yet: a later step computes it
             return False
         begin = sum(shape[join.op.axis] for shape in before)
         self._view(value, join.out, _part(self.registers[join.out], join.op.axis, begin, known[value]))
@@ -256,7 +256,7 @@ class Trace:
     def _add_call(self, step: CallStep) -> None:
         kind, inputs = type(step.op), step.inputs
         if step.implementation.with_epilogue is not None:  # the program of the other steps is another one
-            raise Elsewhere
+            raise NotCompiled
         if kind is Assign:
             self._copy(inputs[1], inputs[0])
             self._share(step.output, inputs[0])
@@ -271,7 +271,7 @@ class Trace:
         elif isinstance(step.op, CopyOperator) and (step.out is not None or step.target is None):
             self._add_copies(step)
         else:
-            raise Elsewhere
+            raise NotCompiled
 
     def _add_view(self, step: CallStep) -> None:
         found, of = _called(step, self.registers), step.inputs[0]
@@ -282,7 +282,7 @@ class Trace:
             self._view(step.output, of, found)
 
     def _written(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> int:
-        """The value that a call writes."""
+        """The value that a call writes, with its memory set."""
         if step.out is None:
             self._new(step.output, shape, dtype)
         else:
@@ -293,20 +293,20 @@ class Trace:
         left, right = step.inputs
         x, y = self.registers[left], self.registers[right]
         if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
-            raise Elsewhere
+            raise NotCompiled
         if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
-            raise Elsewhere
+            raise NotCompiled
         out = self._written(step, (len(x), y.shape[1]), x.dtype)
         target = self.registers[out]
         if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
-            raise Elsewhere
+            raise NotCompiled
         self.axes.are_of_product(left, right, out)
         self.calls.append(Call("product", None, [left, right], [out]))
 
     def _add_copies(self, step: CallStep) -> None:
         type = self._instructions[step.index].type
         if not isinstance(type, TensorType):
-            raise Elsewhere
+            raise NotCompiled
         arrays = step.runnable().take(self.registers)  # type: ignore[misc]
         out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
         for target, source in step.op.copies(self.registers[out], *arrays):
@@ -321,51 +321,51 @@ class Trace:
             self._copy(value, part)
 
     def _copy(self, value: int, target: int) -> None:
-        """Copy a value, broadcast, to a target, unless it is computed there."""
+        """Record a broadcast copy of a value to a target, unless both are the same view."""
         x, y = self._array(value), self._array(target)
         if x.dtype != y.dtype and not x.ndim and self.memories[self.memory[value]].is_fixed:
             value = self._added()
             self._constant(value, x.astype(y.dtype))
             x = self.registers[value]
         if x.dtype != y.dtype or x.itemsize not in ITEMS:
-            raise Elsewhere
+            raise NotCompiled
         self.axes.is_broadcast(value, target)
         if HOST.address(x) == HOST.address(y) and x.shape == y.shape and x.strides == y.strides:
             return
         if overlap(x, y):
-            raise Elsewhere
+            raise NotCompiled
         self.calls.append(Call("copy", None, [value], [target]))
 
 
 def _called(step: CallStep, registers: list[Any]) -> Any:
-    """The value of a call of no target."""
+    """Run a call without a target and return its value."""
     runs = step.runnable()
     return runs.call(*runs.take(registers))  # type: ignore[misc]
 
 
 def _joined(step: CallStep) -> Sequence[int]:
-    """The values that a step joins, each once."""
+    """The operands of a concatenation that occur in it once."""
     return [i for i in step.inputs if step.inputs.count(i) == 1] if isinstance(step.op, Concatenate) else ()
 
 
 def _part(x: np.ndarray, axis: int, begin: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The part of an array along an axis that has a shape."""
+    """The slice of an array along an axis from `begin`, of the size that `shape` has there."""
     return x[(*(slice(None),) * axis, slice(begin, begin + shape[axis]))]
 
 
 class Emitter:
-    """The words of a trace's calls, for parts of the rows.
+    """Encodes the calls of a trace, for each part of the rows, as words for the C loop.
 
     Attributes
     ----------
     words : list of int
         The arguments of all calls.
     calls, addresses, parts : list of int
-        As the C has them.
+        The tables of loops.c.
     work : float
-        An estimate of the number of instructions of a step.
+        The estimated number of instructions of a step.
     alone : float
-        Of these, those in which no other thread takes part.
+        The part of `work` that runs on one thread.
     """
 
     def __init__(
@@ -374,14 +374,14 @@ class Emitter:
         self.trace, self.rows, self.backend = trace, rows, backend
         self.words, self.calls, self.addresses, self.parts = list[int](), list[int](), list[int](), list[int]()
         self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
-        #: The matrices that are packed: the value, and its offset in the scratch memory.
+        #: The packed matrices: each has its value and the offset of its packed copy in scratch memory.
         self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
-        #: The nests and constants, as the words have their addresses.
+        #: References that keep nests and constants alive, because the words hold their addresses.
         self.held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         self._copying = functions["copy"]
 
     def add(self, begin: int, count: int) -> None:
-        """The calls of a part."""
+        """Add the calls of one part of the rows."""
         trace, first, starts = self.trace, len(self.calls) // 2, len(self.addresses) // 3
         self._count = count
         own = [self._of_part(x, axis, count) for x, axis in zip(trace.registers, self._axes(), strict=True)]
@@ -402,44 +402,44 @@ class Emitter:
         return x if axis is None or x is None else x[(*(slice(None),) * axis, slice(0, count))]
 
     def _allocated(self, size: int) -> int:
-        """The offset of new scratch memory."""
+        """Reserve scratch memory; its offset."""
         offset = self.scratch
         self.scratch += size + -size % LINE
         return offset
 
-    def _address(self, value: int, begin: int, offsets: dict[int, int]) -> At | int:
+    def _address(self, value: int, begin: int, offsets: dict[int, int]) -> Address | int:
         number, axis = self.trace.memory[value], self._axes()[value]
         memory, offset = self.trace.memories[number], self.trace.offset(value)
         if memory.is_own:
-            return At(self.trace.leaves, offsets[number] + offset)
+            return Address(self.trace.leaves, offsets[number] + offset)
         offset += 0 if axis is None else begin * self.trace.registers[value].strides[axis]
-        return HOST.address(memory.array) + offset if memory.argument is None else At(memory.argument, offset)
+        return HOST.address(memory.array) + offset if memory.argument is None else Address(memory.argument, offset)
 
     def _add(self, function: int, words: Sequence[Any]) -> None:
         self.calls += [function, len(self.words)]
         for word in words:
-            if isinstance(word, At):
+            if isinstance(word, Address):
                 self.addresses += [len(self.words), *word]
-            self.words.append(0 if isinstance(word, At) else word)
+            self.words.append(0 if isinstance(word, Address) else word)
 
-    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         kernel = call.kernel
         assert kernel is not None
         found = kernel.specialize([own[i] for i in call.values], self._input_shapes(kernel))
         if found is None or found.nest is None:
-            raise Elsewhere
+            raise NotCompiled
         try:
             nest, layout = kernel.compiled(found.nest), found.layout
         except CompilerError as error:
             kernel.fail(error)
-            raise Elsewhere from error
+            raise NotCompiled from error
         if not isinstance(nest, CompiledNest):
-            raise Elsewhere
+            raise NotCompiled
         self.held.append(nest)
         *offsets, size = nest.scratch(layout)
         threads = nest.threads(layout) if self.rows is None else 1
         start = self._allocated(nest.scratch_bytes(size, threads))
-        scratch: list[Any] = [At(self.trace.leaves, start + offset) for offset in offsets]
+        scratch: list[Any] = [Address(self.trace.leaves, start + offset) for offset in offsets]
         numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
         self.work += nest.work(layout)
         self.alone += 0 if self.rows is None else nest.work(layout)
@@ -447,40 +447,40 @@ class Emitter:
         return function, words
 
     def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
-        """The shapes of operands of which it uses the shape alone; they may not be computed."""
+        """The shapes of shape-only operands, which need not be computed."""
         shapes = kernel.input_shapes(self.trace.registers)
         axes = [self._axes()[i] for i in kernel.shape_inputs]
         return [x if a is None else (*x[:a], self._count, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
 
-    def _product(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+    def _product(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         x, y, target = (own[i] for i in call.values)
         functions = self._products(x.dtype)
         (rows, inner), columns, size, width = x.shape, y.shape[1], x.itemsize, functions["panel_width"](0)
         key = at[1], y.shape, y.strides
         if key not in self.packed:
             self.packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
-        packed = At(self.trace.leaves, self.packed[key][1])
+        packed = Address(self.trace.leaves, self.packed[key][1])
         steps = [x.strides[0] // size, x.strides[1] // size, width, target.strides[0] // size]
         work = MULTIPLICATION * rows * inner * columns
         self.work, self.alone = self.work + work, self.alone + work
         return _address_of(functions["multiply_alone"]), [at[0], packed, at[2], rows, inner, columns, *steps]
 
-    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[At | int]) -> tuple[int, Sequence[Any]]:
+    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         x, y = (own[i] for i in call.values)
         sizes, (to, from_) = collapsed_axes(y.shape, [[*y.strides], [*np.broadcast_to(x, y.shape).strides]])
         self.work += y.size
         return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
-        """The C functions of products."""
+        """The compiled functions of loop_products.c."""
         source = vector_source("loop_products.c", TYPES[dtype])
         found: dict[str, Any] | None = self.backend.c_functions(source, PRODUCTS)
         if found is None:
-            raise Elsewhere
+            raise NotCompiled
         return found
 
     def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
-        """The matrices that are packed before the first step, as `_Known` has them."""
+        """The matrices to pack before the first step, in the form of `_CompiledLoop.packings`."""
         found = []
         for value, packed in self.packed.values():
             y, memory = self.trace.registers[value], self.trace.memories[self.trace.memory[value]]
@@ -495,27 +495,27 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-class _Known(NamedTuple):
-    """The calls of a loop for arrays of some layouts.
+class _CompiledLoop(NamedTuple):
+    """The encoded calls of a loop, for one set of array layouts.
 
     Attributes
     ----------
     words : numpy.ndarray
     tables : list of numpy.ndarray
-        The parts, calls and addresses, as the C has them.
+        The parts, calls and addresses: the tables of loops.c.
     packings : list of (callable, int, int, list of int, int)
-        The function that packs a matrix, the argument, the offset of the matrix in it, its words, and the offset of the
-        packed matrix in scratch memory.
+        For each packed matrix: the packing function, the argument, the offset of the matrix in the argument, the words
+        of its shape and strides, and the offset of the packed copy in scratch memory.
     scratch : int
-        Bytes.
+        The size of the scratch memory in bytes.
     work : float
-        Of a step.
+        The estimated number of instructions of a step.
     memory : Scratch
-        Of calls.
+        The scratch memory.
     function : callable
-        The function of the loop.
+        The C function that runs the loop.
     held : object
-        The nests and constants whose addresses the words have.
+        References to the nests and constants whose addresses are in the words.
     """
 
     words: np.ndarray
@@ -534,13 +534,13 @@ class _Known(NamedTuple):
 
 
 class LoopInC:
-    """Runs the steps of a loop: in one call of C where all of a step is C, else one by one.
+    """Runs the steps of a loop: by one C call if the whole step is compiled, else one by one.
 
     Parameters
     ----------
     backend : CPUBackend
     plan : KernelPlan
-        That of a step.
+        The plan of one step.
     """
 
     def __init__(self, backend: Any, plan: KernelPlan) -> None:
@@ -556,16 +556,16 @@ class LoopInC:
         known = self._known.get(key)
         if known is None:
             known = self._made(arguments, threads)
-            if known is not None:  # else NumPy runs the plan, so far
+            if known is not None:  # None: the step is not compiled yet, and NumPy runs its plan
                 self._known[key] = known
-        if isinstance(known, _Known):
+        if isinstance(known, _CompiledLoop):
             self._run(known, arguments, length, min(known.parts, threads))
             return
         for step in range(length):
             self._plan.run(steps(step), None)
 
-    def _made(self, arguments: Sequence[Any], threads: int) -> _Known | bool | None:
-        """The calls for arrays of the layouts of some; False if there are none, None if there are none yet."""
+    def _made(self, arguments: Sequence[Any], threads: int) -> _CompiledLoop | bool | None:
+        """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
         leaves = [x.at(0, 2) if isinstance(x, Argument) else x for x in arguments]
         steps = self._plan.compiled_steps(leaves[: len(leaves) - len(self._constants)])
         if steps is None:
@@ -577,13 +577,13 @@ class LoopInC:
             return False
         try:
             trace = Trace(self._plan.program, steps, arguments)
-        except Elsewhere:
+        except NotCompiled:
             return False
         rows = trace.rows()
         for axes in (None,) if rows is None else (rows, None):
             try:
                 known, alone = self._emitted(trace, axes, functions)
-            except Elsewhere:
+            except NotCompiled:
                 continue
             if alone / min(known.parts, threads) - alone / threads <= STEP:
                 return known
@@ -591,8 +591,8 @@ class LoopInC:
 
     def _emitted(
         self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any]
-    ) -> tuple[_Known, float]:
-        """The calls, and the work of a step in which no other thread takes part."""
+    ) -> tuple[_CompiledLoop, float]:
+        """The encoded calls, and the work of a step that runs on one thread."""
         emitter = Emitter(trace, rows, functions, self._backend)
         count = next((x.shape[a] for x, a in zip(trace.registers, rows or (), strict=False) if a is not None), 1)
         parts = max(1, count // ROWS)
@@ -603,10 +603,10 @@ class LoopInC:
             np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
         )
         size, work, packings = emitter.scratch, emitter.work, emitter.packings()
-        known = _Known(words, tables, packings, size, work, Scratch(), functions["run"], emitter.held)
+        known = _CompiledLoop(words, tables, packings, size, work, Scratch(), functions["run"], emitter.held)
         return known, emitter.alone
 
-    def _run(self, known: _Known, arguments: Sequence[Any], length: int, threads: int) -> None:
+    def _run(self, known: _CompiledLoop, arguments: Sequence[Any], length: int, threads: int) -> None:
         sharing = share_address("long" if known.work * length >= LONG_WORK else "unknown")
         words, table = known.words.copy(), _table(arguments, length)
         tables = [HOST.address(x) for x in (*known.tables, words)]
@@ -622,7 +622,7 @@ class LoopInC:
 
 
 def _argument(x: Any) -> Any:
-    """An argument, with its first array as others are laid out; a number stays one."""
+    """An argument whose first array is C-contiguous unless it has the strides of the others; numbers unchanged."""
     if not isinstance(x, Argument):
         return Argument(x) if isinstance(x, np.ndarray) else x
     if x.first is not None and x.first.strides != x.array.strides[1:]:
@@ -631,22 +631,22 @@ def _argument(x: Any) -> Any:
 
 
 def _layout(x: Argument) -> Any:
-    """All that the calls depend on, of an argument."""
+    """The cache key of an argument: shape, strides, dtype, axis and alignment."""
     shape = x.array.shape if x.axis is None else (*x.array.shape[: x.axis], *x.array.shape[x.axis + 1 :])
     is_aligned = x.array.flags.aligned and (x.first is None or x.first.flags.aligned)
     return shape, x.array.strides, x.array.dtype, x.axis, is_aligned
 
 
 def _is_regular(x: Argument) -> bool:
-    """Whether the arrays of all steps are NumPy's own and aligned, so that the first tells the layout of all."""
+    """Whether an argument's arrays are plain aligned NumPy arrays, so that one layout holds for all steps."""
     arrays = [y for y in (x.array, x.first, x.last) if y is not None]
     return all(type(y) is np.ndarray and is_in_elements(y) for y in arrays)
 
 
 def _table(arguments: Sequence[Any], length: int) -> np.ndarray:
-    """The address of each argument in each step; the last column is the scratch memory's."""
+    """The address table: a row for each step, a column for each argument, and a last column for scratch memory."""
     table = np.zeros((length, len(arguments) + 1), np.int64)
-    orders: dict[int, np.ndarray] = {}  # many arguments share one
+    orders: dict[int, np.ndarray] = {}  # by id: many arguments share one list of indices
     for column, x in enumerate(arguments):
         if not isinstance(x, Argument):
             continue

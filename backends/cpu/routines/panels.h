@@ -1,12 +1,12 @@
-/* Tiles of products, after vectors.h: `column` multiplies any rows with a panel of WIDTH contiguous columns. */
+/* Tiles of products; included after vectors.h. `column` multiplies any number of rows by a panel of WIDTH columns. */
 
 /* GCC keeps sums in registers where all loops over them are unrolled. */
 #define UNROLLED _Pragma("GCC unroll 16")
 
-/* Steps of a loop, by which its own instructions weigh less, and the rows of y that are prefetched. */
+/* The unrolling of the inner loop, which amortises its overhead, and the distance of prefetches in rows of y. */
 enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 8 };
 
-/* In elements; columns of y and out are contiguous. */
+/* Strides in elements; rows of y and out are contiguous. */
 typedef struct { word x_row, x_column, y_row, out_row; } strides;
 
 #define STEP(at) \
@@ -27,7 +27,7 @@ static inline __attribute__((always_inline)) void product(word x_row, word x_col
                                                           const T *x, const T *y, T *out, word inner, int adds,
                                                           const int R)
 {
-    vector sum[TILE][2]; /* of a constant size: others are not kept in registers */
+    vector sum[TILE][2]; /* of constant size: compilers hold no other arrays in registers */
     UNROLLED for (int r = 0; r < R; r++)
         sum[r][0] = sum[r][1] = (vector){0};
     word k = 0;
@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void product(word x_row, word x_col
             product(X_ROW, X_COLUMN, p->y_row, p->out_row, x, y, out, inner, adds, R <= TILE ? R : 1); \
         return;
 
-/* The product of up to TILE rows with a panel. Strides of x that are constants are the quickest. */
+/* The product of at most TILE rows and a panel. Constant strides of x are the fastest. */
 #define TILES(name, X_ROW, X_COLUMN) \
     static void name(const strides *p, const T *x, const T *y, T *out, word inner, int adds, int rows) \
     { \

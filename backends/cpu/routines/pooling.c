@@ -1,7 +1,7 @@
-/* Pools: each row of windows meets the rows of elements that are in them, one after the other, in vectors.
+/* Pooling: each row of windows is combined with the rows of elements in its windows, in order and in vectors.
 
-   A driver defines T, the type of elements, BY_INDEX, and the statements MEET, BEGIN and END of a kind of pool
-   (backends/execution/pooling.py); of those not by an index, also BY_BLOCKS and WRITES_INDICES. */
+   A driver defines T (the type of elements), BY_INDEX, and the statements MEET, BEGIN and END of a kind of pooling
+   (backends/execution/pooling.py). For kinds that are not by index it also defines BY_BLOCKS and WRITES_INDICES. */
 
 #include <math.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ typedef struct {
 static word least(word a, word b) { return a < b ? a : b; }
 static word most(word a, word b) { return a > b ? a : b; }
 
-/* The elements of a window of this number that are inside. */
+/* The range of a window's elements that are inside the array. */
 static word inside(const pool *p, int axis, word window, word *first)
 {
     const word begin = window * p->stride[axis] - p->before[axis];
@@ -32,7 +32,7 @@ static word inside(const pool *p, int axis, word window, word *first)
     return least(p->window[axis], p->size[axis] - begin) - *first;
 }
 
-/* The windows that have an element inside. */
+/* The range of windows that contain an element. */
 static word windows(const pool *p, int axis, word element, word *first)
 {
     const word offset = element - p->before[axis];
@@ -118,7 +118,7 @@ static void meet(T *restrict x, T *restrict y, int32_t *restrict z, T *restrict 
         MEET(x[i], y[i], z[i], t[i])
 }
 
-/* The windows of a row, and a line of elements: those at positions of the first three axes of the windows. */
+/* Process a row of windows (fixed positions along the first three axes of windows) and a line of elements. */
 static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, word number)
 {
     const word inner = p->inner, step = p->x_stride[3], stride = p->stride[3];
@@ -145,7 +145,7 @@ static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, 
             locate(p, e, all->length, &first, &count, &at);
         const int32_t here = (int32_t)(number * p->window[3] + e);
         if (BY_BLOCKS && inner == 1 && first + count == p->count[3])
-            count = (count + BLOCK - 1) / BLOCK * BLOCK; /* what follows in memory is there, and of no account */
+            count = (count + BLOCK - 1) / BLOCK * BLOCK; /* memory beyond the row is allocated, and its values unused */
         if (BY_BLOCKS && inner == 1)
             meet(phases + at, y + first, z + first, t + first, count, here);
         else
@@ -185,7 +185,7 @@ static void row(const pool *p, const table *all, const word *at, T *x, T *y, int
     }
 }
 
-/* A row whose windows are in blocks, in memory of the thread, and written to y and z when they are done. */
+/* Process a row whose windows are in blocks, in the thread's scratch memory; then write it to y and z. */
 static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
 {
     if (!BY_BLOCKS || p->inner > 1) {

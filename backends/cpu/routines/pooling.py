@@ -25,7 +25,7 @@ from optree.settings import thread_count
 #: counts as some at least; or run on one thread.
 SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 
-#: Windows of a row that meet an element at once; memory beyond rows is read and written up to there.
+#: Windows of a row that are processed together; memory beyond the end of a row is accessed up to a multiple of this.
 AXES, BLOCK = 4, 16
 
 NAMES = ("pooled",)
@@ -33,7 +33,7 @@ NAMES = ("pooled",)
 
 @cache
 def source(kind: Kind, number: str) -> str:
-    """The C source for a kind of pool, and numbers of a type, ``"float"`` or ``"double"``."""
+    """The C source for a kind of pooling and a number type, ``"float"`` or ``"double"``."""
     defined: dict[str, object] = {"T": number, "BY_INDEX": int(kind.is_by_index)}
     if kind.is_by_index:
         defined |= {"MEET(x, y)": kind.meet, "BEGIN(y)": kind.begin}
@@ -45,7 +45,7 @@ def source(kind: Kind, number: str) -> str:
 
 
 class Pool:
-    """An op on windows, on NumPy arrays.
+    """A pooling op on NumPy arrays.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Pool:
         return stored(target, out)  # type: ignore[no-any-return]
 
     def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
-        """The C functions; None where NumPy computes it."""
+        """The C functions; None if NumPy computes the value."""
         images = operands[self.op.images]
         if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
             return None
@@ -126,5 +126,5 @@ def _scratch(along: Sequence[int], inner: int) -> int:
 
 
 def _placed(strides: Sequence[int], axes: Sequence[int | None]) -> list[int]:
-    """The strides of axes, after zeros for those that are not there."""
+    """The strides along the given axes: 0 for each None, for missing leading axes and for an absent operand."""
     return [0] * (AXES - len(axes)) + [0 if axis is None or not strides else strides[axis] for axis in axes]

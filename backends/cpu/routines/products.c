@@ -1,18 +1,18 @@
-/* Products of matrices: tiles in registers, of rows of x and panels of columns of y that are packed.
+/* Matrix products: tiles in registers, of rows of x and packed panels of columns of y.
 
-   A panel's columns are two vectors. Sums over the inner axis are in parts of equal lengths that the sizes alone choose,
-   so neither the number of threads nor the layouts of operands change a bit of a product. */
+   A panel is two vectors wide. Sums over the inner axis are divided into parts of equal length, which depends on the
+   sizes alone. So neither the number of threads nor the layouts of operands change a bit of a product. */
 
 #include "vectors.h"
 #include "transpose.h"
 #include "panels.h"
 
-/* Numbers of a row of x, and columns of y, that are packed: y for a second-level cache. With this pitch, packed rows of
-   x share no sets of the first. */
+/* The elements of a row of x and the columns of y that are packed at once; packed y fits a second-level cache. With
+   this pitch, packed rows of x share no sets of the first-level cache. */
 enum { DEPTH = 1536 / sizeof(T), HELD = 768, PITCH = DEPTH + LANES };
 
-/* The most rows for which y is read as it is stored, and the most bytes from one of its rows to the next; and the least
-   multiplications of a part of a product. */
+/* The maximum rows of x and row stride of y in bytes for which y is read as stored; and the minimum multiplications of
+   a part of a product. */
 enum { FEW = 64, NEXT = 8192, PART = 1 << 18 };
 
 TILES(packed_tile, PITCH, 1)
@@ -28,7 +28,7 @@ typedef struct {
 
 static word upwards(word count, word by) { return (count + by - 1) / by; }
 
-/* Whether whole panels of y are read as they are stored. */
+/* Whether whole panels of y are read as stored, without packing. */
 static int reads(const problem *p)
 {
     return p->rows <= FEW && p->y_column == 1 && p->y_row > 0 && p->y_row * sizeof(T) <= NEXT;
@@ -51,7 +51,7 @@ static void pack(const T *from, word row, word column, T *to, word stride, word 
                 to[i * stride + j] = from[i * row + j * column];
 }
 
-/* Multiply a part of the inner axis; of y, whole panels as they are stored, and those that are packed. */
+/* Multiply a part of the inner axis, by the panels of y read as stored and by the packed panels. */
 static void multiply_depth(const problem *p, const T *x, const T *y, T *out, word rows, word inner, word columns,
                            int adds, T *packed_y)
 {
@@ -65,7 +65,7 @@ static void multiply_depth(const problem *p, const T *x, const T *y, T *out, wor
     }
     for (word t = 0; t < tiles; t++) {
         const word from = rows * t / tiles, count = rows * (t + 1) / tiles - from;
-        const word whole = upwards(count, LANES) * LANES; /* transposes of whole vectors are the quickest */
+        const word whole = upwards(count, LANES) * LANES; /* transposes of whole vectors are the fastest */
         T *to = out + from * p->out_row;
         pack(x + from * p->x_row, p->x_row, p->x_column, packed_x, PITCH,
              p->x_row == 1 && from + whole <= rows ? whole : count, inner);
@@ -104,8 +104,8 @@ static void tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
     }
 }
 
-/* Divide products into parts for the threads, by rows and columns so that the least is packed more than once; the bytes
-   of memory that each thread needs. */
+/* Divide products by rows and columns into parts for the threads, so that as little as possible is packed more than
+   once. Returns the bytes of scratch memory that each thread needs. */
 int64_t divide(void *state)
 {
     problem *p = state;

@@ -1,9 +1,10 @@
-"""Products of NumPy's arrays: by compiled C, by BLAS, and a stack of matrices times one matrix as one product.
+"""Matrix products of NumPy arrays: by compiled C or BLAS, with a stack times one matrix merged into one product.
 
-The rule: compiled C multiplies large matrices of float32 or float64 in place of the
-OpenBLAS in NumPy's wheels, whose threads spin after a product on the processors
-where the next kernel's should begin, and which packs for few rows what is as quick
-to read as it is stored. Other BLAS libraries, as Intel's MKL, keep all but the latter.
+Compiled C multiplies large float32 and float64 matrices instead of the OpenBLAS in
+NumPy's wheels, for two reasons. OpenBLAS threads spin after a product on the cores that
+the next kernel needs. And OpenBLAS packs the second matrix even for few rows, where
+reading it as stored is as fast. With another BLAS, such as MKL, compiled C multiplies
+only those products of few rows.
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
 
 NAMES = ("divide", "multiply")
 
-#: The multiplications above which products are compiled C: by several threads, where OpenBLAS too divides; by one, the
-#: least that take as long as a call. And the fewest rows, and the shortest other side.
+#: Minima for compiled C: multiplications on several threads (OpenBLAS divides there too), multiplications on one
+#: thread (fewer do not pay for the call), rows, and the other two sizes.
 SHARED, SMALL, MIN_ROWS, MIN_SIDE = 1 << 18, 1 << 20, 4, 8
 
-#: The multiplications, times the bytes of a number, below which a thread that sleeps comes too late.
+#: The multiplications, times the item size, below which a sleeping thread wakes too late to help.
 SHORT = 1 << 25
 
-#: Fewer columns than a panel's, which is as wide as two vectors: where there are more rows, these are its columns.
+#: A product of fewer columns than this and than rows is computed transposed, because a panel is two vectors wide.
 NARROW = 32
 
-#: Beside another BLAS than OpenBLAS: the most rows of x, and the most bytes of a row and of the whole of y.
+#: Maxima for compiled C with a BLAS other than OpenBLAS: rows of x, bytes of a row of y, and bytes of y.
 ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 
-#: Whether np.matmul copies where BLAS cannot write. NumPy 2.2's multiplies element by element, in 80 times the time.
+#: Whether np.matmul copies a target that BLAS cannot write. NumPy 2.2 multiplies element by element, 80 times slower.
 COPIES = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
 
 def matmul_by_copy(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-    """np.matmul; a target whose rows and columns have gaps, or run backwards, gets a copy."""
+    """np.matmul, through a temporary if the target has no contiguous axis for BLAS to write."""
     is_written = out is None or min(out.strides[-2:]) == out.itemsize
     return np.matmul(x, y, out=out) if is_written else stored(np.matmul(x, y), out)
 
 
 class Products:
-    """A drop-in for np.matmul, by compiled C where `supports` is true, and else by BLAS.
+    """A replacement of np.matmul: compiled C where `supports` is true, else BLAS.
 
     Parameters
     ----------
     backend : CPUBackend
-        It compiles.
+        The backend that compiles the C source.
     blas : callable or None
-        The function of other products; None for NumPy's.
+        The function for all other products; None for NumPy's.
     """
 
     def __init__(self, backend: Any, blas: Callable[..., Any] | None = None) -> None:
@@ -68,7 +69,7 @@ class Products:
         self._is_openblas = blas is None and openblas.threads() is not None
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
-        is_small = x.size * y.size <= SHARED  # no less than the multiplications
+        is_small = x.size * y.size <= SHARED  # an upper bound of the multiplications
         is_ours = not is_small and self.supports(x, y)
         functions = self._backend.c_functions(vector_source("products.c", TYPES[x.dtype]), NAMES) if is_ours else None
         if functions is None:
@@ -84,12 +85,12 @@ class Products:
         return stored(target, out)
 
     def info(self) -> str:
-        """The libraries of products, for printouts."""
+        """The names of the libraries that compute products, for printing."""
         by_c = ", large ones by compiled C" if self._is_openblas and self._backend.has_compiler else ""
         return f"{described(self.blas)}{by_c}"
 
     def supports(self, x: Any, y: Any) -> bool:
-        """Whether compiled C multiplies two arrays."""
+        """Whether compiled C multiplies these two arrays."""
         if min(x.ndim, y.ndim) < 2 or x.dtype not in TYPES or x.dtype != y.dtype or x.shape[-1] != y.shape[-2]:
             return False
         (rows, inner), columns = x.shape[-2:], y.shape[-1]
@@ -106,7 +107,7 @@ class Products:
         )
 
     def _multiply(self, functions: dict[str, Any], x: np.ndarray, y: np.ndarray, target: np.ndarray) -> None:
-        """Write x @ y."""
+        """Write x @ y into the target."""
         *stack, rows, columns = target.shape
         matrices = _addresses(stack, (x, y, target))
         strides = [stride // x.itemsize for z in (x, y, target) for stride in z.strides[-2:]]
@@ -124,7 +125,7 @@ class Products:
 
 
 def _is_by_columns(target: np.ndarray) -> bool:
-    """Whether the product of the transposes is the quicker: of contiguous columns, or a few of many rows."""
+    """Whether the transposed product is faster: the target has contiguous columns, or few columns and many rows."""
     rows, columns = target.shape[-2:]
     if target.strides[-1] == target.itemsize:
         return columns < min(NARROW, rows)
@@ -132,7 +133,7 @@ def _is_by_columns(target: np.ndarray) -> bool:
 
 
 def _addresses(stack: Sequence[int], arrays: Sequence[np.ndarray]) -> array[int]:
-    """The addresses of the matrices of stacks, one after another from each array, broadcast."""
+    """The addresses of the matrices of broadcast stacks: one of each array, then the next of each."""
     if not stack:
         return array("q", map(HOST.address, arrays))
     found = [[HOST.address(x)] for x in arrays]
@@ -144,7 +145,7 @@ def _addresses(stack: Sequence[int], arrays: Sequence[np.ndarray]) -> array[int]
 
 
 def _is_by_few_rows(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the first matrix has few rows, and the second is read from the cache as it is stored."""
+    """Whether x has few rows, and y fits the cache and has contiguous rows that can be read as stored."""
     return (
         max(x.ndim, y.ndim) == 2
         and len(x) <= ROWS
@@ -154,22 +155,22 @@ def _is_by_few_rows(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def is_in_elements(x: np.ndarray) -> bool:
-    """Whether an array is aligned, and its strides are whole elements."""
+    """Whether an array is aligned and its strides are multiples of the item size."""
     flags = x.flags
     return flags.aligned and (flags.forc or not any(stride % x.itemsize for stride in x.strides))
 
 
 def _is_target(out: np.ndarray, shape: tuple[int, ...], x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a product of a shape can be written into an array."""
+    """Whether a product of this shape can be written into `out` directly."""
     fits = out.dtype == x.dtype and out.shape == shape and is_in_elements(out)
     return fits and not np.may_share_memory(out, x) and not np.may_share_memory(out, y)
 
 
 def merging(product: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of matrix products, from one that multiplies stacks matrix by matrix.
+    """Wrap a matrix product so that a stack times one matrix is a single product.
 
-    BLAS packs its operands in each call, and reaches its speed with many rows alone: 64 products of 32 rows take
-    half as long again as one of 2,048.
+    BLAS packs its operands in each call, and is fast only for many rows: 64 products of 32 rows take 1.5 times as
+    long as one product of 2,048 rows.
 
     Examples
     --------
@@ -191,7 +192,7 @@ def merging(product: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_one_matrix(x: np.ndarray) -> bool:
-    """Whether the rows of a stack of matrices are those of one matrix: equal steps lead through all of them."""
+    """Whether a stack can be viewed as one matrix: all its rows are equally spaced in memory."""
     if x.flags.c_contiguous:
         return True
     rows = [(size, stride) for size, stride in zip(x.shape[:-1], x.strides, strict=False) if size != 1]

@@ -1,9 +1,9 @@
-/* Vectors of a processor's registers: loads and stores, for kernels that tile products. */
+/* SIMD vectors: types, loads and stores, for tiled products. */
 
 #include <stdint.h>
 #include <string.h>
 
-/* Numbers, and integers of their size: a driver defines DOUBLE as 1 for float64, and as 0 for float32. */
+/* The number type, and integers of its size: a driver defines DOUBLE as 1 for float64 and 0 for float32. */
 #if DOUBLE
 typedef double T;
 typedef int64_t integer;
@@ -12,14 +12,14 @@ typedef float T;
 typedef int32_t integer;
 #endif
 
-/* One rounding for a * b + c, as in every matrix product. */
+/* a * b + c with one rounding, as in all matrix products. */
 #if defined __clang__
 #pragma clang fp contract(fast)
 #elif defined __GNUC__
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-/* TILE: the rows for whose sums, each of two vectors, there are registers. */
+/* TILE: the number of rows whose sums, two vectors each, fit the registers. */
 #if defined __AVX512F__
 #define BYTES_OF_VECTORS 64
 enum { TILE = 14 };

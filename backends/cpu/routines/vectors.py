@@ -1,4 +1,4 @@
-"""The C files of products in vectors, with what of them is generated: transposes by shuffles."""
+"""Vectorised C sources, with generated in-register transposes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FOLDER = Path(__file__).parent
 
 @cache
 def vector_source(name: str, number: str, /, generated: tuple[tuple[str, str], ...] = (), **defined: object) -> str:
-    """A C file of this folder that includes vectors.h, for a type of numbers, ``"float"`` or ``"double"``."""
+    """The text of a C file of this folder that includes vectors.h, for ``"float"`` or ``"double"``."""
     size = {"float": 4, "double": 8}[number]
     texts = {"turn.h": _turn(size), **dict(generated)}
     return c_text(FOLDER / name, {"DOUBLE": int(size == 8), **defined}, texts)
 
 
 def _turn(size: int) -> str:
-    """A function that transposes a square block of vectors, by shuffles of half of their lanes in each round."""
+    """A C function that transposes a square block of vectors; each round shuffles half of their lanes."""
     lines = []
     for width in (64, 32, 16):
         lines += [f"#if BYTES_OF_VECTORS == {width}", *_turn_lanes(width // size), "#endif"]
