@@ -94,6 +94,10 @@ _VIEWED = (*_REARRANGED, "repeated", "same")
 _STACKS = ({"stacked"}, {"stacked", "same"}, {"same"}, {"reshaped", "like"})
 
 
+class DerivedMap(dict[int | None, list[int]]):
+    """A `view_map` that follows from an index map; one that a class gives is a plain dict."""
+
+
 class IndexMap:
     """The reads of an op's operands, in order, and what follows from them.
 
@@ -170,7 +174,7 @@ class IndexMap:
         reads_shapes = len(self.shape_only) == len(kinds) > 0
         self.batches = self.is_stacked or reads_shapes or (self.broadcasts and not self.shape_only)
         viewed = next((n for n, kind in enumerate(kinds) if kind in _VIEWED), None)
-        self.view_map: dict[int | None, list[int]] = {} if viewed is None else {0: [viewed]}
+        self.view_map = DerivedMap({} if viewed is None else {0: [viewed]})
         others = len(kinds) - len(self.shape_only)
         self.is_view = viewed is not None and (others == 1 or kinds[viewed] == "same")
 

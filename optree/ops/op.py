@@ -30,7 +30,7 @@ from optree.errors import (
 from optree.ops.apply import Apply, written
 from optree.ops.batching import by_index_map, in_loop
 from optree.ops.examples import DEFAULT, Cases, Examples
-from optree.ops.index_map import IndexMap
+from optree.ops.index_map import DerivedMap, IndexMap
 from optree.ops.registration import check_and_register, sorted_arguments, usage
 from optree.ops.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.applications import new_cache
@@ -62,8 +62,11 @@ class _Token:
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
 
 
+_MAPS = ("index_map", "view_map")
+
+
 class _ViewMap:
-    """The `view_map` of an op that follows from its `index_map`."""
+    """The `view_map` of an op that follows from its `index_map`, which depends on its parameters."""
 
     def __get__(self, op: Any, owner: Any) -> dict[int | None, list[int]]:
         found: dict[int | None, list[int]] = (owner if op is None else op).index_map.view_map
@@ -144,6 +147,9 @@ class Op:
             cls.numpy = staticmethod(cls.__dict__["numpy"])
         if "make_node" in cls.__dict__:
             cls.make_node = _explained(cls.__dict__["make_node"])  # type: ignore[method-assign]
+        mapped, viewed = (next(vars(x)[name] for x in cls.__mro__ if name in vars(x)) for name in _MAPS)
+        if isinstance(viewed, _ViewMap | DerivedMap):
+            cls.view_map = mapped.view_map if isinstance(mapped, IndexMap) else _ViewMap()  # type: ignore[assignment]
         cls._instances = Cache("ops by parameters", SHARED)
         check_and_register(cls, Op)
 

@@ -127,3 +127,6 @@ def test_a_view_and_the_inputs_used_for_their_shape_follow_from_an_index_map() -
 def test_an_ops_own_view_map_is_kept() -> None:
     own = type("Own", (Op,), {"__props__": (), "view_map": {0: [1]}, "index_map": IndexMap(RESHAPED, OPAQUE)})
     assert own().view_map == {0: [1]}
+    assert type("Derived", (own,), {"index_map": IndexMap(STACKED)})().view_map == {0: [1]}
+    copied = type("Copied", (type(OPS["reshape"].make()),), {"name": None, "index_map": IndexMap(OPAQUE)})
+    assert copied().view_map == {}
