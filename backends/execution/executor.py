@@ -293,13 +293,7 @@ def steps_of(
 def runnable(
     steps: Sequence[Step], observe: Observer | None = None, wait: Callable[[], None] | None = None
 ) -> list[tuple[Any, ...]]:
-    """The steps as `run_steps` takes them; the last frees nothing, as the registers are freed after it.
-
-    Parameters
-    ----------
-    observe, wait : callable, optional
-        As in `observed`, for calls.
-    """
+    """The steps as `run_steps` takes them, observed; the last frees nothing, as the registers are freed after it."""
     found = [step.runnable() for step in steps]
     if observe is not None:
         found = [observed(step, observe, wait) for step in found]
@@ -536,9 +530,10 @@ class KernelStep(Step):
     def _forget(self) -> None:
         #: The values whose arrays exist before the step.
         self._present = [*(self.bases.get(i, i) for i in self.kernel.reads), *self.target_of.values()]
-        #: The table of calls, by the layouts of these; and the last call.
+        #: The table of calls, by the layouts of these; the last call, and the last that stored all in new arrays.
         self._calls: Cache = Cache("calls of kernels", CALLS)
         self._last: KernelCall | None = None
+        self._apart: KernelCall | None = None
 
     def reading(self, views: Mapping[int, CallStep]) -> KernelStep:
         """The step that makes those of some views itself that it loads, and those of which they are views."""
@@ -572,7 +567,9 @@ class KernelStep(Step):
             status = OTHER_LAYOUT if known is None else self._status(known, values)
             if not status:
                 self._last = known
-        return quietly(self._run, values, status) if status else known
+        if not status or (status == OVERLAPS and self._has_run_apart(self._apart, values)):
+            return None if status else known
+        return quietly(self._run, values, status)
 
     def _status(self, known: KernelCall, values: list[Any]) -> int:
         """Run by a call, if the arrays have its layout; its status."""
@@ -604,30 +601,30 @@ class KernelStep(Step):
             status = OTHER_LAYOUT if known is None else known.run(values)
         if status == NO_MEMORY:
             raise MemoryError(f"{self}: there is no memory for its scratch arrays")
-        if status == OVERLAPS:
-            self._run_apart(values)
-        elif status:
+        apart = self._calls.get(self._key(values, True)) if status == OVERLAPS else None
+        has_run = not status or self._has_run_apart(apart, values)
+        if not has_run and status == OVERLAPS:
+            has_run = self._has_run_apart(self._specialized(values, True), values, True)
+        if not has_run:
             self._run_otherwise(values)
         for i, target, assignment in self.assigned:
             values[i] = values[assignment] = values[target]
-        if status:
-            return None
-        self._last = known
-        return known
+        self._last = self._last if status else known
+        return None if status else known
 
-    def _run_apart(self, values: list[Any]) -> None:
-        """Store all values in new arrays, and copy these to their targets."""
-        known = self._calls.get(self._key(values, True))
-        if known is None:
-            known = self._specialized(values, True)
-        else:
-            for i, make in known.makes:
-                values[i] = make()
-        if known is None or known.run(values):
-            self._run_otherwise(values)
-            return
-        for i, target, _ in self.assigned:
+    def _has_run_apart(self, known: KernelCall | None, values: list[Any], is_new: bool = False) -> bool:
+        """Whether a call has stored all values in new arrays, which are copied to their targets then."""
+        if known is None or (known.input_shapes and known.input_shapes != self.kernel.input_shapes(values)):
+            return False
+        for i, make in () if is_new else known.makes:
+            values[i] = make()
+        if known.run(values):
+            return False
+        for i, target, assignment in self.assigned:
             values[target][...] = values[i]
+            values[i] = values[assignment] = values[target]
+        self._apart = known
+        return True
 
     def _specialized(self, values: list[Any], is_apart: bool = False) -> KernelCall | None:
         """The call for arrays of this layout, now in the table, with its new arrays among the values; None without any.

@@ -115,7 +115,7 @@ def test_what_has_overlapped_is_computed_in_its_target_where_it_does_not(be: Bac
         before = u.get()
         step()
         np.testing.assert_array_equal(target.get()[1:9], (before[2:] + before[:8]) * np.float32(0.5))
-        assert ("_run_apart" in calls_of(step)) == (target is u), "new memory for the value where it overlaps alone"
+        assert ("_has_run_apart" in calls_of(step)) == (target is u), "new memory for the value where it overlaps alone"
 
 
 @needs_compiler
