@@ -534,6 +534,11 @@ def test_reducing_nothing(name: str, cpu: Any) -> None:
     assert f.__dict__[name](empty, axis=1).shape == (0, 1)
 
 
+def test_an_op_has_no_more_facts_than_the_design_has() -> None:
+    facts = [x for x, kind in Op.__annotations__.items() if "ClassVar" in kind and (x == "__props__" or x[0] != "_")]
+    assert len(facts) <= 18, f"a fact that one compiler or layer asks for is a trait, or a row of its table: {facts}"
+
+
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_fact_of_an_earlier_version_is_refused_with_what_replaces_it(name: str) -> None:
     with pytest.raises(DefinitionError, match=f"Old: {name} is no fact of an op any more; write "):
