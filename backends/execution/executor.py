@@ -185,10 +185,13 @@ def _call_step(
 
 def _make_kernels(draft: Draft) -> None:
     groups, known = draft.groups, draft.implementations
+    if draft.executor is None:
+        groups += [(index,) for index in range(len(draft.fused))]
+        return
     for step in draft.fused:
         kernel, before = None, draft.earlier.get(step.instructions[-1])
         if isinstance(step, Kernel):
-            assert draft.executor is not None and draft.sizes is not None
+            assert draft.sizes is not None
             kernel = draft.executor(draft.program, step, draft.sizes, known.__getitem__)
         if before is not None:
             whole = None if kernel is None else before.continued(draft.program, known, kernel)
