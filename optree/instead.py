@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from optree.arrays import is_array
@@ -168,6 +169,14 @@ maximize: opt.updates(-loss)
 params: weights=
 rho: decay=
 """,
+    "parameter": """
+dim: axis=
+dims: axis=
+input: x, the first argument
+keep_dims: keepdims=
+keepdim: keepdims=
+tensors: a list of operands, the first argument
+""",
     "optree": """
 array: be.array(values), of a backend that gen_backend makes
 backward: optree.grad(loss, weights)
@@ -228,9 +237,14 @@ INSTEAD["operand"] |= {name: f"be.{name}(x) is a tree" for name in FUNCTIONS if 
 
 
 def instead(holder: str, name: str) -> str:
-    """The end of an error about a name that a holder has not: what to write instead, if the table has it."""
+    """The end of an error for a name that its holder does not have: what to write instead, if the table has it."""
     remedy = INSTEAD[holder].get(name)
     return "" if remedy is None else f"; instead: {remedy}"
+
+
+def instead_of_parameter(given: Iterable[str]) -> str:
+    """The same for the names of a call's arguments: of the first that the table has."""
+    return next((instead("parameter", name) for name in given if name in INSTEAD["parameter"]), "")
 
 
 class RefusedAttribute:
@@ -260,7 +274,10 @@ def remedy_for(value: Any) -> str:
             return "; be.stack(...) is one operand of them, and another library, as Matplotlib, takes x.get()"
         return "; np.asarray makes an operand of it"
     if value is None:
-        return "; a function without a return statement gives None, and Matplotlib's bar takes x.get()"
+        return (
+            "; be.count(x, axis) is the size of an axis where x.shape has None, a function without a return statement "
+            "gives None, and Matplotlib's bar takes x.get()"
+        )
     if isinstance(value, dict) and "op" in value:
         return "; a tree's [0] is its op_dict, and tree.at[0] the first element of its value"
     return "; a GPU backend's be.adopt makes a tensor of it" if is_array(value) else ""

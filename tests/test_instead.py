@@ -45,7 +45,7 @@ def holders(be: Any) -> dict[str, list[Any]]:
 OWN = {"base", "fill", "put", "sort", "nbytes", "device", "to_device", "itemsize"}
 
 
-@pytest.mark.parametrize("holder", sorted(INSTEAD.keys() - {"option"}))
+@pytest.mark.parametrize("holder", sorted(INSTEAD.keys() - {"option", "parameter"}))
 def test_a_name_of_another_library_is_told_with_what_to_write_instead(cpu: Any, holder: str) -> None:
     for thing in holders(cpu)[holder]:
         for name, remedy in INSTEAD[holder].items():
@@ -127,6 +127,22 @@ LINES = {
         lambda be, x: train.losses.mean_squared_error(be.zeros((0, 3)), be.zeros((0, 3))),
         ShapeError,
         "leave empty batches out",
+    ),
+    "dim of a method": (
+        lambda be, x: x.sum(dim=1),
+        OperandError,
+        "sum() got an unexpected keyword argument 'dim'; instead: axis=",
+    ),
+    "keepdim": (
+        lambda be, x: be.max(x, axis=1, keepdim=False),
+        OperandError,
+        "no parameter 'keepdim'; instead: keepdims=",
+    ),
+    "dim of a general function": (lambda be, x: be.concatenate([x, x], dim=0), OperandError, "instead: axis="),
+    "division by an open size": (
+        lambda be, x: be.sum(x) / TensorType("float32", (None,))("n").shape[0],
+        OperandError,
+        "be.count(x, axis) is the size",
     ),
     "bars of a tree": (lambda be, x: np.broadcast_arrays(x + 1, None), OperandError, "x.get()"),
     "bars of a tensor": (lambda be, x: np.broadcast_arrays(x, [x[0], x[1]]), OperandError, "x.get()"),

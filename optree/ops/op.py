@@ -27,6 +27,7 @@ from optree.errors import (
     caller_origin,
     describe,
 )
+from optree.instead import instead_of_parameter
 from optree.ops.apply import Apply, written
 from optree.ops.batching import by_index_map, in_loop
 from optree.ops.examples import DEFAULT, Cases, Examples
@@ -159,7 +160,7 @@ class Op:
             raise OperandError(f"{usage(type(self))} was given {len(args)} values for its parameters")
         for name, value in {**dict(zip(names, args, strict=False)), **props}.items():
             if name not in names:
-                raise OperandError(f"{usage(type(self))} has no parameter {name!r}")
+                raise OperandError(f"{usage(type(self))} has no parameter {name!r}{instead_of_parameter([name])}")
             setattr(self, name, value)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

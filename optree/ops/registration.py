@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.cache import Cache
 from optree.errors import DefinitionError, OperandError, brief, caller_origin
+from optree.instead import instead_of_parameter
 from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS, about_to_define
 from optree.tree.node import OpTreeNode
 from optree.tree.types import is_huge
@@ -155,7 +156,7 @@ def _check_taken(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
     try:
         inspect.signature(cls.function).bind(*args, **kwargs)
     except TypeError as refusal:
-        raise OperandError(f"{usage(cls)}: {refusal}") from error
+        raise OperandError(f"{usage(cls)}: {refusal}{instead_of_parameter(kwargs)}") from error
 
 
 def _application(cls: Any) -> Callable[..., Any]:

@@ -164,6 +164,8 @@ class Batches:
         ParameterError
             If the data, batches or seed differ, or the position is beyond an epoch.
         """
+        if not isinstance(state, dict):
+            raise ParameterError(f"Batches: a state is a dict that get_state gives, not {brief(state)}")
         own = self.get_state()
         for name in ("seed", "count", "size", "shuffle", "drop_last"):
             if state.get(name) != own[name]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import by_float16, can_cast
-from optree.errors import DTypeError, ShapeError
+from optree.errors import DTypeError, OperandError, ShapeError
+from optree.instead import instead_of_parameter
 from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree.types import NUMBERS, as_dtype
@@ -285,10 +286,13 @@ def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping
 
 
 def _bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name in NumPy's order; NumPy's error where it refuses the call."""
+    """The arguments by name in NumPy's order; OperandError where NumPy refuses the call."""
     signature, _, further = _signature_of(func)
     assert signature is not None
-    given = dict(signature.bind(*args, **kwargs).arguments)
+    try:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise OperandError(f"{func.__name__}() {error}{instead_of_parameter(kwargs)}") from None
     if further is not None:
         given.update(given.pop(further, {}))
     return given

@@ -173,3 +173,9 @@ def test_positions_beyond_the_epoch_are_refused(change: dict[str, Any]) -> None:
         batches.set_state({**batches.get_state(), **change})
     batches.set_state({**batches.get_state(), "position": 3})
     assert len(list(batches)) == 1
+
+
+@pytest.mark.parametrize("state", [None, 3, []])
+def test_a_state_of_batches_that_is_no_dict_is_refused(state: Any) -> None:
+    with pytest.raises(ParameterError, match="a state is a dict that get_state gives, not"):
+        train.Batches(np.arange(10), size=3).set_state(state)
