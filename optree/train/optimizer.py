@@ -1,6 +1,7 @@
-"""The optimizer that formulas fill in: state, groups, clipping, decay, accumulation, averages, masters, loss scaling.
+"""The base class of optimizers: state, groups, clipping, decay, accumulation, averages, master weights, loss scaling.
 
-A formula is written once, on trees: for one weight, or for the vector that `optree.train.packed` has made of many.
+A subclass writes its formula once, on trees. It applies to one weight, or to a vector of many made by
+`optree.train.packed`.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from optree.train.packing import Arena, Packed
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
 
-#: The addend of a norm that clipping divides by.
+#: Added to a norm before clipping divides by it.
 TINY = 1e-6
 
 
 class NonFiniteError(OptreeError, FloatingPointError):
-    """A loss or a gradient with a nan or an infinity."""
+    """Raised if the loss or a gradient has a nan or an infinity."""
 
 
 class LossScale(NamedTuple):
-    """A factor of the loss that keeps small gradients of float16 from vanishing, adapted on the device.
+    """Dynamic loss scaling: a factor of the loss that prevents underflow of float16 gradients, adapted on the device.
 
-    A step whose gradients are not finite is skipped, and the factor falls; it grows after `every` good ones. The loss
-    itself is best computed in float32, as of scores cast to it: in float16 the factor may be an infinity.
+    A step with non-finite gradients is skipped, and the factor is reduced. It grows after `every` finite steps in a
+    row. Compute the loss in float32, for example from scores cast to it: in float16 the factor itself may overflow.
 
     Attributes
     ----------
     initial : float
     growth, backoff : float
-        The factor's factors.
+        The multipliers of the factor when it grows and when it is reduced.
     every : int
-        The number of good steps in a row after which it grows.
+        The number of finite steps in a row after which the factor grows.
     """
 
     initial: float = 2.0**16
@@ -83,69 +84,69 @@ class Options(OptionsButDecay, total=False):
 
 
 class Optimizer:
-    """The base of optimizers: groups, clipping, decay, accumulation, averages, masters and loss scaling.
+    """The base class of optimizers: groups, clipping, decay, accumulation, averages, master weights and loss scaling.
 
-    Every number may be a Python number, an input of the function, a tensor or another tree of one element; or a
-    function of the step (`optree.train.schedules`), which gets the counter on the device. Another value of an input
-    or a tensor compiles nothing. Numbers of integers may be trees too.
+    Every number may be a Python number, an input of the function, a tensor or another tree of one element, or a
+    function of the step (`optree.train.schedules`), which receives the counter on the device. Changing the value of an
+    input or a tensor compiles nothing. Integer numbers may be trees too.
 
     Parameters
     ----------
     weights : list of Tensor, or list of dict
-        As `optree.train.packed` gives them, one kernel updates all small ones; else each has its own.
-        Groups are dicts of ``"weights"`` and of the numbers that differ for them: ``{"weights": [b], "rate": 0.1}``.
+        One kernel updates all small weights of `optree.train.packed`; other weights have a kernel each. A group is a
+        dict of ``"weights"`` and the numbers that differ for them: ``{"weights": [b], "rate": 0.1}``.
     rate : number
         The learning rate.
     weight_decay : number
-        It times the weights is added to the gradients; or if `decoupled`, it times the rate is what part of the
-        weights goes at each step.
+        The L2 penalty: weight_decay * w is added to the gradient. If `decoupled`, each step instead multiplies the
+        weights by 1 - rate * weight_decay.
     decoupled : bool, optional
-        By default the optimizer's own: True of AdamW and Lion.
+        Whether weight decay is decoupled from the gradient; by default True for AdamW and Lion.
     clip_value, clip_norm, clip_global_norm : number, optional
-        The largest absolute value of a gradient's elements; the largest norm of each weight's gradient, and of all
-        gradients together.
+        The maximum absolute value of a gradient's elements, the maximum norm of each weight's gradient, and the
+        maximum norm of all gradients together.
     accumulate : number
-        The number of calls whose mean gradient makes one step.
+        The number of calls whose gradients are averaged for one step.
     average : number, optional
         The decay of an exponential moving average of the weights: see `averages`.
     loss_scale : LossScale, number or 'dynamic', optional
-        A factor of the loss, whose gradients are divided by it.
+        A factor of the loss; gradients are divided by it again. ``'dynamic'`` is ``LossScale()``.
     check_finite : bool
         Whether the device records the first step at which the loss or a gradient is not finite: see `check`.
     shard : optree.distributed.Group, optional
-        The processes that train together, each of which has a part of the state, and updates that part of the weights
-        (ZeRO's first stage). All of them make the optimizer; their weights become rank 0's.
+        The processes that train together. Each stores a part of the state and updates that part of the weights (ZeRO
+        stage 1). All ranks construct the optimizer; their weights are set to rank 0's.
 
     Attributes
     ----------
     weights : list of Tensor
     state : dict of str to Tensor
-        All that a step leaves behind, beside the weights: ``"mean.w1"``. With `shard`, this rank's part of it.
+        The tensors that steps update besides the weights, such as ``"mean.w1"``. With `shard`, this rank's part.
     shards : dict of str to Shard
-        The tensors of the state of which each rank has a part.
+        The sharded tensors of the state.
     step : Tensor
         The number of steps taken, of int64.
 
     Raises
     ------
     OperandError, DTypeError
-        If a weight is no floating tensor, or is given twice, or a group has a number that the optimizer has not, or
-        its formula needs whole weights, of which `shard` has parts.
+        If a weight is no floating tensor or is given twice, a group has an unknown number, or the formula needs whole
+        weights and `shard` is given.
     ParameterError
-        If no class of the optimizer names an option in its ``__init__``, or a number cannot be what it is for.
+        If an option is unknown, or a number has an invalid value.
     """
 
-    #: The names of the tensors of a weight's shape that the formula keeps.
+    #: The names of the formula's state tensors, which have the shape of a weight.
     slots: ClassVar[tuple[str, ...]] = ()
-    #: The numbers of which the formula needs the powers: `Numbers.correction`.
+    #: The numbers whose powers the formula uses by `Numbers.correction`.
     powers: ClassVar[tuple[str, ...]] = ()
-    #: Whether each element is updated by itself, so that weights may be one vector.
+    #: Whether each element is updated independently, so that weights may be packed into one vector.
     is_elementwise: ClassVar[bool] = True
     #: Whether `weight_decay` is decoupled from the gradients.
     is_decoupled: ClassVar[bool] = False
-    #: Whether the formula sees to `weight_decay`.
+    #: Whether the formula applies `weight_decay` itself.
     decays: ClassVar[bool] = False
-    #: Whether all that a formula which is not elementwise needs of whole weights are their norms, by `Numbers.norm`.
+    #: Whether a formula that is not elementwise needs only the norms of whole weights, by `Numbers.norm`.
     needs_norms: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **options: Any) -> Optimizer:
@@ -205,7 +206,7 @@ class Optimizer:
         self._make_state()
 
     def _groups_of(self, weights: Any, numbers: dict[str, Any]) -> list[tuple[list[Tensor], dict[str, Any]]]:
-        """The groups: their weights, and their numbers."""
+        """The weights and the numbers of each group."""
         if isinstance(weights, Variable) or not isinstance(weights, Sequence) or not weights:
             remedy = f"; {self}([x], ...) is of one tensor" if isinstance(weights, Variable) else ""
             raise OperandError(f"{self}: weights are a list of tensors or of groups, not {describe(weights)}{remedy}")
@@ -240,7 +241,7 @@ class Optimizer:
             )
 
     def _checked_group(self, shard: Any) -> Any:
-        """The group that shards the state, with equal weights on all ranks."""
+        """The checked group of `shard`, after all ranks have received rank 0's weights."""
         if shard is None:
             return None
         if not (self.is_elementwise or self.needs_norms):
@@ -268,7 +269,7 @@ class Optimizer:
         return found
 
     def _make_state(self) -> None:
-        """Make the tensors that are not the formula's."""
+        """Allocate the state."""
         if isinstance(self._scale, LossScale):
             self._scalar("loss_scale", self._scale.initial, "float32")
             self._scalar("good_steps", 0, "int64")
@@ -291,7 +292,7 @@ class Optimizer:
         return isinstance(self._accumulate, Variable) or self._accumulate != 1
 
     def _scalar(self, name: str, value: Any, dtype: str, kind: Any = None) -> Tensor:
-        """A new tensor of one element in the state."""
+        """Add a new scalar tensor to the state."""
         found = self.backend.full((), value, dtype=dtype, name=name)
         if kind is not None and type(found) is Tensor:
             found = kind(self.backend, found.array, name)
@@ -303,24 +304,24 @@ class Optimizer:
         return 0.0
 
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
-        """The weights after a step, and the slots, as trees of weights, gradients, slots and numbers."""
+        """The updated weights and slots, as trees of the weights, gradients, slots and numbers."""
         raise NotImplementedError
 
     @property
     def rate(self) -> Any:
-        """The rate of the next step, as a number or a tree; of several groups, the first one's."""
+        """The learning rate of the next step, as a number or a tree; with several groups, that of the first."""
         return self._groups[0].raw("rate")
 
     @property
     def averages(self) -> dict[Tensor, Any]:
-        """Each weight's moving average, by weight: ``optree.function([x], scores, givens=opt.averages)``.
+        """From each weight to its moving average: ``optree.function([x], scores, givens=opt.averages)``.
 
-        With `shard`, to a tree of it, which all ranks run.
+        With `shard`, the averages are trees that all ranks must run.
 
         Raises
         ------
         ParameterError
-            If there are none: the optimizer was made without `average`.
+            If the optimizer was constructed without `average`.
         """
         if self._average is None:
             raise ParameterError(f"{self} has no averages; {self}(..., average=0.999) keeps them")
@@ -334,7 +335,7 @@ class Optimizer:
         return found
 
     def whole_state(self) -> dict[str, Any]:
-        """The state as it is without `shard`; with it, all ranks call this, and the values are NumPy arrays."""
+        """The unsharded state. With `shard`, all ranks call this method, and the values are NumPy arrays."""
         if self._group is None:
             return dict(self.state)
         found: dict[str, Any] = {name: x.get() for name, x in self.state.items() if name not in self.shards}
@@ -348,24 +349,24 @@ class Optimizer:
     def updates(
         self, loss: Any, gradients: Sequence[Any] | None = None, over: Any = None, count: Any = None
     ) -> dict[Tensor, Any]:
-        """The updates of a step that lowers a loss, for `optree.function`.
+        """The updates of one optimization step, for `optree.function`.
 
         Parameters
         ----------
         loss : Variable
             A tree of one element.
         gradients : list of Variable, optional
-            Those of the weights, in their order, if they are not the loss's own.
+            The gradients of the weights, in order; by default those of the loss.
         over : optree.distributed.Group, optional
-            The processes that train together, each with its part of a batch: gradients are means over all of them.
-            Weights and state become rank 0's at once. By default the group of `shard`; there is no other then.
+            The processes that train together, each on its part of a batch. Gradients are averaged over all of them,
+            and weights and state are set to rank 0's now. With `shard`, it can only be that group, the default.
         count : number or tree of one element, optional
-            With `over`, the number of examples whose mean the loss is, where it may be another on each rank.
+            With `over`, the number of examples in this rank's loss, if it may differ between ranks.
 
         Returns
         -------
         dict
-            From the weights and the optimizer's state to trees.
+            From the weights and state tensors to their new values, as trees.
 
         Raises
         ------
@@ -393,7 +394,7 @@ class Optimizer:
             goes = is_finite if is_last is None else f.logical_and(is_last, is_finite)
         after = [unit.after(g, goes) for unit, g in zip(self._units, self._clipped(given), strict=True)]
         wholes = self._unsharded([new for new, _ in after])
-        # The last weights first: a backward pass has their gradients first, and trees run in the order of updates.
+        # Last weights first: a backward pass computes their gradients first, and trees run in the order of updates.
         for unit, whole, (_, slots) in reversed(list(zip(self._units, wholes, after, strict=True))):
             found.update({**slots, unit.target: whole})
         for numbers in self._groups:
@@ -404,29 +405,29 @@ class Optimizer:
         return found
 
     def _equalize(self, over: Any) -> None:
-        """Give all ranks rank 0's weights and state; where the state is sharded, check that it is of one step."""
+        """Set all ranks' weights and state to rank 0's; check that a sharded state is of one step."""
         if self._group is not None:
             over.check_equal([self.step])
         over.equalize([*self.weights, *(x for name, x in self.state.items() if name not in self.shards)])
 
     def _unsharded(self, values: list[Any]) -> list[Any]:
-        """The values of all units, of which a sharded optimizer has parts."""
+        """The whole values of all units, gathered from all ranks if the optimizer is sharded."""
         if self._group is None:
             return values
         found: list[Any] = self._group.unsharded(values, [unit.target.shape for unit in self._units])
         return found
 
     def _on_all(self, flags: Any) -> Any:
-        """Flags of parts as those of the whole."""
+        """Flags of this rank's part, combined over all ranks."""
         return flags if self._group is None else self._group.all_reduce(flags, "min")
 
     def _norm(self, trees: Sequence[Any]) -> Any:
-        """The norm of all elements of trees, of which a sharded optimizer has parts."""
+        """The norm of all elements of trees, over all ranks if the optimizer is sharded."""
         total = sum_of_squares(trees)
         return f.sqrt(total if self._group is None else self._group.all_reduce(total))
 
     def _gradients(self, loss: Variable, gradients: Sequence[Any] | None) -> list[Any]:
-        """The gradient of each weight, of the loss times its scale."""
+        """The gradient of the scaled loss for each weight."""
         if gradients is not None:
             if len(gradients) != len(self.weights):
                 raise OperandError(f"{self}: {len(gradients)} gradients for {len(self.weights)} weights")
@@ -444,7 +445,7 @@ class Optimizer:
             ) from error
 
     def _factor(self) -> Any:
-        """The factor of the loss, or None."""
+        """The current loss scale, or None."""
         return self.state["loss_scale"] if isinstance(self._scale, LossScale) else self._scale
 
     def _unscaled(self, given: list[Any]) -> list[Any]:
@@ -454,7 +455,7 @@ class Optimizer:
         return [g / number_in(factor, g.dtype) for g in given]
 
     def _accumulated(self, given: list[Any], found: dict[Tensor, Any]) -> tuple[list[Any], Any]:
-        """The mean gradients of the batches so far, and whether this is the last one, or None if it always is."""
+        """The mean gradients of the batches so far, and whether the step is due; None if it always is."""
         if not self._accumulates:
             return given, None
         batch, count = self.state["batch"], self._accumulate
@@ -488,7 +489,7 @@ class Optimizer:
         return given
 
     def _first_not_finite(self, loss: Variable, given: Sequence[Any]) -> dict[Tensor, Any]:
-        """For the loss and each gradient, the step at which it first was not finite, or -1."""
+        """Update the record of the first step at which the loss and each gradient were not finite, -1 if never."""
         first = self.state["not_finite"]
         flags: list[Any] = [None] * len(self.weights)
         for unit, g in zip(self._units, given, strict=True):
@@ -500,14 +501,14 @@ class Optimizer:
         return {first: f.where(f.logical_or(is_good, f.ge(first, np.int64(0))), first, self.step)}
 
     def check(self) -> None:
-        """Raise if the loss or a gradient was not finite; it waits for the device.
+        """Raise an error if the loss or a gradient was not finite in any step; waits for the device.
 
         Raises
         ------
         NonFiniteError
-            It names the first such tree, and the step.
+            Names the first step and the trees that were not finite.
         ParameterError
-            If the optimizer was made without `check_finite`.
+            If the optimizer was constructed without `check_finite`.
         """
         if not self._checks:
             raise ParameterError(f"{self} has not looked; {self}(..., check_finite=True) does")
@@ -523,7 +524,7 @@ class Optimizer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead('optimizer', name)}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
-        """An optimizer of copies of the weights, in a state of its own: ``w, opt = copy.deepcopy((w, opt))``."""
+        """An optimizer of copied weights with its own state: ``w, opt = copy.deepcopy((w, opt))``."""
         if self._group is not None:
             raise OperandError(
                 f"{self}: the state of shard={self._group} is of all ranks and is not copied; make another optimizer "
@@ -542,7 +543,7 @@ class Optimizer:
 
 
 class Numbers:
-    """A group's numbers, as a formula takes them: ``n.rate``, ``n.rest("beta1")``."""
+    """The numbers of a group, as attributes and methods for formulas: ``n.rate``, ``n.rest("beta1")``."""
 
     def __init__(self, optimizer: Optimizer, given: dict[str, Any], suffix: str) -> None:
         self._optimizer, self._given, self._dtype, self._size = optimizer, given, np.dtype(np.float32), 0
@@ -554,16 +555,16 @@ class Numbers:
         self._powers = {name: optimizer._scalar(f"power.{name}{suffix}", 1.0, "float64") for name in optimizer.powers}
 
     def of(self, dtype: np.dtype, size: int) -> Numbers:
-        """The same for weights of a dtype, and with as many elements here."""
+        """Set the dtype of the numbers and the number of weight elements on this rank; returns self."""
         self._dtype, self._size = dtype, size
         return self
 
     def raw(self, name: str) -> Any:
-        """A number, or a tree of its own dtype."""
+        """A number without a cast; a schedule becomes a tree."""
         value = self._given[name]
         if not callable(value) or isinstance(value, Variable):
             return value
-        # A schedule counts in floats: comparisons of integers with Python's, which may be huge, are in no kernel.
+        # Schedules count in floats: no kernel compares integers with Python integers, which may be huge.
         return value(f.cast(self._optimizer.step, np.dtype(np.float64)))
 
     def has(self, name: str) -> bool:
@@ -571,40 +572,40 @@ class Numbers:
         return is_used(self._given[name])
 
     def __getattr__(self, name: str) -> Any:
-        # Of an object that copy or pickle has just made, even `_given` is no attribute yet.
+        # copy and pickle ask for attributes before `_given` is set.
         given = self.__dict__.get("_given", {})
         if name not in given:
             raise AttributeError(f"the optimizer has no number {name!r}; its numbers are {', '.join(given)}")
         return number_in(self.raw(name), self._dtype)
 
     def norm(self, x: Any) -> Any:
-        """The norm of a tree of the weight's shape, also where each rank has a part of it."""
+        """The norm of a tree of the weight's shape, over all ranks if it is sharded."""
         return self._optimizer._norm([f.slice(x, (slice(self._size),)) if x.size > self._size else x])
 
     def rest(self, name: str) -> Any:
-        """1 less a number, computed before it is rounded to the weights' dtype."""
+        """1 - number, computed before the cast to the weights' dtype."""
         return number_in(1 - self.raw(name), self._dtype)
 
     def correction(self, name: str) -> Any:
-        """1 less the power of a number whose exponent is the count of steps, this one included."""
+        """1 - number ** steps, the bias correction, where steps includes the current one."""
         return number_in(1 - self._powers[name] * self.raw(name), self._dtype)
 
     def powers_after(self) -> dict[Tensor, Any]:
-        """The powers, one step on."""
+        """The updates of the powers."""
         return {tensor: tensor * self.raw(name) for name, tensor in self._powers.items()}
 
 
 class Shard(NamedTuple):
-    """The part, on this rank, of a weight's tensor in an optimizer's state.
+    """The part of a weight's state tensor that this rank stores.
 
     Attributes
     ----------
     tensor : Tensor
         The part, a vector.
     begin : int
-        The index of its first element among the weight's.
+        The index of its first element in the flattened weight.
     shape : tuple of int
-        The weight's.
+        The shape of the weight.
     """
 
     tensor: Tensor
@@ -616,20 +617,20 @@ class Shard(NamedTuple):
         return self.tensor.dtype
 
     def set(self, whole: np.ndarray) -> None:
-        """Take the part of a weight's values."""
+        """Set the part from the values of a whole weight."""
         self.tensor.set(whole.reshape(-1)[self.begin : self.begin + self.tensor.size])
 
 
 class Unit:
-    """The operand of one formula: a weight, or the vector of several; of a sharded optimizer, this rank's part of it.
+    """One application of the formula: to a weight or a packed vector, or to this rank's part of it if sharded.
 
     Attributes
     ----------
     numbers : list of int
-        The weights, by their numbers among the optimizer's.
+        The indices of its weights in the optimizer's.
     target : Tensor
     dtype : numpy.dtype
-        That of the computation, float32 at the least.
+        The dtype of the computation, float32 or wider.
     slots : dict of str to Tensor
     """
 
@@ -642,12 +643,12 @@ class Unit:
         self.dtype = np.dtype(np.float32) if self.is_narrow else self.target.dtype
         self.slots: dict[str, Tensor] = {}
         self._arenas: list[Arena] = []
-        if arena is not None:  # the gradients' vector, which is no state: each step writes it anew
+        if arena is not None:  # the vector of gradients is no state: each step overwrites it
             self._gradient = Arena(optimizer.backend, arena.shapes, self.target.dtype, "gradient")
             self._parts = self._gradient.tensors(self.names)
 
     def make_slots(self, names: Sequence[str]) -> None:
-        """Make tensors of the weights' shape, and enter them in the state by weight."""
+        """Allocate slots of the weights' shapes, and add them to the state by weight."""
         be, state = self.optimizer.backend, self.optimizer.state
         for slot in names:
             listed = [f"{slot}.{name}" for name in self.names]
@@ -669,7 +670,7 @@ class Unit:
             self._fill(slot)
 
     def _make_shard(self, slot: str, names: Sequence[str]) -> None:
-        """Make this rank's part of a slot."""
+        """Allocate this rank's part of a slot."""
         optimizer, group = self.optimizer, self.optimizer._group
         begin, end = group.shard_range(self.target.size)
         length = -(-self.target.size // group.size)
@@ -684,7 +685,7 @@ class Unit:
             optimizer.state[name], optimizer.shards[name] = part, Shard(part, first - start, x.shape)
 
     def _fill(self, slot: str) -> None:
-        """Give a slot of the formula its first value."""
+        """Initialize a slot of the formula."""
         if slot in self.optimizer.slots:
             initial = self.optimizer.initial(slot, self.optimizer._groups[self.group])
             if initial:
@@ -696,7 +697,7 @@ class Unit:
         return in_dtype(tree, self.dtype)
 
     def parts_of(self, tree: Any, begin: int = 0) -> list[Any]:
-        """The parts of a tree of the target's shape, or of what of it is from an index on, one for each weight."""
+        """The part of each weight in a tree of the target's elements from index `begin`."""
         if self.arena is None:
             return [tree]
         ends = zip(self.arena.starts, self.members, strict=True)
@@ -707,7 +708,7 @@ class Unit:
         return found
 
     def after(self, g: Any, goes: Any) -> tuple[Any, dict[Tensor, Any]]:
-        """The target after a step with a gradient, and the updates of the slots; none where `goes` is false."""
+        """The updated target and slots for a gradient; unchanged where `goes` is false."""
         optimizer = self.optimizer
         w: Any = self.target
         size = w.size
@@ -733,7 +734,7 @@ class Unit:
 
 
 def _check(optimizer: Optimizer, name: str, value: Any, kind: str, holds: Callable[[Any], bool]) -> None:
-    """Raise ParameterError unless an optimizer's number may be what it is; those known on the device may be any."""
+    """Raise ParameterError for an invalid number of an optimizer; values on the device are not checked."""
     if callable(value) and not isinstance(value, Variable):
         check_schedule(f"{optimizer}: {name}", value)
         return
@@ -751,7 +752,7 @@ def is_used(number: Any) -> bool:
 
 
 def number_in(value: Any, dtype: np.dtype) -> Any:
-    """A number unchanged; a tree, or a NumPy number, in a dtype; OperandError if it has more than one element."""
+    """A Python number unchanged, others as a scalar tree of a dtype; OperandError for more than one element."""
     if type(value) in (bool, int, float):
         return value
     tree = variable_of(value, "a number of an optimizer")
@@ -766,16 +767,16 @@ def _chosen(goes: Any, new: Any, old: Any) -> Any:
 
 
 def sum_of_squares(trees: Sequence[Any]) -> Any:
-    """The sum of all elements' squares."""
+    """The sum of the squares of all elements of all trees."""
     total: Any = None
-    for tree in reversed(trees):  # a backward pass has the last ones first
+    for tree in reversed(trees):  # a backward pass computes the last gradients first
         squares = f.sum(f.square(tree), keepdims=False)
         total = squares if total is None else total + squares
     return total
 
 
 def _shrinking(norm: Any, bound: Any) -> Any:
-    """The factor that takes a norm down to a bound, 1 if it is below."""
+    """The factor that reduces a norm to a bound, 1 if it is below."""
     return f.minimum(number_in(bound, norm.dtype) / (norm + TINY), 1)
 
 
@@ -789,7 +790,7 @@ def _all_finite(trees: Sequence[Any]) -> Any:
 
 
 def _unique(names: Sequence[str | None]) -> list[str]:
-    """A name for each weight that no other has: its own, or its number."""
+    """A unique name for each weight, from its own name or its index."""
     found: list[str] = []
     for number, name in enumerate(names):
         own = name or f"weight{number}"

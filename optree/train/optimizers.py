@@ -1,4 +1,4 @@
-"""Optimizers: from weights and a loss to the updates of an `optree.function`.
+"""Optimizers: SGD, RMSProp, Adagrad, Adadelta, Adam and its variants, LARS and Lion.
 
 >>> import optree
 >>> from backends import gen_backend
@@ -23,14 +23,14 @@ from optree.tree.variable import as_variable
 
 
 class SGD(Optimizer):
-    """Steps against the gradient, with momentum if wanted.
+    """Stochastic gradient descent, optionally with (Nesterov) momentum.
 
     Parameters
     ----------
     momentum : number
-        The decay of the running sum of gradients, which then replaces the gradient.
+        The decay of the running sum of gradients, which replaces the gradient.
     nesterov : bool
-        Whether the gradient after the momentum's step is estimated (Nesterov's).
+        Whether to use Nesterov momentum.
     **options
         See `Optimizer`.
     """
@@ -52,17 +52,17 @@ class SGD(Optimizer):
 
 
 class RMSProp(Optimizer):
-    """Gradients over the root of their running mean square (Tieleman and Hinton, 2012).
+    """RMSProp: gradients divided by the root of their running mean square (Tieleman and Hinton, 2012).
 
     Parameters
     ----------
     decay : number
-        Of the mean square.
+        The decay of the mean square.
     epsilon : number
-        The addend of the root.
+        Added to the root.
     momentum : number
     centered : bool
-        Whether the variance replaces the mean square.
+        Whether the running variance replaces the mean square.
     **options
         See `Optimizer`.
     """
@@ -85,7 +85,7 @@ class RMSProp(Optimizer):
         spread = found["square"]
         if "mean" in s:
             found["mean"] = n.decay * s["mean"] + n.rest("decay") * g
-            spread = f.maximum(spread - f.square(found["mean"]), 0)  # by rounding it may fall below
+            spread = f.maximum(spread - f.square(found["mean"]), 0)  # rounding may make it negative
         change = g / (f.sqrt(spread) + n.epsilon)
         if "momentum" in s:
             change = found["momentum"] = n.momentum * s["momentum"] + change
@@ -93,12 +93,12 @@ class RMSProp(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Gradients over the root of the sum of their squares (Duchi et al., 2011).
+    """Adagrad: gradients divided by the root of the sum of their squares (Duchi et al., 2011).
 
     Parameters
     ----------
     rate_decay : number
-        The rate is divided by 1 and this times the number of earlier steps.
+        The rate is divided by 1 + rate_decay * the number of earlier steps.
     initial_sum : float
         The initial value of the sums.
     epsilon : number
@@ -131,7 +131,7 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Gradients over their root mean square, times that of the changes so far (Zeiler, 2012).
+    """Adadelta: gradients divided by their root mean square, times that of earlier changes (Zeiler, 2012).
 
     Parameters
     ----------
@@ -155,14 +155,14 @@ class Adadelta(Optimizer):
 
 
 class Adam(Optimizer):
-    """Running means of gradients over the roots of those of their squares, both unbiased (Kingma and Ba, 2015).
+    """Adam: the bias-corrected mean of gradients, divided by the root of their mean square (Kingma and Ba, 2015).
 
     Parameters
     ----------
     beta1, beta2 : number
         The decay of the mean, and of the mean square.
     epsilon : number
-        The addend of the root.
+        Added to the root.
     **options
         See `Optimizer`.
     """
@@ -234,15 +234,15 @@ class Adamax(Adam):
     def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         mean = n.beta1 * s["mean"] + n.rest("beta1") * g
         largest = f.maximum(n.beta2 * s["largest"], f.abs(g) + n.epsilon)
-        # A gap between packed weights, or a weight without gradient, with an epsilon of 0.
+        # The quotient is 0 / 0 in gaps between packed weights and for zero gradients, if epsilon is 0.
         change = mean / f.where(f.eq(largest, 0), 1, largest)
         return w - n.rate / n.correction("beta1") * change, {"mean": mean, "largest": largest}
 
 
 class LAMB(Adam):
-    """Adam's change, decay included, scaled to the norm of each weight, for large batches (You et al., 2020).
+    """LAMB: the step of Adam, with decay, scaled to the norm of each weight, for large batches (You et al., 2020).
 
-    The parameters are those of `Adam`. It computes a norm of each weight, so packed ones are updated one by one.
+    The parameters are those of `Adam`. Packed weights are updated one by one, because each needs its norm.
     """
 
     is_elementwise = False
@@ -268,15 +268,15 @@ class LAMB(Adam):
 
 
 class LARS(Optimizer):
-    """Momentum with gradients scaled to the norm of each weight, for large batches (You et al., 2017).
+    """LARS: momentum with gradients scaled to the norm of each weight, for large batches (You et al., 2017).
 
-    It computes a norm of each weight, so packed ones are updated one by one.
+    Packed weights are updated one by one, because each needs its norm.
 
     Parameters
     ----------
     momentum : number
     trust : number
-        The change's norm as a share of the weight's.
+        The norm of the change, relative to the weight's.
     **options
         See `Optimizer`.
     """
@@ -299,12 +299,12 @@ class LARS(Optimizer):
 
 
 class Lion(Optimizer):
-    """Steps of one size for all elements, by the sign of a running mean of gradients (Chen et al., 2023).
+    """Lion: steps of equal size for all elements, in the direction of a sign (Chen et al., 2023).
 
     Parameters
     ----------
     beta1, beta2 : number
-        The share of the mean in the sign, and the decay of the mean.
+        The weight of the mean gradient in the sign, and the decay of the mean.
     **options
         See `Optimizer`.
     """
@@ -323,6 +323,6 @@ class Lion(Optimizer):
 
 
 def _trust(above: Any, below: Any) -> Any:
-    """A quotient of norms, 1 where one of them is 0."""
+    """The trust ratio: a quotient of norms, 1 where one of them is 0."""
     counts = f.logical_and(f.gt(above, 0), f.gt(below, 0))
     return f.where(counts, above / f.where(counts, below, 1), 1)

@@ -1,4 +1,4 @@
-"""Weights packed into one vector, so that an optimizer updates all of them by one kernel."""
+"""Weights packed into one vector, which an optimizer updates by one kernel."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from optree.ops.assignment import Joined, Store
 from optree.tree.tensor import Tensor, part_of
 from optree.tree.variable import Variable, check_same_backend
 
-#: Weights of more elements keep memory of their own: a launch more or less is nothing beside their update.
+#: Weights of more elements are not packed: the time of a launch is negligible beside their update.
 LARGEST = 1 << 18
 
-#: The alignment of a weight in its vector, in elements: whole cache lines, on which products are quick, and the
-#: same for each dtype, so that narrow weights are where their masters are.
+#: The alignment of a weight in its vector, in elements: whole cache lines, for fast products. It is the same for all
+#: dtypes, so that narrow weights and their float32 master weights have the same offsets.
 ALIGNMENT = 64
 
 
 class Arena:
-    """One vector of elements, and where in it each of several tensors is stored.
+    """A vector in which several tensors are stored.
 
     Attributes
     ----------
@@ -40,26 +40,26 @@ class Arena:
         self.flat: Tensor = be.zeros(self.size, dtype, name)
 
     def tensors(self, names: Sequence[str | None]) -> list[Tensor]:
-        """A tensor over each part, with memory that is the vector's."""
+        """A tensor for each part, as a view of the vector."""
         parts = zip(self.starts, self.shapes, names, strict=True)
         return [part_of(self.flat, start, shape, name) for start, shape, name in parts]
 
     def joined(self, trees: Sequence[Variable], parts: Sequence[Tensor]) -> Variable:
-        """The vector after a tree has been written into each part, as a tree.
+        """A tree of the vector, which writes a tree into each part.
 
-        Kernels and products write there directly. Nothing else may read or write the parts.
+        Kernels and products write into the parts directly. Nothing else may read or write the parts.
         """
         stores = [Store.make()(part, tree) for part, tree in zip(parts, trees, strict=True)]
         return Joined(size=self.size, count=len(stores))(*stores)
 
 
 class Packed(list[Tensor]):
-    """Weights, the small ones of which are stored in vectors: a list, as `packed` makes it.
+    """A list of weights whose small ones are stored in vectors, as returned by `packed`.
 
     Attributes
     ----------
     arenas : list of (Arena, list of int)
-        Each vector, and the numbers of the weights in it.
+        Each vector, and the indices of the weights in it.
     """
 
     def __init__(self, weights: Iterable[Tensor], arenas: list[tuple[Arena, list[int]]]) -> None:
@@ -68,16 +68,16 @@ class Packed(list[Tensor]):
 
 
 def packed(weights: Sequence[Tensor], largest: int = LARGEST) -> Packed:
-    """The weights with the small ones of each dtype moved into one vector, for one kernel to update them all.
+    """Pack the small weights of each dtype into one vector, so that one kernel updates them all.
 
-    It returns new tensors, of the same values and names, for the network to be built from. Gradients are then
-    computed into one vector too, and an optimizer's numbers (its means, say) are in one each.
+    Returns new tensors of the same values and names; build the network from these. Their gradients are computed into
+    one vector too, and each slot of an optimizer, such as its means, is one vector.
 
     Parameters
     ----------
     weights : sequence of Tensor
     largest : int
-        Weights of more elements stay as they are.
+        Weights of more elements are not packed.
 
     Raises
     ------

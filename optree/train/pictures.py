@@ -1,4 +1,4 @@
-"""The picture of a profile: a step's parts under the machine's roofline. It needs Matplotlib (extra ``examples``)."""
+"""Roofline plots of profiles. They need Matplotlib (extra ``examples``)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from optree.train.profiles import StepProfile
 #: The colours of kernels and of calls.
 COLORS = {"kernel": "#08519c", "call": "#d94801"}
 
-#: The parts that are named in the picture, the most expensive ones.
+#: The number of parts that are labelled, the most expensive ones.
 NAMED = 6
 
 
 def roofline(profile: StepProfile) -> Picture:
-    """A picture of a profile: on the left the roofline, on the right where the time goes.
+    """A roofline plot of a profile on the left, and the time of each part on the right.
 
-    A part's flops a second are over its flops for each byte; the roof is what the machine was measured to do, and a
-    part's area is its time.
+    Each part is plotted by its flops per byte (x) and flops per second (y); its area is its time. The roof is the
+    measured peak of the machine.
 
     Examples
     --------

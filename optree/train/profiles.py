@@ -1,4 +1,4 @@
-"""Profiles of steps: where time and memory go, against what the machine can do."""
+"""Profiles of steps: the time and memory of each kernel and call, relative to the machine's peaks."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Limits(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A kernel or call of a step: its median time, and what it did.
+    """A kernel or call of a step: its median time, memory traffic and flops.
 
     Attributes
     ----------
     what : str
-        Its op, or the last one of a kernel, its type, and the line that built it.
+        Its op (for a kernel, the last one), its type, and the line that built it.
     kind : {'kernel', 'call'}
     seconds : float
     bytes : int
         The size of the arrays that it reads and writes.
     flops : int
-        By the ops' own counts.
+        The sum of the ops' `flops`.
     """
 
     what: str
@@ -54,13 +54,13 @@ class Part(NamedTuple):
     flops: int
 
     def share(self, limits: Limits) -> float:
-        """The least time that the limits allow, as a share of the time that it took."""
+        """The minimum time under the limits, divided by the measured time."""
         least = max(self.bytes / limits.bytes, self.flops / limits.flops)
         return least / self.seconds if self.seconds else 0.0
 
 
 class StepProfile:
-    """The profile of a step, printed as a table, the most expensive part first; `optree.train.roofline` draws it.
+    """The profile of a step. It prints as a table, most expensive part first; `optree.train.roofline` plots it.
 
     Attributes
     ----------
@@ -90,10 +90,10 @@ class StepProfile:
 
 
 def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
-    """Run a function some times and measure each of its kernels and calls.
+    """Run a function several times and measure each of its kernels and calls.
 
-    They run one by one: a GPU is waited for after each, and graphs are left aside. Its updates are written, so these
-    are steps like others.
+    Parts run one by one, without CUDA graphs, and a GPU is synchronized after each. The updates are written, as in any
+    step.
 
     Parameters
     ----------
@@ -101,12 +101,12 @@ def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
     *args : object
         Its arguments.
     calls : int
-        The number of measured calls; one more comes before them.
+        The number of measured calls, after one call to warm up.
 
     Raises
     ------
     OperandError
-        If it is no function, or no backend runs it.
+        If `step` is no function, or runs on no backend.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def profile(step: Function, *args: Any, calls: int = 10) -> StepProfile:
 
 
 def limits_of(be: Any) -> Limits:
-    """The peaks of a backend's machine, measured once in a process by a copy and a product of matrices."""
+    """The peaks of a backend's machine, measured once in a process by a copy and a matrix product."""
     found = _limits.get(id(be))
     if found is None:
         x, y = be.zeros(COPIED // 4, "float32"), be.empty(COPIED // 4, "float32")
@@ -146,7 +146,7 @@ def limits_of(be: Any) -> Limits:
 
 
 def _fastest(be: Any, target: Any, tree: Any) -> float:
-    """The least time of an assignment of some."""
+    """The minimum time of several runs of an assignment."""
     times = []
     for _ in range(TRIALS + 1):
         start = perf_counter()
@@ -187,7 +187,7 @@ def _work_of(plan: Steps, leaves: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _flops_of(instruction: Instruction, shapes: Sequence[Any], value: int) -> int:
-    """The flops of an instruction; 0 where only a run can tell."""
+    """The flops of an instruction; 0 if they depend on values."""
     found = [*(shapes[i] for i in instruction.inputs), shapes[value]]
     if not all(isinstance(shape, tuple) for shape in found):
         return 0

@@ -1,7 +1,7 @@
 """The safetensors format: a header's length, the header in JSON, and the bytes of the arrays.
 
-It is written here, for the package safetensors writes to a second file of a name that it does not tell, and reads a
-path that another process may replace between two looks.
+The package safetensors is not used, for two reasons. It writes to a temporary file whose name it does not tell. And it
+opens a path several times, between which another process may replace the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optree.errors import DTypeError, OptreeError
 from optree.train.files import open_regular
 from optree.tree.types import as_dtype
 
-#: The name in a header that is no array's.
+#: The key of the metadata in a header.
 RESERVED = "__metadata__"
 
 #: NumPy's names of the format's dtypes.
@@ -38,11 +38,11 @@ LENGTH = 8
 
 
 class CheckpointError(OptreeError, ValueError):
-    """A file that is no checkpoint, is damaged, or is of another run."""
+    """Raised for a file that is no checkpoint, is damaged, or does not fit the state."""
 
 
 def bytes_of(array: np.ndarray) -> Any:
-    """An array's bytes, in the order of its elements; a buffer."""
+    """A buffer of an array's bytes, in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -57,15 +57,14 @@ def write(
     arrays : dict of arrays
     metadata : dict of str
     later : callable
-        Called after the arrays are written; it returns the metadata to write in the place of those given, which have
-        the same length in JSON.
+        Called after the arrays are written. It returns the final metadata, of the same length in JSON as `metadata`.
     """
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # aligned, as the header's length is
     length = len(_header(arrays, order, metadata))
     file.seek(LENGTH + length)
     for name in order:
         file.write(bytes_of(arrays[name]))
-    file.seek(0)  # last of all: what is only begun is no safetensors file
+    file.seek(0)  # the header is written last, so that an incomplete file is no safetensors file
     file.write(length.to_bytes(LENGTH, "little") + _header(arrays, order, later()))
 
 
@@ -81,7 +80,7 @@ def _header(arrays: dict[str, np.ndarray], order: list[str], metadata: dict[str,
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """The metadata of a safetensors file, and its arrays, mapped into memory.
+    """Read the metadata and the memory-mapped arrays of a safetensors file.
 
     Raises
     ------
@@ -107,7 +106,7 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 
 
 def _arrays(header: dict[str, Any], data: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays that a header describes, by name; ValueError where they do not fit the data."""
+    """The arrays that a header describes, by name; ValueError if they do not fit the data."""
     reached = 0
     for name, (dtype, shape, begin, end) in sorted(_entries(header), key=lambda entry: entry[1][2:]):
         found = as_dtype(DTYPES[dtype])
@@ -120,7 +119,7 @@ def _arrays(header: dict[str, Any], data: np.ndarray) -> Iterator[tuple[str, np.
 
 
 def _entries(header: dict[str, Any]) -> Iterator[tuple[str, tuple[str, list[int], int, int]]]:
-    """For each array of a header: its name; its dtype, shape, and first and last place."""
+    """For each array of a header: its name, and its dtype, shape, begin and end in bytes."""
     for name, entry in header.items():
         match entry:
             case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]}:

@@ -1,8 +1,8 @@
 """Schedules: numbers as functions of the step, on the host or in a tree.
 
-A schedule is a function of the number of steps taken so far. Of a Python integer it gives a float, of a tree, such as
-an optimizer's counter, a tree: so a rate that changes with each step needs no word from the host. A number of steps
-below 1 is a ParameterError.
+A schedule is a function of the number of steps taken so far. It maps a Python integer to a float, and a tree, such as
+an optimizer's counter, to a tree. So a rate that changes with each step is computed on the device. A number of steps
+below 1 raises ParameterError.
 
 >>> rate = warmup(cosine(0.1, 1000), 100)
 >>> rate(0), rate(50), rate(100), round(rate(600), 3), rate(1100)
@@ -21,18 +21,18 @@ from optree.errors import ParameterError, describe
 from optree.registry import f
 from optree.tree.variable import Variable
 
-#: From a step, a number or a tree, to a number or a tree.
+#: A function of a step. It maps a number to a number and a tree to a tree.
 Schedule = Callable[[Any], Any]
 
 
 def constant(rate: Any) -> Schedule:
-    """The same number at each step."""
+    """A constant number."""
     _check_numbers("constant", rate)
     return partial(_constant, rate)
 
 
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
-    """A number that is multiplied by a factor after each `every` steps."""
+    """Step decay: the number is multiplied by `factor` after every `every` steps."""
     _check_steps("step", every)
     _check_numbers("step", rate)
     _check_factor("step", factor)
@@ -40,7 +40,7 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
 
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
-    """A number that falls by a factor in each `every` steps, a little at each step."""
+    """Exponential decay by `factor` in `every` steps, continuous in the step."""
     _check_steps("exponential", every)
     _check_numbers("exponential", rate)
     _check_factor("exponential", factor)
@@ -48,23 +48,23 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 
 
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """A straight line from `rate` to `end` over `steps`, and `end` after that."""
+    """Linear interpolation from `rate` to `end` over `steps`, then `end`."""
     _check_steps("linear", steps)
     _check_numbers("linear", rate, end)
     return partial(_linear, rate, steps, end)
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """Half a cosine from `rate` to `end` over `steps`, and `end` after that."""
+    """Cosine annealing from `rate` to `end` over `steps`, then `end`."""
     _check_steps("cosine", steps)
     _check_numbers("cosine", rate, end)
     return partial(_cosine, rate, steps, end)
 
 
 def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
-    """A schedule, or a number, approached from `start` times its first value over `steps`.
+    """Linear warmup from `start` times the first value of a schedule or number, over `steps`.
 
-    The schedule's own step 0 is the first one after that.
+    The schedule's own step 0 is the first step after the warmup.
     """
     _check_steps("warmup", steps)
     _check_numbers("warmup", start, *([] if callable(schedule) else [schedule]))
@@ -73,14 +73,14 @@ def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
 
 
 def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, last: float = 4e-6) -> Schedule:
-    """Up to `peak` by half a cosine in a share of the steps, and down again in the others ("super-convergence").
+    """The one-cycle schedule ("super-convergence"): half a cosine up to `peak`, then half a cosine down.
 
     Parameters
     ----------
     rise : float
-        The share of the steps in which it rises.
+        The fraction of the steps in which the value rises.
     first, last : float
-        The first value and the last one, as shares of `peak`.
+        The first and the last value, as fractions of `peak`.
 
     Raises
     ------
@@ -97,12 +97,12 @@ def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, l
 
 
 def table(rates: Mapping[int, float]) -> Schedule:
-    """Numbers by the step from which on they hold: ``{0: 0.1, 1000: 0.01}``.
+    """A piecewise constant schedule; each key is the first step of its number: ``{0: 0.1, 1000: 0.01}``.
 
     Raises
     ------
     ParameterError
-        If none holds from step 0 on.
+        If there is no number for step 0.
     """
     if 0 not in rates:
         raise ParameterError(f"table: a number holds from step 0 on, and the steps are {', '.join(map(str, rates))}")
@@ -167,7 +167,7 @@ def _check_factor(what: str, factor: Any) -> None:
 
 
 def _share(now: Any, steps: int) -> Any:
-    """The share of the steps that is over, 1 at most."""
+    """The fraction of the steps that is over, at most 1."""
     share = now / steps
     return f.minimum(share, 1.0) if isinstance(share, Variable) else min(share, 1.0)
 

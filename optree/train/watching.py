@@ -1,4 +1,4 @@
-"""Watching a run: a bar, and a log of its numbers. Tensors are looked at late, so that no step waits for the device.
+"""Progress bars and logs. Values of tensors are read late, so that no step waits for the device.
 
 The bar needs the package tqdm, and a folder for TensorBoard tensorboardX or tensorboard (extras ``train``,
 ``tensorboard``).
@@ -22,40 +22,40 @@ from tqdm import tqdm
 from optree.errors import OperandError, OptreeError, ParameterError, brief
 from optree.train.files import replacing
 
-#: The packages that write for TensorBoard, with the class that does, in the order in which they are looked for.
+#: The modules that write TensorBoard files and their writer class, in order of preference.
 WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
 
-#: A writer takes the values of one step.
+#: A function that writes the values of one step.
 Writer = Callable[[Mapping[str, Any]], None]
 
 
 class WatchError(OptreeError, ImportError):
-    """A package that is missing."""
+    """Raised if a package is missing."""
 
 
 class Log:
-    """Numbers of each step, written to files.
+    """A log of numbers of each step, written to files.
 
-    A call keeps what it is given; each `every` calls, and at the end, tensors are looked at and lines written. What a
-    process that is killed had not written yet is lost.
+    Calls are buffered. After every `every` calls, and at the end, values of tensors are read and lines are written. If
+    the process is killed, buffered lines are lost.
 
     Parameters
     ----------
     *targets : str or Path
-        A file ``.jsonl`` gets a line of JSON for each step, a file ``.csv`` a row, and a folder what TensorBoard reads.
-        Files that are there go on, without a last line that is half there.
+        A ``.jsonl`` file gets a line of JSON for each step, a ``.csv`` file a row, and a folder gets TensorBoard event
+        files. Existing files are appended to; an incomplete last line is removed.
     every : int
         The number of calls between two writes.
     done : int, optional
-        The step of the checkpoint that a run goes on from. What was logged of later steps is taken out: they are taken
-        again.
+        The step of the checkpoint from which a run is resumed. Lines of later steps are removed, because these steps
+        are taken again.
 
     Raises
     ------
     ParameterError
-        If a file is of no such kind.
+        If a file has another suffix.
     WatchError
-        If a folder is given, and nothing that writes for TensorBoard is installed.
+        If a folder is given, and no package that writes TensorBoard files is installed.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Log:
         self._writers = [self._writer(Path(target)) for target in targets]
 
     def __call__(self, step: int, **values: Any) -> None:
-        """Log numbers, or tensors or trees' values of one element, of a step."""
+        """Log the values of a step: numbers, or tensors or trees of one element."""
         if "step" in values or not values:
             raise OperandError("Log: a step has numbers with names, of which none is 'step'")
         row = {"step": step, **values}
@@ -95,7 +95,7 @@ class Log:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been logged; it waits for the device."""
+        """Write the buffered lines; waits for the device."""
         waiting, self._waiting = self._waiting, []
         for row in waiting:
             plain = {name: value if name == "step" else number_of(value) for name, value in row.items()}
@@ -103,7 +103,7 @@ class Log:
                 write(plain)
 
     def close(self) -> None:
-        """Write what has been logged, and close the files."""
+        """Write the buffered lines and close the files."""
         try:
             self.flush()
         finally:
@@ -127,7 +127,7 @@ class Log:
         return self._tensorboard(path)
 
     def _opened(self, path: Path, step_of: Callable[[str], Any]) -> Any:
-        """A file to append to, with the lines that stay."""
+        """Open a file to append to, after removing incomplete lines and those of repeated steps."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             with path.open(newline="", encoding="utf-8") as before:
@@ -145,14 +145,14 @@ class Log:
             return False
         try:
             return float(step_of(line)) > self._done
-        except (ValueError, LookupError, TypeError):  # a header, or not of ours
+        except (ValueError, LookupError, TypeError):  # a header, or a line that `Log` has not written
             return False
 
     def _json(self, path: Path) -> Writer:
         file = self._opened(path, lambda line: json.loads(line)["step"])
 
         def write(row: Mapping[str, Any]) -> None:
-            # JSON has no nan and no infinities: they are strings.
+            # JSON has no nan or infinity, so they are written as strings.
             safe = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
             file.write(json.dumps({**safe, "time": round(time.time(), 3)}) + "\n")
             file.flush()
@@ -194,10 +194,10 @@ class Log:
 
 
 class Bar:
-    """A progress bar with the latest numbers, and the examples a second.
+    """A progress bar with the latest numbers and the examples per second.
 
-    Numbers are looked at when the bar is drawn, a few times a second at most. Where there is no terminal, there is no
-    bar; `line` writes to both.
+    Values are read when the bar is drawn, a few times a second at most. Without a terminal no bar is drawn; `line`
+    prints in both cases.
 
     Parameters
     ----------
@@ -238,11 +238,11 @@ class Bar:
         self._bar.update()
 
     def line(self, text: str) -> None:
-        """Print a line above the bar; to the same stream where there is none."""
+        """Print a line above the bar, or to the same stream if there is no bar."""
         self._bar.write(text, file=self._file)
 
     def close(self) -> None:
-        """End the bar."""
+        """Close the bar."""
         self._bar.close()
 
     def __enter__(self) -> Bar:
@@ -253,19 +253,19 @@ class Bar:
 
 
 def _check_number(name: str, value: Any) -> None:
-    """Refuse what is no number, without a look at a tensor's value."""
+    """Raise an error for a value that is no number, without reading a tensor."""
     is_one = getattr(value, "size", 1) == 1 and hasattr(value, "item")
     if not (isinstance(value, bool | int | float | str) or is_one):
         raise OperandError(f"Log: {name} is a number or a tensor of one element, not {brief(value)}")
 
 
 def number_of(value: Any) -> Any:
-    """A Python number, of a number, a tensor or an array of one element.
+    """The Python number of a number, or of a tensor or array of one element.
 
     Raises
     ------
     OperandError
-        If it is none.
+        If `value` is no number and has not one element.
     """
     if isinstance(value, bool | int | float | str):
         return value
