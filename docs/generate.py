@@ -31,42 +31,42 @@ RUNNING = ("evaluate", "execute", "stats", "update")
 
 BEGINNING = """# Functions
 
-For looking a function up: everything that there is to call, with its defaults. This page is made by `make functions`
-from the definitions themselves; `help(be.tanh)` says more of each. In its examples, `be` is `gen_backend("cpu")`.
+For users who look up a function: all public functions with their defaults. `make functions` generates this page from
+the definitions; `help(be.tanh)` has more on each. In the examples, `be` is `gen_backend("cpu")`.
 
 The functions of the first sections are methods of every backend: `be.tanh(x)`. Operands are tensors, trees, numbers and
-NumPy arrays. Each gives a tree; with `out=tensor` it runs at once, writes there, and returns that tensor. Shapes,
-broadcasting and dtypes are NumPy's, but a reduction keeps its axes unless `keepdims=False`: for N labels,
-`be.argmax(scores, axis=1) == labels` is of shape (N, N), and with `keepdims=False` of shape (N,). Other defaults that
-are not NumPy's or torch's are [listed below](#defaults-that-differ). Several names in one row are names of one
-function. Those that take a `like` are what derivatives and indexing are made of.
+NumPy arrays. Each function returns a tree; with `out=tensor` it runs at once, writes there, and returns that tensor.
+Shapes, broadcasting and dtypes follow NumPy, but a reduction keeps its axes unless `keepdims=False`: for N labels,
+`be.argmax(scores, axis=1) == labels` has shape (N, N), and with `keepdims=False` shape (N,). Other defaults that differ
+from NumPy's or torch's are [listed below](#defaults-that-differ). Several names in one row are aliases. Functions with
+a parameter `like` are used by derivatives and indexing.
 """
 
 NUMPY = """
 ## NumPy's functions
 
-On tensors and trees, these build trees, and mean what they mean in NumPy (`np.sum(x, axis=0)` drops the axis). What is
-known of a tree is told at once (`np.shape`, `np.ndim`, `np.size`), and `np.allclose` and `np.array_equal` run it and
-give a bool, as NumPy's do. All others, and arguments that have no equal here, are refused by name.
+On tensors and trees, these build trees with NumPy's semantics (`np.sum(x, axis=0)` drops the axis). `np.shape`,
+`np.ndim` and `np.size` return at once; `np.allclose` and `np.array_equal` run the tree and return a bool. All other
+functions, and arguments without an equivalent here, raise an error that names them.
 """
 
 LINALG = """
-The functions of `np.linalg` in this list are a backend's too, by its `linalg` and with NumPy's meaning:
+The functions of `np.linalg` in this list are also in the backend's `linalg`, with NumPy's semantics:
 `be.linalg.solve(a, b)`.
 """
 
 ARRAY_METHODS = """
-Those named after a function of NumPy's mean what NumPy's array methods do, and give trees: `x.sum(axis=0)` is
-`np.sum(x, axis=0)`, and drops the axis.
+Methods with the name of a NumPy function have the semantics of NumPy's array methods, and return trees:
+`x.sum(axis=0)` is `np.sum(x, axis=0)`, and drops the axis.
 """
 
 
 DEFAULTS = """
 ## Defaults that differ
 
-Defaults that are not those of NumPy's or torch's functions of that purpose. The first column is read from the
-definitions. `np.` functions and array methods on tensors and trees have NumPy's. A dash is a library without the
-function; "the same" agrees with op-tree.
+These defaults differ from those of the corresponding functions of NumPy or torch. `np.` functions and array methods on
+tensors and trees have NumPy's defaults. A dash means that the library has no such function; "the same" agrees with
+op-tree.
 
 | op-tree | NumPy | torch | |
 |---|---|---|---|
