@@ -106,14 +106,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "auto, mkl or numpy",
                 _one_of("auto", "mkl", "numpy"),
                 "auto",
-                "What multiplies large matrices on the CPU: auto is MKL where it is installed; numpy leaves it out.",
+                "The library for large matrix products on the CPU: auto is MKL if it is installed; numpy excludes MKL.",
             ),
             Setting(
                 "OPTREE_BLOCK_BYTES",
                 "an integer of 1 or more",
                 _count,
                 1 << 22,
-                "The bytes of a kernel's values in one block, where NumPy runs it: as many as fit a core's cache.",
+                "The bytes of a kernel's values in one block if NumPy runs it; they should fit a core's cache.",
             ),
             Setting(
                 "OPTREE_CACHE_BYTES",
@@ -127,8 +127,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "a folder",
                 _folder,
                 None,
-                "Where compiled kernels are cached; a relative path counts from the working folder in which the "
-                "process makes its first backend; by default optree in XDG_CACHE_HOME, or in ~/.cache.",
+                "The folder of compiled kernels. A relative path is resolved when the process makes its first "
+                "backend. The default is optree in XDG_CACHE_HOME, or in ~/.cache.",
             ),
             Setting(
                 "OPTREE_COMPILE_SECONDS",
@@ -142,8 +142,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "an integer of 1 or more",
                 _count,
                 None,
-                "How many threads a kernel may use, up to 256; by default OMP_NUM_THREADS, or one for each processor "
-                "within the quota of the control group.",
+                "The threads that a kernel may use, at most 256. The default is OMP_NUM_THREADS, or one for each "
+                "processor within the quota of the control group.",
             ),
             Setting(
                 "OPTREE_SHOW",
@@ -158,14 +158,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "warn, error or ignore",
                 _one_of("warn", "error", "ignore"),
                 "warn",
-                "What happens when a tree first runs after one of its tensors was written, and so reads the new value.",
+                "The response if a tree first runs after one of its tensors was written, and so reads the new value.",
             ),
             Setting(
                 "OPTREE_TUPLE_ACCESS",
                 "warn, error or ignore",
                 _one_of("warn", "error", "ignore"),
                 "warn",
-                "What happens when a line iterates over a tree or unpacks it, and so gets its op_dict and operands.",
+                "The response if a line iterates over a tree or unpacks it, and so gets its op_dict and operands.",
             ),
         )
     }
