@@ -1,6 +1,6 @@
-"""Instructions as functions of a device's arrays: a table of libraries' routines, CuPy's functions, and ops' own code.
+"""Calls on device arrays: a table of library routines, CuPy's functions, or the op's own code.
 
-What is not portable runs on the host.
+Ops that are not portable run on the host.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
 def _in_tiles(device: Any, op: Any) -> Callable[..., Any]:
-    """Attention, in tiles that cuBLASLt multiplies, with kernels between."""
+    """Attention in tiles: cuBLASLt multiplies them, and kernels compute the steps between."""
     return partial(op.run, BackendTiles(device, device.product))
 
 
@@ -56,7 +56,7 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:
-    """The libraries that compute convolutions on a device, for printouts."""
+    """The names of the libraries that compute convolutions on a device, for printing."""
     own = _direct_by(device)
     return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
 
@@ -151,7 +151,7 @@ def _portable_call(device: Any, instruction: Instruction, given: Sequence[bool] 
 
 
 def _raising(device: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of linear algebra that raises where there is no value; CuPy gives any numbers unless it is told to."""
+    """A call of linear algebra that raises on failure; by default CuPy returns arbitrary numbers."""
 
     def call(*values: Any) -> Any:
         with device.errstate(linalg="raise"):
@@ -161,8 +161,8 @@ def _raising(device: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _into(write: Callable[..., Any], call: Callable[..., Any], *values: Any, out: Any) -> Any:
-    """A value written into an array; by way of a copy where that overlaps the operands."""
-    if any(overlap(out, x) for x in values):  # a kernel does not look out for that
+    """Write a value into an array, through a copy if the array overlaps the operands."""
+    if any(overlap(out, x) for x in values):  # CuPy's kernels do not check this
         out[...] = call(*values)
     else:
         write(out, *values)

@@ -1,6 +1,6 @@
-"""Convolutions on a GPU: by cuDNN where it is installed and has a plan, else by implicit matrix products of our own.
+"""Convolutions on a GPU: by cuDNN if it is installed and has a plan, else by generated implicit matrix products.
 
-Our kernels take arrays of any layout, and epilogues (`backends.gpu.convolution_epilogues`).
+The generated kernels support arrays of any layout, and epilogues (`backends.gpu.convolution_epilogues`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTra
 from optree.ops.windows import Sliding
 from optree.records import NamedTuple
 
-#: The blocks that a derivative by weights is split into, for each multiprocessor, and the least depth of a split.
+#: The number of blocks per multiprocessor that a derivative by weights is split into, and the minimum depth of a split.
 BLOCKS, LEAST_DEPTH = 2, 1024
 
 #: By kernel, the array that it computes.
@@ -42,7 +42,7 @@ _KERNELS: dict[type, Role] = {
 
 
 class Launches(NamedTuple):
-    """The launches of a convolution's kernels, for arrays of some layouts.
+    """The launch parameters of a convolution's kernels, for one set of array layouts.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Launches(NamedTuple):
         The numbers that kernels take after the arrays.
     grid : tuple of int
     splits : int
-        The parts that sums are split into.
+        The number of parts of a sum.
     elements : int
         The elements of the value.
     """
@@ -115,7 +115,7 @@ class Convolution:
         return None if addends is None else CuDNNKernel(self, kernel, operands, value, addends)
 
     def by_cudnn(self, operands: Sequence[Any], target: Any, bias: Any = None, addend: Any = None) -> bool:
-        """Compute a convolution by cuDNN; False where it is not there, or has no plan.
+        """Compute a convolution by cuDNN; False if cuDNN is not installed or has no plan.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class Convolution:
         words : sequence of int
             The arguments of an epilogue.
         is_stored : bool
-            Whether the value is stored; of the target only the layout counts otherwise.
+            Whether the value is stored; otherwise only the layout of the target is used.
         """
         kernels, address, dtype = self.device.kernels, self.device.memory.address, operands[0].dtype
         key = tuple([(x.shape, x.strides) for x in (*operands, target)]), dtype
@@ -214,7 +214,7 @@ class Convolution:
         return Launches(words, (blocks[0], blocks[1] * splits), splits, op.groups * rows * columns)
 
     def _splits(self, blocks: int, depth: int) -> int:
-        """The parts of the depth, so that a few weights too occupy the device."""
+        """The number of parts of the depth, so that a derivative by few weights also occupies the device."""
         wanted = -(-self.device.kernels.device.multiprocessors * BLOCKS // blocks)
         return max(1, min(wanted, depth // LEAST_DEPTH))
 

@@ -1,4 +1,4 @@
-"""Functions on a GPU as CUDA graphs: sequences of steps are captured once, and replayed on the same memory.
+"""Functions on a GPU as CUDA graphs: sequences of steps are captured once and replayed on the same memory.
 
 Steps that cannot be captured (ops on the host, calls that synchronize, CuPy's
 composite functions) run between the graphs. Steps that check indices are captured:
@@ -32,8 +32,7 @@ from optree.errors import BackendError
 from optree.ops.traits import BeginningOperator
 from optree.records import NamedTuple
 
-#: The number of times that a failed capture is repeated: the uncaptured run in between loads modules, which a capture
-#: cannot do.
+#: The maximum repetitions of a failed capture: the uncaptured run in between loads modules, which a capture cannot.
 RETRIES = 1
 
 #: After out-of-memory errors a capture is repeated after 1, 2, 4, ... calls, at most this number.
@@ -68,19 +67,19 @@ class Part(NamedTuple):
 
 
 class Graphs:
-    """A function's steps, for one caller at a time.
+    """The steps of a function, captured as CUDA graphs; for one caller at a time.
 
-    The first call with arguments of some sizes runs step by step, which compiles
-    the kernels; the second captures the graphs, and later ones replay them. All that
-    a graph reads and writes must stay at its address. Tensors and planned memory do,
-    outputs are copied out, and an argument whose address changes is copied into a
-    buffer of the function from then on; that call runs step by step, too.
+    The first call with given argument sizes runs step by step, which compiles the
+    kernels. The second captures the graphs, and later calls replay them. Arrays that a
+    graph reads and writes must not change their addresses. Tensors and planned memory
+    do not, and outputs are copied out. An argument whose address changes is copied into
+    a buffer of the function from then on; that call also runs step by step.
 
     Attributes
     ----------
     parts : list of Part
     refusal : str
-        The error by which CUDA or CuPy has refused a capture; steps run uncaptured from then on.
+        The error of a refused capture; steps run uncaptured from then on.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Graphs:
 
     @property
     def remark(self) -> str:
-        """The remark that `debugprint` prints."""
+        """The text that `debugprint` prints."""
         graphs = [part for part in self.parts if part.is_graph]
         others = [step for part in self.parts if not part.is_graph for step in part.steps]
         named = [_named(step) for step in _calls(others) if not _is_capturable(step) or _is_checked(step)]
@@ -191,7 +190,7 @@ class _Captured(NamedTuple):
     flags : list
         The bools on the device that it sets where an index is out of range.
     held : list
-        The memory that it uses, not to be reused while it exists, and its kernels, not to be unloaded.
+        References to its memory, which must not be reused, and its kernels, which must not be unloaded.
     """
 
     graph: Any
@@ -232,7 +231,7 @@ class _Memory:
         self._is_new = True
 
     def run(self, of: Graphs, values: list[Any], note: Note) -> list[Any]:
-        """The registers after a run of all steps on the leaves' values."""
+        """Run all steps on the values of the leaves; the registers after that."""
         for i in of.arguments:
             if values[i] is not self._sources.get(i):
                 self._set_argument(i, of.on_device(values[i]))
@@ -268,7 +267,7 @@ class _Memory:
         return registers
 
     def _check(self, flags: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Note) -> None:
-        """Wait for the flags of graphs; where one is set, raise the error of a run step by step."""
+        """Wait for the flags of graphs; if one is set, run step by step to raise its error."""
         for event, flag in flags:
             event.synchronize()
             if flag:
@@ -297,7 +296,7 @@ class _Memory:
                 registers[i] = None
 
     def _graph(self, number: int, part: Part, registers: list[Any]) -> _Captured | None:
-        """The graph of a part, captured if it is not yet; None where captures fail, or pause for lack of memory."""
+        """The graph of a part, captured if necessary; None if captures fail or are postponed for lack of memory."""
         captured = self._graphs.get(number)
         if captured is None:
             if self._pause:
@@ -336,7 +335,7 @@ class _Memory:
         return _Captured(graph, views, flags, held)
 
     def _postpone(self, error: Exception) -> None:
-        """Postpone the capture after an error, or give it up."""
+        """Postpone the capture after an error, or give up."""
         if is_want_of_memory(self.of.cupy.cuda, error):
             self._pause = self._paused = min(2 * self._paused or 1, LONGEST_PAUSE)
         else:
@@ -395,7 +394,7 @@ def _collected(errors: list[Exception]) -> Iterator[None]:
 
 
 def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
-    """An array in memory of the function alone."""
+    """An array in memory that only this function uses."""
     # On the capturing stream, so that the pool reuses the memory for this function's graphs alone.
     with stream, cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
         return cupy.empty(shape, dtype)

@@ -3,10 +3,10 @@
 A convolution is planned once for the layouts of its operands; its plan is then
 executed on CuPy's current stream, which may be captured. Plans are deterministic.
 
-A plan's epilogue adds a bias for each channel, and before that an array of the
-value's shape: the one graph of a sum that engines take in every dtype and layout.
-Its activations are not used, as their values at infinity are not ours: the front
-end clips a ReLU at the largest finite number.
+A plan's epilogue adds an array of the value's shape and then a bias for each channel.
+No other graph of a sum is accepted by engines for every dtype and layout. cuDNN's
+activations are not used, because their values at infinity differ from NumPy's: the
+front end clips a ReLU at the largest finite number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLANS = 1024
 #: The alignment in bytes of the addresses that plans are made for.
 ALIGNED = 16
 
-#: By the array that a convolution computes, the front end's operation and its operands.
+#: The front end's operation and its operands, by the array that a convolution computes.
 _OPERATIONS = {
     "windows": ("conv_fprop", {"image": "images", "weight": "filters"}),
     "images": ("conv_dgrad", {"loss": "windows", "filter": "filters"}),
@@ -40,7 +40,7 @@ _OPERATIONS = {
 
 _TYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
-#: The numerical notes of engines that are never used, and for float32 unless TensorFloat-32 is asked for.
+#: The numerical notes of excluded engines: for all dtypes, and for float32 unless TensorFloat-32 is requested.
 _REFUSED = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION")
 _REFUSED_FLOAT32 = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
 
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A convolution or a derivative of one: all that its plan depends on.
+    """A convolution or a derivative of one: the key of its plan.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class Plan:
     Attributes
     ----------
     workspace : int or None
-        The bytes that it needs beside its operands; None where cuDNN has no plan.
+        The bytes of its workspace; None if cuDNN has no plan.
     """
 
     def __init__(self, frontend: Any, problem: Problem, **options: Any) -> None:
@@ -236,10 +236,10 @@ def problem_of(
     bias: Any = None,
     addend: Any = None,
 ) -> Problem | None:
-    """The convolution of a device's arrays as cuDNN's problem.
+    """The problem of a convolution of device arrays.
 
-    None for layouts that it does not take: axes that run backwards or repeat, padding before an axis that cuts it, and
-    addresses that are not aligned.
+    None for layouts that cuDNN does not support: negative or zero strides, negative padding before an axis, and
+    unaligned addresses.
 
     Parameters
     ----------

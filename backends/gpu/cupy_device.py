@@ -1,4 +1,4 @@
-"""CuPy and its devices: finding them, the current device, and memory in use by a stream."""
+"""CuPy and its devices: detection, the current device, and memory that streams use."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from optree.locks import Locked
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
 INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 
-#: CUDA's numbers for errors (`cudaError_t`); the first is the driver's, too (`CUresult`).
+#: CUDA's error codes (`cudaError_t`); the first is also the driver's (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
 #: `cudaStreamPerThread`: one handle for the default streams of all threads.
 PER_THREAD = 2
 
-#: The maximum bytes of constants that are dropped and not freed.
+#: The maximum bytes of dropped constants that are not yet freed.
 MOST_DROPPED = 16 << 20
 
-#: The least compute capability that has TensorFloat-32.
+#: The minimum compute capability for TensorFloat-32.
 TF32_CAPABILITY = 80
 
 
 class Active:
-    """A context with a current device and an allocator, which describes out-of-memory errors.
+    """A context that sets the current device and the allocator, and describes out-of-memory errors.
 
-    Every assignment enters one; a context manager made of a generator takes three times as long.
+    Every assignment enters one, and a generator-based context manager takes three times as long.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Active:
     malloc : callable, optional
         The allocator, if it is not CuPy's current one.
     described : callable
-        From CuPy's out-of-memory error to ours.
+        A function from CuPy's out-of-memory error to `DeviceMemoryError`.
     """
 
     __slots__ = ("_allocating", "_before", "_cuda", "_described", "_device_id", "_malloc")
@@ -72,14 +72,14 @@ class Active:
 
 
 def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
-    """Whether an error is the device's lack of memory: for an array, a kernel's code or its launch."""
+    """Whether an error means that the device is out of memory, for an array, a kernel's code or its launch."""
     if isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
         return bool(error.status == ALLOCATION_FAILED)
     return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
 
 
 class InFlight(Locked):
-    """References to objects that queued work uses, held until their events are done."""
+    """References to objects that queued work uses, released when their events are done."""
 
     def __init__(self, cupy: Any) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class InFlight(Locked):
             self._pending = [*(each for each in before if not each[0].done), (event, used)]
 
     def sent(self, array: Any) -> tuple[Any, np.ndarray]:
-        """An asynchronous copy of an array to the host, in pinned memory: its event and the copy."""
+        """Copy an array to pinned host memory asynchronously; the event of the copy, and the copy."""
         pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)  # copies into pageable memory are synchronous
         copy = array.get(out=np.ndarray(array.shape, array.dtype, buffer=pinned), blocking=False)
         event = self.cupy.cuda.get_current_stream().record()
@@ -105,17 +105,17 @@ class InFlight(Locked):
 
 
 class InOrder(Locked):
-    """Work of one object on several streams, each time after all that came before: it uses the same memory."""
+    """A context that orders an object's work on several streams, because it uses the same memory."""
 
     def __init__(self, cupy: Any) -> None:
         super().__init__()
         self._current = cupy.cuda.get_current_stream
-        #: The stream of the last work, and if it was a per-thread one, the event that ends the work.
+        #: The stream of the last work, and the event of its end if the stream is a per-thread one.
         self._last: Any = None
         self._done: Any = None
 
     def __enter__(self) -> Any:
-        """The current stream, which waits for the last one's work."""
+        """The current stream, after it waits for the last stream's work."""
         stream = self._current()
         with self.lock:
             if self._done is not None:
@@ -142,10 +142,10 @@ class _Constant:
 
 
 class Constants:
-    """Arrays of the host that are copied to the device once, and live there as long as the host's.
+    """Host arrays that are copied to the device once; the copy lives as long as the host array.
 
-    The memory of those that streams share, which nothing orders, is freed when the
-    device is idle: that is waited for when it becomes much.
+    Several streams may read a copy without an order between them. So its memory is freed
+    only when the device is idle, which is waited for if there is too much of it.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -182,9 +182,9 @@ def _drop(found: dict[int, _Constant], key: int, dropped: list[Any]) -> None:
 
 
 class Uploads:
-    """Copies of arrays to the device, from pinned memory, on a stream of their own.
+    """Copies arrays to the device, from pinned memory, on a separate stream.
 
-    The thread that makes this computes with them, on the stream that is current then.
+    The thread that constructs it computes with the copies, on its current stream.
     """
 
     def __init__(self, cupy: Any, in_flight: InFlight) -> None:
@@ -192,7 +192,7 @@ class Uploads:
         self._compute, self._stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
 
     def __call__(self, array: np.ndarray) -> tuple[Any, Callable[[], None]]:
-        """The copy, and what makes the stream that computes wait for it."""
+        """The copy, and a function that makes the computing stream wait for it."""
         is_current = self._cupy.cuda.get_current_stream() == self._compute
         with nullcontext() if is_current else self._compute:
             # Its memory may be that of an earlier array, which is still read.

@@ -1,4 +1,4 @@
-"""Ops by kernels of their own on a GPU, for which a loop nest is no form: what their implementations have in common."""
+"""The base class of ops whose GPU kernels are not loop nests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from backends.gpu.launch_config import MAX_GRID, Launch
 from optree.arrays import is_portable, overlap, stored
 from optree.dtypes import is_bfloat16
 
-#: Numbers of elements from here on do not fit the kernels' indices.
+#: The number of elements from which the kernels' indices overflow.
 HUGE = 1 << 31
 
 _TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double", np.dtype("float16"): "__half"}
 
 
 def type_of(dtype: np.dtype) -> str:
-    """A floating dtype in CUDA."""
+    """The CUDA type of a floating dtype."""
     return "__nv_bfloat16" if is_bfloat16(dtype) else _TYPES[dtype]
 
 
 class DirectKernels:
-    """An op by kernels of its own, of a device's arrays, into a new array or a given one.
+    """An op computed by its own kernels on device arrays, into a new array or a given one.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ class DirectKernels:
         return stored(target, out)
 
     def takes(self, arrays: Sequence[Any], shape: Sequence[int]) -> bool:
-        """Whether kernels compute a value of a shape from these operands."""
+        """Whether the kernels support these operands and a value of this shape."""
         return self.device.kernels is not None and max(prod(shape), *(x.size for x in arrays)) < HUGE
 
     def sources(self, *arrays: Any) -> list[str]:
-        """The sources that a call with these operands needs; none if one is unknown, or if it launches no kernel."""
+        """The sources that a call with these operands compiles; none if it launches no kernel or one is unknown."""
         if any(x is None for x in arrays):
             return []
         shape: Any = self.op.output_shape(*(x.shape for x in arrays))
@@ -65,11 +65,11 @@ class DirectKernels:
         raise NotImplementedError
 
     def run(self, arrays: Sequence[Any], target: Any) -> None:
-        """Launch the kernels that fill in an array."""
+        """Launch the kernels that write the target."""
         raise NotImplementedError
 
     def launch(self, source: str, launches: Mapping[str, tuple[int, Sequence[Any]]]) -> None:
-        """Launch the kernels of a source, in order: of each its threads, and its arguments."""
+        """Launch the kernels of a source in order, each with its number of threads and its arguments."""
         kernels = self.device.kernels
         for kernel, (name, (threads, words)) in zip(
             kernels.load(source, tuple(launches)), launches.items(), strict=True
@@ -78,7 +78,7 @@ class DirectKernels:
             kernels.bound(kernel, Launch(name, grid, THREADS), words)()
 
     def by_value(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
-        """The op's own value: in the device's library, or where it is NumPy's alone, on the host."""
+        """The op's own value, by the device's library if it is portable, else on the host."""
         op, device = self.op, self.device
         if is_portable(op):
             return op.value(*arrays).astype(dtype, copy=False)

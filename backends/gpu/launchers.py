@@ -1,4 +1,4 @@
-"""Launchers of compiled kernels, CuPy's and PyCUDA's, behind one interface."""
+"""Launchers of compiled kernels: an interface, implemented by CuPy and by PyCUDA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sizes = tuple[int, int, int]
 #: `CUfunction_attribute`: the maximum dynamic shared memory in bytes, and the carveout of shared memory in percent.
 SHARED_LIMIT, SHARED_CARVEOUT = 8, 9
 
-#: The maximum carveout: launch configurations count resident blocks by it.
+#: The maximum carveout, which launch configurations assume when they count resident blocks.
 MAX_CARVEOUT = 100
 
 #: `CUresult` of an invalid image: it is damaged, for another device or version, or has no such kernel.
@@ -28,16 +28,16 @@ REFUSALS = frozenset((200, 209, 218, 222, 300, 500))
 
 
 class ImageError(BackendError):
-    """A compiled module that the driver does not load."""
+    """Raised if the driver does not load a compiled module."""
 
 
 class Launcher(Protocol):
     """The interface that loads kernels into the current device, and launches them on a stream."""
 
     def load(self, image: bytes, names: Sequence[str], source: str) -> list[Any]:
-        """The kernels of a compiled source by their names; it stays loaded as long as one of them is referenced.
+        """Load a module; its kernels, by name. It stays loaded as long as one of them is referenced.
 
-        It raises ImageError if the driver refuses it.
+        Raises ImageError if the driver refuses the module.
         """
 
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
@@ -49,7 +49,7 @@ class Launcher(Protocol):
             A kernel of `load`.
         grid, block : tuple of int
         words : sequence of int
-            For each parameter 8 bytes as a signed integer, of which the first are its own.
+            For each parameter a signed integer of 8 bytes; the parameter is its first bytes.
         shared : int
             Bytes of dynamic shared memory.
         """
@@ -61,7 +61,7 @@ _UNSIGNED = {dtype.itemsize: dtype.type for dtype in map(np.dtype, ("uint8", "ui
 
 @dataclass
 class Loaded:
-    """A kernel of CuPy's, and the bytes of dynamic shared memory that it may have; the last one unloads its module."""
+    """A CuPy kernel and its limit of dynamic shared memory; the module is unloaded with its last kernel."""
 
     function: Any
     shared: int = 0

@@ -23,9 +23,9 @@ ALGORITHMS = 1024
 
 
 class Workspace:
-    """The workspace of a function's library calls, which run one after the other: all of its graphs share it.
+    """The workspace of a function's library calls, shared by all of its graphs, because calls run in order.
 
-    Where a product needs more, it grows to at least twice the size; earlier captures hold the old one.
+    If a product needs more, it grows to at least twice the size; earlier captures hold the old one.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class _Epilogue(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether the library reads all operands; those multiplied by 0, which may be nan, it does not."""
+        """Whether the library reads all operands; it does not read operands multiplied by 0, which may be nan."""
         return bool(self.alpha) and (self.addend is None or bool(self.beta))
 
 
 class Products(Locked):
-    """np.matmul of a device's arrays of floats, with the epilogues of BLAS.
+    """np.matmul of floating device arrays, with the epilogues of BLAS.
 
     Products of float16 and bfloat16 are summed in float32 and rounded once.
 
@@ -153,7 +153,7 @@ class Products(Locked):
         return addend is None or not share(addend, out) or _location(addend) == _location(out)
 
     def _by_library(self, x: Any, y: Any, target: Any, epilogue: _Epilogue, key: Any = None) -> bool:
-        """Compute a product with its epilogue by one call of the library; False where it cannot.
+        """Compute a product with its epilogue by one library call; False if the library does not support it.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class Products(Locked):
     def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
         """The product as cuBLASLt's problem; operands are swapped, as its matrices are column-major.
 
-        None where one has no such layout.
+        None if an operand has no such layout.
         """
         stack = arrays[3].shape[:-2]
         layouts = [layout for z in arrays if (layout := _layout(z, stack)) is not None]

@@ -1,4 +1,4 @@
-"""Pools on a GPU by kernels of our own, one for a pool and one for each of its derivatives."""
+"""Pooling on a GPU: a generated kernel for each kind of pooling and for its derivative."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optree.ops.pooling import INT32, MeanOperator, PoolOperator
 
 
 class Pool(DirectKernels):
-    """A pool, or a derivative of one."""
+    """A pooling op, or the derivative of one."""
 
     op: PoolOperator
 
@@ -38,7 +38,7 @@ class Pool(DirectKernels):
         self.launch(self.source(arrays), {"pooled": (target.size, [*addresses, *words])})
 
     def _axes(self, arrays: Sequence[Any]) -> tuple[list[Pooled | None], list[list[int]]]:
-        """The axes of a kernel, and of each its elements, its windows, and the padding before them."""
+        """The axes of a kernel, and for each its elements, its windows, and the padding before them."""
         op = self.op
         images = arrays[op.images].shape
         windows = dict(zip(op.axes, op.slidings(images), strict=True))
@@ -49,7 +49,7 @@ class Pool(DirectKernels):
             if along is not None:
                 axes.append(Pooled(along.window, along.stride))
                 sizes.append([size, along.positions, along.before])
-            elif axes and axes[-1] is None:  # axes without windows, side by side, are one
+            elif axes and axes[-1] is None:  # adjacent axes without windows are merged
                 sizes[-1] = [sizes[-1][0] * size, sizes[-1][1] * size, 0]
             else:
                 axes.append(None)

@@ -20,7 +20,7 @@ from optree.cache import Cache
 from optree.errors import CompilerError
 from optree.locks import Locked
 
-#: As for C: no contraction and no fast math, so that results are deterministic and follow IEEE 754.
+#: No contraction and no fast math, as for C, so that results are deterministic and follow IEEE 754.
 OPTIONS = ("--std=c++17", "--fmad=false")
 
 #: Maximum entries of the cache of loaded kernels.
@@ -54,9 +54,9 @@ class KernelHost(Locked):
         self._ahead = Cache("CUDA kernels compiled ahead", LOADED)
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
-        """The kernels of a source, by their names.
+        """Compile and load a source; its kernels, by name.
 
-        It raises CompilerError if NVRTC refuses the source, or the driver the kernels.
+        Raises CompilerError if NVRTC refuses the source, or the driver refuses the kernels.
         """
         with self.counts.once(source):
             kernels: Sequence[Any] | None = self._loaded.get(source)
@@ -74,9 +74,9 @@ class KernelHost(Locked):
             return kernels
 
     def compile_ahead(self, sources: Iterable[str], count: int) -> None:
-        """Compile sources, at most `count` at a time, for later calls of `load`; a failure ends it, and is found there.
+        """Compile sources, at most `count` at a time, for later calls of `load`, which also report failures.
 
-        NVRTC compiles sources of several threads at a time, and CuPy calls it without the GIL.
+        NVRTC compiles in several threads in parallel, and CuPy calls it without the GIL.
         """
         new = [source for source in dict.fromkeys(sources) if source not in self._loaded]
         if len(new) > 1:
@@ -108,7 +108,7 @@ class KernelHost(Locked):
 
     @contextmanager
     def holding(self, held: list[Any]) -> Iterator[None]:
-        """Within it, each kernel that is launched is appended to a list: graphs refer to no kernel of theirs."""
+        """A block in which launched kernels are appended to a list: CUDA graphs hold no reference to their kernels."""
         with self.lock:
             self._holders = (*self._holders, held)
         try:
@@ -134,7 +134,7 @@ class KernelHost(Locked):
         )
 
     def _image(self, source: str, is_cached: bool = True) -> tuple[bytes, bool]:
-        """A source compiled for the device, from the disk cache or NVRTC, and whether it was compiled now."""
+        """The compiled image of a source, from the disk cache or NVRTC, and whether it was compiled now."""
         if "source" in settings.value("show"):
             print(source, file=sys.stderr, flush=True)
         options = [f"--gpu-architecture={self._target}", *OPTIONS]
@@ -172,7 +172,7 @@ class KernelHost(Locked):
 
 
 def _target(capability: str, supported: Sequence[int]) -> str:
-    """The target architecture: the device's, or for one newer than NVRTC, a PTX version that its driver compiles."""
+    """The target architecture: the device's, or a PTX version for the driver to compile if NVRTC is older."""
     mine = int(capability)
     if mine in supported:
         return f"sm_{mine}"
@@ -183,7 +183,7 @@ def _target(capability: str, supported: Sequence[int]) -> str:
 
 
 def _headers(source: str, cupy: Any) -> list[str]:
-    """The folders of CUDA's headers, where a source includes any."""
+    """The include folders of CUDA's headers, if a source includes any."""
     if "#include" not in source:
         return []
     try:  # NVIDIA's finder, a dependency of CuPy

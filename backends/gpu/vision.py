@@ -1,4 +1,4 @@
-"""Resized images and regions on a GPU by kernels of our own."""
+"""Image resizing and region pooling on a GPU, by generated kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOAT64 = np.dtype("float64")
 
 
 class Resizing(DirectKernels):
-    """Images resized, or the derivative of that."""
+    """An op that resizes images, or its derivative."""
 
     op: ResizeOperator
 
@@ -53,7 +53,7 @@ class Resizing(DirectKernels):
         self.launch(self.source(arrays), launches)
 
     def _axes(self, arrays: Sequence[Any]) -> tuple[tuple[bool, ...], list[list[int]]]:
-        """For each axis of a kernel whether it is resized, and its size before and after."""
+        """For each axis of a kernel: whether it is resized, and its sizes before and after."""
         op = self.op
         before = arrays[op.images].shape
         after: Any = op.resized_shape(before)
@@ -69,7 +69,7 @@ class Resizing(DirectKernels):
 
 
 class Regions(DirectKernels):
-    """Boxes of images, or the derivative of that."""
+    """An op on boxes of images, or its derivative."""
 
     op: RegionOperator
 

@@ -1,7 +1,7 @@
-"""Several processes that work together: collective operations as trees, and data parallel training.
+"""Distributed computing: collective operations as trees, and data parallel training.
 
-A process is told which it is by what has launched it: ``mpiexec -n 4 python program.py``. MPI, through mpi4py (extra
-``mpi``), carries arrays between CPUs; NCCL, through CuPy, between GPUs.
+The launcher tells each process its rank: ``mpiexec -n 4 python program.py``. Arrays are exchanged between CPUs by MPI
+through mpi4py (extra ``mpi``), and between GPUs by NCCL through CuPy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optree.distributed.launch import Launch, launched
 
 __all__ = ["DistributedError", "Engine", "Group", "Launch", "init", "launched"]
 
-#: The modules of engines, which need packages of their own, and what to install for each.
+#: The module of each engine, and the packages to install for it.
 ENGINES = {
     "mpi": ("optree.distributed.mpi", "mpi4py: pip install mpi4py mpich"),
     "nccl": ("optree.distributed.nccl", "CuPy with NCCL: pip install cupy-cuda13x"),
@@ -24,19 +24,20 @@ ENGINES = {
 
 
 def init(be: Any, engine: str | None = None, timeout: float = 45.0) -> Group:
-    """The group of all processes that were launched together; all of them call it.
+    """The group of all processes of a launch; a collective call.
 
-    All ranks get rank 0's random state, so that they draw the same initial weights.
+    All ranks receive rank 0's random state, so that they draw the same initial weights.
 
     Parameters
     ----------
     be : Backend
-        Of this process's tensors. On a machine with several GPUs it is that of
+        The backend of this process's tensors. On a machine with several GPUs, make it by
         ``gen_backend("gpu", device_id=launched().local_rank)``.
     engine : {'mpi', 'nccl', 'alone'}, optional
-        By default NCCL for a GPU and MPI for a CPU, if there is more than one process.
+        By default NCCL for a GPU and MPI for a CPU, or ``'alone'`` if there is one process.
     timeout : float
-        The seconds that a rank waits for the others before it raises, and here, as MPI starts, before it ends.
+        The seconds that a rank waits for the others before it raises an error. While MPI starts, in this call, the
+        process ends instead.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def init(be: Any, engine: str | None = None, timeout: float = 45.0) -> Group:
     Raises
     ------
     DistributedError
-        If the engine's package is missing, or does not fit the backend, or what has launched the processes.
+        If the engine's package is missing, or the engine does not fit the backend or the launcher.
 
     Examples
     --------

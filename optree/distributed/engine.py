@@ -1,4 +1,4 @@
-"""Engines of collective operations: the interface, and the engine of a single process."""
+"""Engines of collective operations: the interface, implemented for a single process."""
 
 from __future__ import annotations
 
@@ -11,46 +11,47 @@ from optree.dtypes import is_narrow, rounded
 
 
 class Engine:
-    """The operations on this rank's arrays; values are new arrays, the same bits on all ranks where they are one value.
+    """The collective operations on arrays. Values are new arrays; a value that all ranks receive is bitwise equal.
 
-    The engine of a process alone is this class; `optree.distributed.mpi` and `optree.distributed.nccl` have others.
+    This class is the engine of a single process. The others are in `optree.distributed.mpi` and
+    `optree.distributed.nccl`.
 
     Attributes
     ----------
     rank, size : int
     name : str
     timeout : float
-        The seconds after which a rank that waits for others raises.
+        The seconds that a rank waits for others before it raises an error.
     """
 
     name = "alone"
     rank = 0
     size = 1
     timeout = 45.0
-    #: Whether operations that `begin` starts run beside others.
+    #: Whether operations started by `begin` overlap with other work.
     overlaps = False
 
     def agree(self, words: str) -> None:
-        """Raise DistributedError on every rank unless all of them say the same."""
+        """Raise DistributedError on every rank unless all ranks pass the same words."""
 
     def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
-        """Begin `all_reduce`, `all_gather` or `reduce_scatter`, which runs after those that have begun before.
+        """Begin `all_reduce`, `all_gather` or `reduce_scatter`. Operations run in the order in which they begin.
 
         Parameters
         ----------
         method : str
         x : array
         *args
-            What the method takes beside that.
+            The other arguments of the method.
         out : array, optional
-            Contiguous, of the value's shape and the operand's dtype.
+            A contiguous array of the value's shape and the operand's dtype.
 
         Returns
         -------
         array
-            In which the value will be: `out`, if that is given.
+            The array that will hold the value: `out` if that is given.
         callable
-            It waits until the value is there, and raises what the operation does. The operand must not change before.
+            Waits for the end of the operation, and raises its error. The operand must not change before.
         """
         found = getattr(self, method)(x, *args)
         if out is not None:
@@ -62,11 +63,11 @@ class Engine:
         return x.copy()
 
     def all_gather(self, x: Any) -> Any:
-        """All ranks' arrays, stacked."""
+        """The arrays of all ranks, stacked along a new first axis."""
         return x[None].copy()
 
     def reduce_scatter(self, parts: Any) -> Any:
-        """The sum of all ranks' parts for this one; the first axis has one for each rank."""
+        """The sum over all ranks of their parts for this rank; the first axis has a part for each rank."""
         return parts[0].copy()
 
     def broadcast(self, x: Any, root: int) -> Any:
@@ -78,11 +79,11 @@ class Engine:
         return x.copy()
 
     def all_to_all(self, parts: Any) -> Any:
-        """The parts that all ranks have for this one."""
+        """The parts of all ranks for this rank, stacked."""
         return parts.copy()
 
     def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
-        """The array of the rank `source`, or zeros; this rank's is sent to the rank `to`."""
+        """Send the array to the rank `to`; returns the array of the rank `source`, or zeros if that is None."""
         return np.zeros_like(x) if source is None else x.copy()
 
     def split(self, color: int) -> Engine:
@@ -91,18 +92,18 @@ class Engine:
 
 
 def spec_of(x: Any) -> str:
-    """An array's dtype and shape, by which ranks compare what they are about to do."""
+    """The dtype and shape of an array as text, for the comparison of operations between ranks."""
     return f"{x.dtype} {x.shape}"
 
 
 def exchange_of(x: Any, to: int | None, source: int | None) -> str:
-    """An exchange in words, for errors."""
+    """The description of an exchange, for errors."""
     ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
     return f"send or recv of {spec_of(x)} {' and '.join(ends)}"
 
 
 def as_bytes(x: Any) -> Any:
-    """An array's elements as one vector of bytes, which engines move whatever the dtype is."""
+    """An array's elements as a vector of bytes, which engines send for any dtype."""
     return contiguous(x).reshape(-1).view(np.uint8)
 
 
@@ -112,7 +113,7 @@ def contiguous(x: Any) -> Any:
 
 
 def wide(x: Any) -> Any:
-    """A contiguous array of a dtype that engines reduce: of halves, in float32; of bools, as bytes."""
+    """A contiguous array of a dtype that engines reduce: float32 for half precision, bytes for bools."""
     if is_narrow(x.dtype):
         return contiguous(x.astype(np.float32))
     return contiguous(x).view(np.uint8) if x.dtype.kind == "b" else contiguous(x)

@@ -1,4 +1,4 @@
-"""The error of processes that work together."""
+"""The error of distributed operations."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from optree.errors import BackendError
 
 
 class DistributedError(BackendError):
-    """Ranks that disagree on an operation, or one that does not come to it, or is gone."""
+    """Raised if ranks disagree on an operation, or a rank does not reach it or has ended."""

@@ -1,4 +1,4 @@
-"""A group of processes, and what they do together: collective operations in trees, and data parallel training."""
+"""Groups of processes: collective operations in trees, and data parallel training."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, in_dtype, variable_of
 
-#: The bytes of gradients that few ranks sum by one operation, at most, unless one alone has more. With the number of
-#: ranks latency grows, and so do buckets, up to the most and to a part of all bytes (benchmarks/scaling.py).
+#: The maximum bytes of a bucket of gradients for few ranks, unless one gradient has more. Latency grows with the number
+#: of ranks, and so does the bucket, up to a maximum and a part of all bytes (benchmarks/scaling.py).
 BUCKET, FEW, LARGEST_BUCKET, PARTS = 1 << 22, 8, 1 << 25, 12
 
-#: The seconds that a function which one rank runs may take: the others wait.
+#: The maximum seconds of a function that one rank runs while the others wait.
 ONCE = 3600.0
 
-#: Between the seeds of two ranks: an odd number with bits throughout.
+#: The difference between the seeds of two ranks: an odd number with high and low bits set.
 APART = 0x9E3779B97F4A7C15
 
 
 class Group:
-    """The processes that work together, as `optree.distributed.init` gives it.
+    """A group of processes, as returned by `optree.distributed.init`.
 
-    The methods named after collective operations give trees. All ranks build the same trees of them, and run them in
-    one order; within a tree or function that order is the tree's. A derivative is that of the sum of all ranks' costs,
-    or with `replicated`, of the one cost that all of them compute.
+    The methods named after collective operations return trees. All ranks must build the same trees and run them in the
+    same order; a tree or function has a fixed order of its own. Derivatives are of the sum of all ranks' costs, or with
+    `replicated`, of the one cost that all ranks compute.
 
     Attributes
     ----------
     rank, size : int
-        The number of this process, and of all.
+        The rank of this process, and the number of processes.
     backend : Backend
     engine : Engine
     turn : Tensor
-        The tensor that collective operations overwrite, so that they run in order.
+        A tensor that collective operations overwrite, which orders them.
 
     Examples
     --------
@@ -82,24 +82,24 @@ class Group:
     # Operations, as trees
 
     def all_reduce(self, x: Any, kind: str = "sum", replicated: bool = False) -> Any:
-        """The sum, mean, max or min of all ranks' values, element by element.
+        """The elementwise sum, mean, max or min of all ranks' values.
 
         Parameters
         ----------
         x : Variable
         kind : {'sum', 'mean', 'max', 'min'}
         replicated : bool
-            Of a sum, whether all ranks go on to compute one and the same cost of it, as with tensor parallel products:
-            its derivative is that of this one cost.
+            For a sum, whether all ranks compute the same cost from it, as for tensor parallel products. The derivative
+            is then that of this one cost.
         """
         return AllReduce.make(group=self, kind=kind, replicated=replicated)(self.turn, x)
 
     def replicated(self, x: Any) -> Any:
-        """A value of all ranks, each of which computes a part of one cost with it: their deltas are summed."""
+        """A value that is equal on all ranks, each of which computes a part of one cost: its deltas are summed."""
         return Replicated.make(group=self)(x)
 
     def all_gather(self, x: Any, axis: int = 0) -> Any:
-        """All ranks' values, of one shape, joined along an axis."""
+        """The values of all ranks, of equal shapes, concatenated along an axis."""
         return AllGather.make(group=self, axis=axis)(self.turn, x)
 
     def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
@@ -115,26 +115,26 @@ class Group:
         return Reduce.make(group=self, root=self._rank(root))(self.turn, x)
 
     def all_to_all(self, x: Any, split: int = 0, join: int = 0) -> Any:
-        """The parts for this rank of all ranks' values, which are split along one axis, joined along another."""
+        """Split all ranks' values along one axis, and concatenate the parts for this rank along another."""
         return AllToAll.make(group=self, split=split, join=join)(self.turn, x)
 
     def exchange(self, x: Any, to: int | None = None, source: int | None = None) -> Any:
-        """The value of the rank `source`, of the shape and dtype of `x`, which the rank `to` is sent.
+        """Send `x` to the rank `to`; the value is that of the rank `source`, of the shape and dtype of `x`.
 
-        It is zeros where there is no source. Its derivative sends deltas back.
+        Without a source the value is zeros. The derivative sends deltas back.
         """
         ends = {name: None if rank is None else self._rank(rank) for name, rank in (("to", to), ("source", source))}
         return Exchange.make(group=self, **ends)(self.turn, x)
 
     def send(self, x: Any, to: int) -> Any:
-        """Send a value to a rank, which receives it by `recv`; the tree's own value is zeros of its shape.
+        """Send a value to a rank, which receives it by `recv`. The value of the tree is zeros of its shape.
 
-        The derivative by `x` is received from there, if the cost has this tree in it, as a term of zeros.
+        To receive the derivative by `x` from that rank, add this tree of zeros to the cost.
         """
         return self.exchange(x, to=to)
 
     def recv(self, like: Any, source: int) -> Any:
-        """The value that a rank sends by `send`, of the shape and dtype of `like`.
+        """Receive a value that a rank sends by `send`, of the shape and dtype of `like`.
 
         The derivative by `like` sends the delta back.
         """
@@ -154,22 +154,22 @@ class Group:
         ----------
         x : Variable
         count : number or tree of one element, optional
-            This rank's number of examples; by default all ranks have as many.
+            The number of examples of this rank; by default equal on all ranks.
         """
         (found,) = self.averaged([x], count)
         return found
 
     def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
-        """The mean over all ranks of each tree, such as gradients: joined to vectors, and summed by one operation each.
+        """The mean over all ranks of each tree, such as gradients; trees are summed in buckets, one operation each.
 
         Parameters
         ----------
         trees : sequence of Variable
-            Of known sizes.
+            Trees of known sizes.
         count : number or tree of one element, optional
-            See `mean`. A rank without examples counts for nothing, whatever its values are.
+            See `mean`. Values of a rank without examples are ignored, even nan.
         bucket : int, optional
-            The bytes of a vector, at most; by default `bucket_of` the number of ranks.
+            The maximum bytes of a bucket; by default `bucket_of` the number of ranks.
         """
         given, total = self._weighted([variable_of(x, "averaged") for x in trees], count)
         if self.size == 1:
@@ -185,22 +185,22 @@ class Group:
                 found[i] = f.reshape(part, given[i].shape)
         return found if total is None else [_quotient(x, total, like) for x, like in zip(found, trees, strict=True)]
 
-    # Vectors of which each rank has a part
+    # Sharded vectors
 
     def shard_range(self, size: int) -> tuple[int, int]:
-        """The first index of this rank's part of a vector, and the end; all parts but the last ones are as long."""
+        """The begin and end of this rank's part of a vector; all parts but the last ones have equal lengths."""
         length = -(-size // self.size)
         return min(self.rank * length, size), min((self.rank + 1) * length, size)
 
     def shard(self, x: Any) -> Any:
-        """The part of a value's elements for this rank, as a vector; zeros at its end make it as long on all ranks."""
+        """The part of a value's elements for this rank, as a vector padded with zeros to equal length on all ranks."""
         begin, end = self.shard_range(x.size)
         part = f.slice(_flat(x), (slice(begin, end),))
         length = -(-x.size // self.size)
         return part if part.size == length else f.pad(part, (0, length - part.size))
 
     def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
-        """The part for this rank (`shard`) of each of the means of `averaged`; each rank is sent its part alone."""
+        """The shard for this rank of each mean of `averaged`; each rank receives its own part only."""
         given, total = self._weighted([variable_of(x, "averaged_shards") for x in trees], count)
         found: list[Any] = [None] * len(given)
         for numbers in self._buckets(given, [x.shape for x in given], bucket):
@@ -211,13 +211,13 @@ class Group:
         return found
 
     def _rows(self, x: Any) -> Any:
-        """A value's elements as a matrix, a row for each rank."""
+        """The elements of a value as a matrix with a row for each rank."""
         short = -x.size % self.size
         flat = f.pad(_flat(x), (0, short)) if short else x
         return f.reshape(flat, (self.size, (x.size + short) // self.size))
 
     def unsharded(self, shards: Sequence[Any], shapes: Sequence[Any], bucket: int | None = None) -> list[Any]:
-        """The values of which these are this rank's parts (`shard`), each of a shape, the same bits on all ranks."""
+        """Gather whole values of given shapes from all ranks' shards; bitwise equal on all ranks."""
         given: list[Any] = [variable_of(x, "unsharded") for x in shards]
         found: list[Any] = [None] * len(given)
         for numbers in self._buckets(given, shapes, bucket):
@@ -232,15 +232,15 @@ class Group:
         return found
 
     def _buckets(self, trees: Sequence[Any], shapes: Sequence[Any], most: int | None) -> list[list[int]]:
-        """The numbers of trees that are carried together: neighbours of one dtype, from the last, which is there first.
+        """The indices of the trees of each bucket: neighbours of one dtype, from the last, which is computed first.
 
         Parameters
         ----------
         trees : sequence of Variable
         shapes : sequence of tuple of int
-            Of their values on all ranks together.
+            The shapes of their values over all ranks.
         most : int, optional
-            The bytes of a bucket, at most; by default `bucket_of` the number of ranks.
+            The maximum bytes of a bucket; by default `bucket_of` the number of ranks.
         """
         sizes = [prod(shape) * x.dtype.itemsize for x, shape in zip(trees, shapes, strict=True)]
         most, found = most or bucket_of(self.size, sum(sizes)), list[list[int]]()
@@ -254,7 +254,7 @@ class Group:
         return found
 
     def _vector(self, trees: Sequence[Any]) -> Any:
-        """The elements of trees as one vector, into which each is computed directly, as gradients are by a product."""
+        """The elements of trees as one vector, into which kernels and products write directly."""
         ends = list(accumulate([x.size for x in trees], initial=0))
         flat = self.backend.zeros(ends[-1], trees[0].dtype, "bucket").array
         stores = []
@@ -263,9 +263,9 @@ class Group:
         return Joined(size=ends[-1], count=len(stores))(*stores)
 
     def _weighted(self, trees: list[Any], count: Any) -> tuple[list[Any], Any]:
-        """Trees to sum, and by what sums are divided to be means of all ranks; None for the number of ranks.
+        """The weighted trees to sum, and the divisor of the sums; None if that is the number of ranks.
 
-        What a sum needs is of this rank alone, so that it can begin before all ranks know the number of examples.
+        A weighted tree depends on this rank alone, so that sums can begin before the total of examples is known.
         """
         for x in trees:
             if not is_floating(x.dtype):
@@ -285,7 +285,7 @@ class Group:
         return found, total
 
     def count(self, x: Any) -> Any:
-        """The number of examples of a batch, the sizes of its first axis, as a tree."""
+        """The number of examples of a batch, the size of its first axis, as a tree."""
         x = variable_of(x, "count")
         if not x.ndim:
             raise OperandError(f"count: examples are along the first axis, which {describe(x)} has not")
@@ -293,17 +293,17 @@ class Group:
         return f.sum(f.fill_like(f.cast(first, np.dtype(np.float64)), 1), keepdims=False)
 
     def equalize(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Give all ranks the values that tensors have on the rank `root`."""
+        """Set tensors on all ranks to their values on the rank `root`."""
         for tensor in tensors if self.size > 1 else ():
             tensor[...] = self.broadcast(tensor, root)
 
     def check_equal(self, tensors: Sequence[Tensor]) -> None:
-        """Raise on all ranks unless tensors have the same bits on all of them.
+        """Raise an error on all ranks unless tensors are bitwise equal on all of them.
 
         Raises
         ------
         DistributedError
-            It names the first tensor that differs, and the ranks that differ from rank 0.
+            Names the first tensor that differs, and the ranks that differ from rank 0.
         """
         sums = [int.from_bytes(blake2b(_content(x), digest_size=8).digest(), "big") for x in tensors]
         mine = self.backend.array(np.array([sums], np.uint64), dtype="uint64")
@@ -316,7 +316,7 @@ class Group:
     # Random numbers
 
     def same_draws(self) -> None:
-        """Give all ranks rank 0's random states: they draw the same numbers, of initial weights, say."""
+        """Set all ranks' random states to rank 0's, so that they draw equal numbers, such as initial weights."""
         state = self.backend.rng_get_state()
         name, words, *rest = state["rng"]
         flat = np.concatenate(
@@ -334,9 +334,10 @@ class Group:
         self.backend.rng_set_state({"rng": (name, words, *numbers), "rng_state": shared[-2:]})
 
     def own_draws(self) -> None:
-        """Give each rank draws of its own on the device, of dropout, say: rank 0's random state, with another seed.
+        """Give each rank different draws on the device, such as dropout masks: rank 0's state, with another seed.
 
-        What a checkpoint restores is rank 0's; after it, call this again. Draws on the host (``be.rng``) agree.
+        A checkpoint restores rank 0's state, so call this again after loading. Draws on the host (``be.rng``) stay
+        equal.
         """
         self.same_draws()
         state = self.backend.rng_get_state()
@@ -345,9 +346,9 @@ class Group:
         self.backend.rng_set_state({**state, "rng_state": np.array([seed, counter], np.uint64)})
 
     def same_counter(self, backend: Any) -> None:
-        """Give all ranks the largest of their counters of draws on the device, which differ where their batches do.
+        """Set all ranks' counters of device draws to the largest. They differ if the ranks' batches differ.
 
-        `optree.train.save` does it, so that a run goes on with the draws of one that has not been stopped.
+        `optree.train.save` does it, so that a resumed run draws the same numbers as one that was not stopped.
         """
         if self.size == 1:
             return
@@ -356,14 +357,14 @@ class Group:
         largest = self._largest(counter)
         backend.rng_set_state({**state, "rng_state": np.array([seed, largest], np.uint64)})
 
-    # One rank, and all
+    # Synchronization
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have called it."""
         self._any(False)
 
     def once(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a function on rank 0 alone, such as `optree.train.save`, while the others wait for its end.
+        """Run a function, such as `optree.train.save`, on rank 0 only, while the other ranks wait for its end.
 
         Returns
         -------
@@ -400,7 +401,7 @@ class Group:
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Wait longer for other ranks within a block."""
+        """A block in which the timeout is longer."""
         before = self.engine.timeout
         self.engine.timeout = max(before, ONCE)
         try:
@@ -409,12 +410,12 @@ class Group:
             self.engine.timeout = before
 
     def split(self, color: int) -> Group:
-        """The group of the ranks that give the same color, in the order of their ranks; all ranks call it."""
+        """The group of the ranks that pass the same color, in the order of their ranks; a collective call."""
         return Group(self.backend, self.engine.split(color))
 
 
 def bucket_of(ranks: int, total: int) -> int:
-    """The bytes of gradients that as many ranks sum by one operation, at most, of a total.
+    """The maximum bytes of a bucket of gradients, for a number of ranks and the total bytes.
 
     Examples
     --------
@@ -425,7 +426,7 @@ def bucket_of(ranks: int, total: int) -> int:
 
 
 def _quotient(x: Any, total: Any, like: Any) -> Any:
-    """A sum, divided by the number of examples, in the dtype of what was summed."""
+    """A sum divided by the number of examples, in the dtype of `like`."""
     return in_dtype(x / f.cast(total, x.dtype), like.dtype)
 
 

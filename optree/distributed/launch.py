@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from optree.distributed.errors import DistributedError
 from optree.records import NamedTuple
 
-#: Of Slurm's jobs, which say no port: the first of the ports that their numbers choose from, and how many.
+#: The first port and the number of ports for Slurm jobs, which are chosen by the job's number: Slurm sets no port.
 PORTS = 20000, 10000
 
 #: The variables of MPI's launchers: the rank, the number of ranks, and the rank on its machine.
@@ -20,17 +20,17 @@ OF_MPI = (
 
 
 class Launch(NamedTuple):
-    """A process among those that were launched together.
+    """The rank of a process and the environment of its launch.
 
     Attributes
     ----------
     by : {'mpi', 'torchrun', 'slurm', 'alone'}
-        Who says so.
+        The launcher.
     rank, size : int
     local_rank : int
-        The rank among the processes of this machine, which is the number of its GPU.
+        The rank among the processes of this machine, used as the number of its GPU.
     host : str
-        The machine of rank 0, at which the others find it; empty where MPI finds it.
+        The address of rank 0's machine; empty if MPI finds it.
     port : int
     """
 
@@ -43,12 +43,12 @@ class Launch(NamedTuple):
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch:
-    """The number of this process, by the variables of MPI's launchers, of torchrun or of srun; alone without any.
+    """The rank of this process, from the variables of MPI's launchers, torchrun or srun; alone without any.
 
     Parameters
     ----------
     environment : dict, optional
-        By default, the process's.
+        By default the environment of the process.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch:
 
 
 def first_host(nodes: str) -> str:
-    """The first machine of a Slurm list: ``gpu007`` of ``gpu[007-010,012],login1``.
+    """The first host of a Slurm node list: ``gpu007`` of ``gpu[007-010,012],login1``.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """MPI through mpi4py, for arrays in the host's memory.
 
-Before each collective operation the ranks compare what they are about to do, by a sum of 16 bytes, so that they part
-with an error, and not with wrong numbers or waiting for ever. Operations are begun and then polled, with a limit of
-time, and a process that ends tells the others, by the same comparison.
+Before each collective operation the ranks compare its description by an all-reduce of 16 bytes. So a mismatch is an
+error instead of a wrong result or a deadlock. Operations are nonblocking and polled with a timeout. A process that ends
+tells the others by the same comparison.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from optree.distributed.engine import Engine, as_bytes, exchange_of, narrowed, s
 from optree.distributed.errors import DistributedError  # noqa: E402
 from optree.distributed.launch import Launch  # noqa: E402
 
-#: The bytes of what a rank says that it does.
+#: The maximum bytes of the description of an operation.
 WORDS = 240
 
-#: Sums of fewer bytes are made on one rank and broadcast; of more, a part on each rank.
+#: Arrays of fewer bytes are reduced on one rank and broadcast; of larger ones, each rank reduces a part.
 SMALL = 1 << 16
 
-#: Polls without a pause, and the longest pause between two, in seconds.
+#: The number of polls without a pause, and the maximum pause between two polls in seconds.
 POLLS, PAUSE = 50, 1e-4
 
-#: Tags of operations between two ranks, and of the words about them.
+#: The tags of point-to-point operations, and of messages about them.
 DATA, HEAD, WAITS = 1, 2, 3
 
-#: The seconds that other ranks have to say why they fail, before this one ends all.
+#: The seconds that other ranks have to print their errors before this one ends all processes.
 GRACE = 1.0
 
 LEAVES = "the end of its program"
 
 
 class MPIEngine(Engine):
-    """The operations of a communicator.
+    """The collective operations of an MPI communicator.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, optional
-        By default a copy of that of all processes.
+        By default a copy of ``MPI.COMM_WORLD``.
     timeout : float
-        The seconds after which a rank that waits raises.
+        The seconds that a rank waits for others before it raises an error.
     """
 
     name = "mpi"
@@ -68,7 +68,7 @@ class MPIEngine(Engine):
         self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
         self._control = self._comm.Dup()
         self.rank, self.size, self.timeout = self._comm.rank, self._comm.size, timeout
-        self.overlaps = self.size > 1 and _beside is not None
+        self.overlaps = self.size > 1 and _operations is not None
         self._process = os.getpid()
         self._count = 0
         self._words = "nothing yet"
@@ -83,7 +83,7 @@ class MPIEngine(Engine):
             return super().begin(method, x, *args, out=out)
         shapes = {"all_reduce": x.shape, "all_gather": (self.size, *x.shape), "reduce_scatter": x.shape[1:]}
         made = np.empty(shapes[method], x.dtype) if out is None else out
-        job = _beside.run(getattr(self, method), x, *args, made)  # type: ignore[union-attr]
+        job = _operations.run(getattr(self, method), x, *args, made)  # type: ignore[union-attr]
 
         def finish() -> None:
             job.result()
@@ -105,18 +105,18 @@ class MPIEngine(Engine):
             self._disagree()
 
     def _settle(self) -> None:
-        """Wait until all that runs beside this thread has ended: operations run in the order in which they begin."""
+        """Wait until the thread of operations is idle, so that operations run in the order in which they begin."""
         self.refuse_children()
-        if _beside is not None:
-            _beside.settle()
+        if _operations is not None:
+            _operations.settle()
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process is the rank, and no child that it has forked."""
+        """Whether this process is the rank itself, not a forked child."""
         return self._process == os.getpid()
 
     def refuse_children(self) -> None:
-        """Raise an error in a forked child: it has the rank's memory, and is none."""
+        """Raise an error in a forked child, which has the rank's memory but is no rank."""
         if not self.is_of_this_process:
             raise DistributedError(
                 f"process {os.getpid()} is a child that {self._who}, process {self._process}, has forked, and is no "
@@ -144,7 +144,7 @@ class MPIEngine(Engine):
         raise DistributedError(message)
 
     def _wait(self, *requests: Any) -> None:
-        """Wait for requests, with a limit; raises an error that names the ranks that have not come."""
+        """Wait for requests with a timeout; the error names the ranks that have not arrived."""
         start, polls, announced = time.monotonic(), 0, False
         try:
             while not MPI.Request.Testall(list(requests)):
@@ -161,14 +161,14 @@ class MPIEngine(Engine):
             self._fail(f"{self._who}: {self._words}: {error}")
 
     def _announce(self) -> None:
-        """Tell the other ranks what this one waits at."""
+        """Tell the other ranks at which operation this rank waits."""
         said = _encoded(self._words)
         for rank in range(self.size):
             if rank != self.rank:
                 self._sending.append((self._control.Isend(said, rank, WAITS), said))
 
     def _late(self) -> None:
-        """Fail, naming the ranks that wait too, and those that do not."""
+        """Raise an error that names the ranks that wait too, and those that do not."""
         waiting = {self.rank: self._words}
         status = MPI.Status()
         while self._control.Iprobe(MPI.ANY_SOURCE, WAITS, status):
@@ -189,7 +189,7 @@ class MPIEngine(Engine):
         op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
         made = out if _is_of(out, given) else np.empty_like(given)
         if given.nbytes < SMALL or self.size == 1:
-            # One rank's result for all: with sums made on each, last bits could differ.
+            # All ranks receive one rank's result: sums computed on each could differ in their last bits.
             self._wait(self._comm.Ireduce(given, made if self.rank == 0 else None, op, 0))
             self._wait(self._comm.Ibcast(made, 0))
         else:
@@ -199,7 +199,7 @@ class MPIEngine(Engine):
         return stored(narrowed(made, x), out)
 
     def _reduce_parts(self, given: Any, op: Any, made: Any) -> None:
-        """Reduce into an array; each rank makes a part."""
+        """Reduce into an array; each rank computes a part."""
         share = -(-given.size // self.size)
         flat, whole = given.reshape(-1), made.reshape(-1)
         if given.size % self.size:
@@ -248,7 +248,7 @@ class MPIEngine(Engine):
         if self._failed:
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
         self._say(exchange_of(x, to, source))
-        # The message is copied, and sent while this rank goes on: two that send to each other do not wait for ever.
+        # The message is copied and sent asynchronously, so that two ranks can send to each other without a deadlock.
         self._sending = [(request, memory) for request, memory in self._sending if not request.Test()]
         if to is not None:
             memory, head = np.array(x, order="C"), _encoded(spec_of(x))
@@ -273,7 +273,7 @@ class MPIEngine(Engine):
     # The end
 
     def leave(self) -> None:
-        """Tell the other ranks that this one ends; raises if they go on."""
+        """Tell the other ranks that this one ends; raises an error if they continue."""
         if self._failed or self.size == 1:
             return
         timeout, self.timeout = self.timeout, float("inf")  # MPI would wait for the others' ends too
@@ -292,8 +292,8 @@ class MPIEngine(Engine):
         return f"{self._who} fails; its last operation was {self._words}"
 
 
-class Beside:
-    """A thread that runs operations in the order in which they are given, while the one that gives them goes on."""
+class OperationThread:
+    """A thread that runs operations asynchronously, in the order in which they are submitted."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "optree-mpi", self._begin)
@@ -304,7 +304,7 @@ class Beside:
         self._ident = get_ident()
 
     def run(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Begin a call."""
+        """Submit a call."""
         while self._jobs and self._jobs[0].done():
             self._jobs.popleft()
         job = self._pool.submit(call, *args)
@@ -312,15 +312,15 @@ class Beside:
         return job
 
     def settle(self) -> None:
-        """Wait for the end of all calls; what they raise is for those who asked for them."""
+        """Wait for the end of all calls; their errors are raised by their futures."""
         while self._jobs and get_ident() != self._ident:
             wait([self._jobs.popleft()])
 
 
 def _wait_until_all_ranks_call_init(timeout: float) -> None:
-    """Start MPI; if not all processes do within a number of seconds, end this one, with a traceback that names this.
+    """Start MPI. If not all processes start it in time, end this one with a traceback that shows this function.
 
-    A rank that has ended before leaves the others waiting, in C that holds the GIL: no Python could raise an error.
+    If a rank has ended before, the others wait in C code that holds the GIL, so no Python error could be raised.
     """
     faulthandler.dump_traceback_later(min(timeout, TIMEOUT_MAX), exit=True, file=2)
     try:
@@ -330,15 +330,15 @@ def _wait_until_all_ranks_call_init(timeout: float) -> None:
 
 
 def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
-    """The engine of all processes; MPI knows them."""
-    global _beside, _finalizes
+    """The engine of all processes, which MPI knows."""
+    global _operations, _finalizes
     if _engines:
         _engines[0].refuse_children()
     if not MPI.Is_initialized():
         _wait_until_all_ranks_call_init(timeout)
         _finalizes = True
-    if _beside is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        _beside = Beside()
+    if _operations is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        _operations = OperationThread()
     if not _engines:
         sys.excepthook = _ended
         atexit.register(_leave)
@@ -348,17 +348,17 @@ def started(be: Any, launch: Launch, timeout: float) -> MPIEngine:
 #: All engines of this process, the oldest first.
 _engines: list[MPIEngine] = []
 
-#: What runs operations that have begun; None where MPI takes calls from one thread alone.
-_beside: Beside | None = None
+#: The thread of operations; None if MPI accepts calls from one thread only.
+_operations: OperationThread | None = None
 
-#: Whether MPI was started here, and so ends here.
+#: Whether MPI was started here, and so is finalized here.
 _finalizes = False
 
 _print_exception = sys.excepthook
 
 
 def _ended(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an error that nothing has caught, and end all ranks, which would wait for this one."""
+    """Print an uncaught error and end all ranks, which would wait for this one."""
     _print_exception(kind, error, traceback)
     if _engines and _engines[0].size > 1 and _engines[0].is_of_this_process:
         print(_engines[0].where(), file=sys.stderr, flush=True)
@@ -374,7 +374,7 @@ def _end_all() -> None:
 
 
 def _delete_shared_memory() -> None:
-    """Delete the files of the memory that this job's ranks share: MPICH leaves them when a job is aborted."""
+    """Delete the shared memory files of this job, which MPICH leaves when a job is aborted."""
     with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for file in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
             with suppress(OSError):
@@ -382,7 +382,7 @@ def _delete_shared_memory() -> None:
 
 
 def _leave() -> None:
-    """At the end of the process, leave all groups, the latest first, and end MPI."""
+    """Leave all groups, the latest first, and finalize MPI, at the end of the process."""
     if not _engines[0].is_of_this_process:
         return
     try:
@@ -401,7 +401,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _is_of(out: Any, given: Any) -> bool:
-    """Whether an array is of the dtype that is reduced."""
+    """Whether an output array has the dtype of the reduction."""
     return out is not None and out.dtype == given.dtype
 
 

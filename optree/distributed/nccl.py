@@ -1,10 +1,10 @@
-"""NCCL through CuPy's binding, for arrays on GPUs, one for each process.
+"""NCCL through CuPy's binding, for arrays on GPUs, one GPU for each process.
 
-Operations run in order on a stream of their own, while the host goes on: after what CuPy's current stream has been
-given before, and beside what it is given until the value is awaited. Where MPI has launched the processes, they
-compare on the host what they are about to do (`optree.distributed.mpi`). Elsewhere they compare it on the device, by
-an operation of 16 bytes. A thread watches: what has not ended in time, or differs, ends the process with an error,
-because a host that waits for a device cannot be interrupted otherwise.
+Operations run in order on a separate stream, asynchronously to the host. An operation waits for the work queued on
+CuPy's current stream before it, and overlaps with later work until its value is awaited. If MPI has launched the
+processes, they compare the descriptions of operations on the host (`optree.distributed.mpi`), otherwise on the device
+by an all-reduce of 16 bytes. A watchdog thread ends the process with an error if an operation times out or differs,
+because a host that waits for a device cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
 from optree.records import NamedTuple
 
-#: The seconds between two looks at what runs.
+#: The seconds between two checks of the watchdog.
 PAUSE = 0.05
 
-#: Integers that NCCL does not reduce, and those that it does in their place.
+#: The integer dtypes that NCCL does not reduce, and the dtypes used instead.
 WIDER = {np.dtype(np.int16): np.dtype(np.int32), np.dtype(np.uint16): np.dtype(np.uint32)}
 
 
 class NCCLEngine(Engine):
-    """The operations of the processes of a launch."""
+    """The collective operations of the processes of a launch, by NCCL."""
 
     name = "nccl"
 
@@ -56,9 +56,10 @@ class NCCLEngine(Engine):
         return begin(x, *args, out=out)
 
     def _launch(self, operation: Callable[..., None], *args: Any) -> Callable[[], None]:
-        """Launch an operation on the stream; what lets the current stream wait for its end.
+        """Launch an operation on the engine's stream; returns a function that makes the current stream wait for it.
 
-        Memory is allocated for the current stream; the caller has it until that waits, so that nothing else gets it.
+        Memory is allocated on the current stream. The caller must reference it until that stream waits, so that it is
+        not reused.
         """
         if args:
             self.stream.wait_event(self.cupy.cuda.get_current_stream().record())
@@ -162,20 +163,20 @@ class NCCLEngine(Engine):
 
 
 class _Begun(NamedTuple):
-    """An operation that has begun.
+    """An operation that was launched.
 
     Attributes
     ----------
     wait : callable
-        It lets the current stream wait for its end.
+        Makes the current stream wait for the end of the operation.
     given : array
-        What it reads, which is in memory until then.
+        The input, referenced until the end.
     made : array
-        What it writes.
+        The output.
     value : array
-        Of the operand's dtype; the same array if it is of that.
+        The output in the operand's dtype; `made` itself if that has it.
     divisor : int
-        Of a mean.
+        The divisor of a mean, else 1.
     """
 
     wait: Callable[[], None]
@@ -185,7 +186,7 @@ class _Begun(NamedTuple):
     divisor: int
 
     def finish(self) -> None:
-        """Let the current stream wait, and fill the value."""
+        """Make the current stream wait for the operation, and compute the value."""
         self.wait()
         if self.divisor > 1:
             self.made[...] = self.made / self.made.dtype.type(self.divisor)
@@ -194,15 +195,15 @@ class _Begun(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """An operation that the device has not ended.
+    """An operation that the device has not completed.
 
     Attributes
     ----------
     words : str
     until : float
-        The time at which it is too late.
+        The time at which it times out.
     given, largest : array or None
-        What this rank has said, in memory until the operation has ended, and the largest of what all have.
+        The hash of this rank's description and the maximum over all ranks, for the comparison on the device.
     event : Event
     """
 
@@ -214,7 +215,7 @@ class _Expected(NamedTuple):
 
 
 class Watch:
-    """A thread that ends the process when an operation has not ended in time, or is not the other ranks'."""
+    """A watchdog thread, which ends the process if an operation times out or differs from the other ranks'."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -223,11 +224,11 @@ class Watch:
         Thread(target=self._look, name="optree-nccl-watch", daemon=True).start()
 
     def expect(self, words: str, given: Any = None, largest: Any = None) -> None:
-        """An operation begins."""
+        """Record the description of the next operation."""
         self._words, self._given, self._largest = words, given, largest
 
     def follow(self, event: Any) -> None:
-        """The operation that has begun has been launched, and ends with an event."""
+        """Watch the operation, now launched, until its event is done."""
         until = time.monotonic() + self._engine.timeout
         self._running.append(_Expected(self._words, until, self._given, self._largest, event))
 
@@ -258,7 +259,7 @@ class Watch:
 
 
 def end_process(message: str) -> None:
-    """Say why, and end the process at once."""
+    """Print an error and end the process immediately."""
     print(f"DistributedError: {message}", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -269,7 +270,7 @@ def started(be: Any, launch: Launch, timeout: float) -> NCCLEngine:
 
 
 def _awaited(begun: tuple[Any, Callable[[], None]]) -> Any:
-    """The value of what has begun, for the current stream."""
+    """Wait for a begun operation on the current stream; its value."""
     value, finish = begun
     finish()
     return value

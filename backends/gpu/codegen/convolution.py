@@ -1,10 +1,9 @@
-"""CUDA of convolutions as implicit matrix products: tiles of the matrix of windows are gathered, and never stored.
+"""CUDA of convolutions as implicit matrix products: tiles of the im2col matrix are gathered, never stored.
 
-One kernel for a convolution and each of its derivatives, for images x, weights
-w and images y = conv(x, w). Rows are what comes out of a group; columns are
-positions, or pairs of tap and channel; the depth is summed over. Sums are in
-the same order each time. An epilogue is an elementwise loop nest, computed on each
-element before it is stored.
+There is one kernel for the convolution y = conv(x, w) and one for each derivative.
+Rows are the channels that a group computes. Columns are positions, or pairs of tap
+and channel. The depth is summed over, in a fixed order. An epilogue is an elementwise
+loop nest, computed on each element before it is stored.
 """
 
 from __future__ import annotations
@@ -262,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS) add_splits(
 }
 """
 
-#: By the C type of elements: the headers, the type of sums, and its fused multiply-add.
+#: For each C type of elements: the headers, the accumulator type, and its fused multiply-add.
 TYPES = {
     "float": ("", "float", "fmaf"),
     "double": ("", "double", "fma"),
@@ -272,14 +271,14 @@ TYPES = {
 
 
 class Epilogue(NamedTuple):
-    """The elementwise nest that a convolution continues with.
+    """The elementwise nest fused into a convolution.
 
     Attributes
     ----------
     nest : LoopNest
         Over the five axes of the value, (N, C, spatial) or (O, I, spatial).
     value : int
-        Which of the arrays that it reads is the value.
+        The index of the convolution's value among the arrays that it reads.
     is_stored : bool
         Whether the value is stored, too.
     """
@@ -349,7 +348,7 @@ def source(role: Role, type: str, epilogue: Epilogue | None = None) -> str:
         parameters += [text for text, _ in more]
         finish = f"finish(made, {role.element}, {', '.join(name for _, name in more)});"
         store = f"{store} {finish}" if epilogue.is_stored else finish
-    # Threads side by side read what is side by side in memory: positions.
+    # Adjacent threads read adjacent positions, so that loads are coalesced.
     along_depth = role is BY_WEIGHTS
     texts = {
         "STORE(columns_at[line].out)": store.replace("@LOCATION", "columns_at[line].out"),

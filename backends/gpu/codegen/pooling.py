@@ -1,7 +1,7 @@
-"""CUDA of pools: each thread computes what is written at one index, and meets the elements or windows in one order.
+"""CUDA of pooling: each thread computes one output, and combines the elements or windows in a fixed order.
 
-Derivatives gather, as values do: an element adds up the windows that it is in, so
-that sums are the same each time, without atomic operations.
+Derivatives gather instead of scattering: a thread sums the windows that contain its
+element. So results are deterministic, without atomic operations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""CUDA of resized images and of regions: tables of where each element or box reads, then each output gathered by them.
+"""CUDA of image resizing and region pooling: tables of indices and weights, then a gather for each output.
 
-A thread computes one element of what is written, of derivatives too, and adds up in
-one order. Places and weights are computed in float64, as on the CPU, once for each
-index of an axis, and not for each element.
+A thread computes one output element, also of derivatives, and sums in a fixed order.
+Indices and weights are computed in float64, as on the CPU, once for each index of an
+axis instead of each element.
 """
 
 from __future__ import annotations
