@@ -1,4 +1,4 @@
-"""Creation, the part of a backend that makes tensors."""
+"""Creation, the base class of backends that makes tensors."""
 
 from __future__ import annotations
 

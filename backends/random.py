@@ -19,7 +19,7 @@ from optree.tree.variable import Variable, constant, in_dtype
 
 
 class RandomMethods(Creation):
-    """Random numbers as trees, and the two random states of a backend.
+    """Random draws as trees, and the two random states of a backend.
 
     Draws in trees use `rng_state` and a counter-based generator: element `i` of a draw
     depends on the seed, on the number of earlier draws, and on `i` (`optree.ops.philox`).
@@ -45,7 +45,7 @@ class RandomMethods(Creation):
     # The states
 
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
-        """Seed both states, without a seed from the system's entropy; returns `rng`.
+        """Seed both states, from the system's entropy if `seed` is None; returns `rng`.
 
         Raises
         ------
@@ -113,14 +113,14 @@ class RandomMethods(Creation):
     # Draws
 
     def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Uniform numbers of [0, 1), multiples of 2**-24 (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
+        """Uniform numbers from [0, 1), multiples of 2**-24 (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
 
         Parameters
         ----------
         shape : int, tuple of int, or operand
             By default the shape of `out`.
         dtype : dtype, optional
-            A floating one; by default that of the operand given as the shape, or the backend's `datatype`.
+            A floating dtype; by default that of the operand given as the shape, or the backend's `datatype`.
         out : Tensor, optional
             The target: the numbers are written there at once, and it is returned.
         """
@@ -129,9 +129,9 @@ class RandomMethods(Creation):
     def uniform(
         self, low: Any = 0.0, high: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Uniform numbers of [low, high). Both may be operands; `size` may then be left out.
+        """Uniform numbers from [low, high). Both may be operands; `size` may then be omitted.
 
-        By rounding, `high` itself may occur.
+        Because of rounding, `high` itself may occur.
         """
         low, high = _as_number(low, "uniform: low"), _as_number(high, "uniform: high")
         if isinstance(low, float) and isinstance(high, float) and low > high:
@@ -148,14 +148,14 @@ class RandomMethods(Creation):
     ) -> Any:
         """Numbers of the normal distribution with mean `loc` and standard deviation `scale`.
 
-        Both may be operands, with derivatives by them; `size` may then be left out.
+        Both may be operands, by which it is differentiable; `size` may then be omitted.
         """
         loc, scale = _as_number(loc, "normal: loc"), _as_magnitude(scale, "normal: scale", "a standard deviation")
         numbers = self._draw("standard_normal", size, dtype, out, loc, scale)
         return self._finish(_scaled("normal", numbers, loc, scale), out)
 
     def exponential(self, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of the exponential distribution of mean `scale`; that may be an operand, which derivatives reach."""
+        """Numbers of the exponential distribution of mean `scale`, differentiable by `scale` if it is an operand."""
         scale = _as_magnitude(scale, "exponential: scale", "a mean")
         numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
         return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
@@ -177,19 +177,19 @@ class RandomMethods(Creation):
     def gamma(
         self, shape: Any, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Numbers of the gamma distribution, by its shape parameter and its scale, which derivatives reach."""
+        """Numbers of the gamma distribution, by its shape parameter and scale; differentiable by the scale."""
         scale = _as_magnitude(scale, "gamma: scale", "a scale")
         if size is None and out is None and isinstance(scale, Variable):
-            size = f.add(_as_number(shape, "gamma: shape"), scale)  # there for its shape alone
+            size = f.add(_as_number(shape, "gamma: shape"), scale)  # only its shape is used
         numbers = self.standard_gamma(shape, out if size is None else size, dtype)
         return self._finish(_scaled("gamma", numbers, 0.0, scale), out)
 
     def randint(
         self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, out: Tensor | None = None
     ) -> Any:
-        """Integers of [low, high); without `high`, of [0, low).
+        """Integers from [low, high); without `high`, from [0, low).
 
-        They are equally probable, up to 2**-53 times their number.
+        Their probabilities are equal up to 2**-53 times their number.
         """
         low, high = (0, low) if high is None else (low, high)
         first, end = (_as_integer(each, "randint") for each in (low, high))
@@ -244,7 +244,7 @@ class RandomMethods(Creation):
             raise ShapeError(f"choice: without replacement there are at most {count} elements, not {like.shape}")
         if chances is None:
             order = self._order(self._like(count, None))
-        else:  # of exponential variables, each is the least with a probability proportional to its rate
+        else:  # the minimum of exponential variables is each with a probability proportional to its rate
             order = f.argsort(self.exponential(1.0, count, np.float64) / chances, 0)
         return f.reshape(f.slice(order, (slice(0, like.size),)), like.shape)
 

@@ -1,4 +1,4 @@
-"""Arrays of NumPy, and of libraries that implement its protocols (NEP 13, NEP 18), such as CuPy.
+"""Arrays of NumPy and of libraries that implement its protocols (NEP 13, NEP 18), such as CuPy.
 
 NumPy's ufuncs and functions dispatch such an array to its library. Portable code
 avoids the calls that do not: ``np.zeros(shape, like=x)`` instead of
@@ -45,14 +45,14 @@ def is_portable(op: Any) -> bool:
 
 
 def stored(value: Any, out: Any) -> Any:
-    """A value, in `out` if that is an array."""
+    """Write a value into `out` and return that; the value itself if `out` is None."""
     if out is None or value is out:
         return value
     out[...] = value
     return out
 
 
-#: The classes of values that are most often asked about.
+#: The most frequent classes of values, for a fast path.
 _COMMON = frozenset((np.ndarray, bool, int, float, list, tuple))
 
 #: The protocols by which other libraries' arrays are read: NumPy's, DLPack, and that of CUDA's devices.
@@ -255,7 +255,7 @@ def _on_host(array: Any) -> np.ndarray:
 
 
 class Region:
-    """The memory of some arrays, for quick overlap tests at each call of a function.
+    """The memory of several arrays, for fast overlap tests at each call of a function.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def _owner(array: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """A value that nobody else can change, where it is an array."""
+    """A value that nobody else can change: a NumPy array becomes a read-only copy."""
     if not isinstance(value, np.ndarray | np.generic):
         return value
     own = np.array(value)

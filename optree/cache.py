@@ -15,8 +15,8 @@ _caches: dict[str, WeakSet[Cache]] = {}
 class Cache(dict[Any, Any]):
     """A dict of at most `size` entries; a new one evicts the oldest.
 
-    A look-up is a dict's own. Threads may read and write at once: one that misses an
-    entry which another has just evicted computes it again.
+    Look-ups are those of dict. Threads may read and write concurrently: an entry that
+    another thread has just evicted is computed again.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, whose only thread is the one that forked, and imports that a fork awaits."""
+"""Fork-safe locks and lazy imports: a forked child has a free lock and no import in progress."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _imported = Condition()
 
 
 def import_later(name: str) -> Any:
-    """A module, imported at its first use.
+    """Import a module lazily, safe against forks.
 
-    A fork waits until it is: a child would have a module lock that no thread of it releases,
-    and hang at the next import.
+    A fork waits for the end of the import. Otherwise the child would have a module lock
+    that none of its threads releases, and hang at the next import.
     """
     thread = get_ident()
     with _imported:

@@ -27,14 +27,14 @@ from optree.tree.node import OpTreeNode, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Constant, Variable
 
-#: The boxes of a picture, at most; larger trees are refused.
+#: The maximum boxes of a picture; larger trees are refused.
 LIMIT = 600
 
-#: The bends of all edges, at most: an edge has one at each layer that it passes, and the layout's time grows with
-#: them. Beyond it, the longest edges are drawn straight.
+#: The maximum bends of all edges. An edge has one at each layer that it crosses, and the layout's time grows with
+#: them. Beyond the maximum, the longest edges are drawn straight.
 BENDS = 1500
 
-#: The characters of a line in a box, at most.
+#: The maximum characters of a line in a box.
 TEXT_LENGTH = 28
 
 # In points. A character of DejaVu Sans Mono, which Matplotlib brings, is 0.602 of its size wide.
@@ -44,14 +44,14 @@ NAME_SIZE, TYPE_SIZE, TITLE_SIZE = 9.0, 6.5, 11.0
 #: Reproducible files, with text as text, in the font that the boxes' widths are computed for.
 STYLE = {"svg.hashsalt": "op-tree", "svg.fonttype": "none", "font.monospace": ["DejaVu Sans Mono"]}
 
-#: The pixels on a side, at most; the resolution of a larger picture is lowered.
+#: The maximum pixels of a side; the resolution of a larger picture is lowered.
 PIXELS, DPI = 8_000, 150
 
 COLORS = {"elementwise": "#dbe9f6", "reduction": "#fde3c8", "other": "#dcefdc", "leaf": "#ffffff", "number": "#f2f2f2"}
 
 
 class PictureError(OptreeError, ValueError):
-    """A tree that is too large to be drawn."""
+    """Raised if a tree is too large to be drawn."""
 
 
 class Picture:

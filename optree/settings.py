@@ -32,11 +32,11 @@ MAX_THREADS = 256
 
 
 class SettingError(OptreeError, ValueError):
-    """An unknown setting, or a value that it cannot take."""
+    """Raised for an unknown setting or an invalid value."""
 
 
 class Setting(NamedTuple):
-    """One variable.
+    """The description of a setting.
 
     Attributes
     ----------
@@ -217,9 +217,9 @@ def _default_count() -> int:
 
 
 def _quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float:
-    """The processors whose time Linux's control groups grant this process, such as a container's; inf without a limit.
+    """The CPU quota of Linux's control groups for this process, such as a container's, in processors; inf without one.
 
-    More threads than that, which spin for a moment before they sleep, would use the quota up.
+    More threads than that would use up the quota, because threads spin for a moment before they sleep.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def _quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that has this thread's settings in whichever thread it is called."""
+    """Wrap a function so that it runs with this thread's settings in any thread."""
     values = _overrides.values
 
     def call(*args: Any) -> Any:

@@ -1,1 +1,1 @@
-"""neon's backend over ours: its tensors, buffers, layers and calls, of which none computes by itself."""
+"""neon's backend API (tensors, buffers, layers and calls), implemented by op-tree's backends."""

@@ -1,6 +1,6 @@
-"""NeonBackend, neon's surface over a backend of ours, with the hooks of its front end; and its constructors.
+"""NeonBackend, neon's backend API with the hooks of its front end, and its constructors.
 
-Of the hooks, what layers ask for acceleration by gets the value that means none.
+Hooks by which layers request accelerated objects return the value that means none.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ROWS = 4096
 
 
 class Mark:
-    """A time, once it is recorded."""
+    """A time marker, set by `record_mark`."""
 
     time: float | None = None
 
 
 class NeonBackend(Networks):
-    """A backend in neon's mode, with all of the methods of neon's backends.
+    """A backend in neon's mode, with all methods of neon's backends.
 
-    neon's CPU and GPU backends differ in places. This is one rule for both, on every device.
+    Where neon's CPU and GPU backends differ, this class behaves the same on every device.
     """
 
     hist_bins: int = 64
@@ -227,16 +227,16 @@ class NeonBackend(Networks):
     # Times
 
     def init_mark(self) -> Mark:
-        """A mark of a time to come."""
+        """A new mark, not yet recorded."""
         return Mark()
 
     def record_mark(self, marker: Mark) -> None:
-        """Set a mark to the time at which what has been started is finished."""
+        """Wait for all started work, and set a mark to the time."""
         self.synchronize()
         marker.time = perf_counter()
 
     def synchronize_mark(self, marker: Mark) -> None:
-        """Wait for a mark; all are of the past once they are recorded."""
+        """Do nothing: `record_mark` has waited already."""
 
     def get_time(self, start: Mark, end: Mark) -> float:
         """The milliseconds from mark to mark.

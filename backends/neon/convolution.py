@@ -198,8 +198,9 @@ class Convolutions(Allocation):
     ) -> None:
         """Write the convolution of images `I` with filters `F` into `O`.
 
-        The value is multiplied by `alpha`, then come the bias, a rectifier (`relu`) or its derivative at X (`brelu`),
-        and `beta` times X, which is by default the old output. `bsum` gets the sums of what is stored over each map.
+        The convolution is multiplied by `alpha`. Then the bias is added, a rectifier (`relu`) or its derivative at X
+        (`brelu`) is applied, and `beta` times X is added. X is the old output by default. `bsum` gets the sums of the
+        stored values over each map.
         """
         check_sizes("fprop_conv", I=(I, layer.sizeI), F=(F, layer.sizeF), O=(O, layer.sizeO))
         key = layer.geometry, bool(relu), bool(brelu)
@@ -254,7 +255,7 @@ class Convolutions(Allocation):
 
 
 def blended(value: Any, old: Any, alpha: Any, beta: Any) -> Any:
-    """``alpha * value + beta * old``, which does not read what it multiplies by 0."""
+    """``alpha * value + beta * old``; an operand multiplied by 0 is not read."""
     value = value if alpha == 1 else value * alpha
     return value if beta == 0 else value + (old if beta == 1 else old * beta)
 

@@ -64,9 +64,9 @@ class Networks(Pools):
     ) -> None:
         """Write the rows of x, normalised by their own statistics, times gamma, plus beta, into y.
 
-        `xsum` holds the sums of the rows, or gets them if `compute_batch_sum`, and keeps them for `compound_bprop_bn`;
-        `xvar` gets the variances, and the running `gmean` and `gvar` go on by 1 - rho. With `inference`, they
-        normalise, and only y is written.
+        `xsum` holds the sums of the rows for `compound_bprop_bn`; with `compute_batch_sum` they are computed here.
+        `xvar` gets the variances, and the running averages `gmean` and `gvar` are updated with momentum rho. With
+        `inference`, the running averages normalise, and only y is written.
         """
         check_sizes("compound_fprop_bn", y=(y, x.size))
         if inference:

@@ -1,8 +1,8 @@
-"""Replay: assignments lowered once for operands of some specs, and run on others of the same specs.
+"""Replay: assignments are lowered once for given operand specs, and run on other operands of the same specs.
 
-A call of neon's backend is eager, and builds the same trees each time. The first call
-builds them over operands of strides 0, which hold no memory, and plans them; the next
-ones look the plans up by the operands' specs and run them, and no tree is built.
+A call of neon's backend is eager and builds the same trees each time. The first call
+builds them over operands with strides of 0, which hold no memory, and plans them. Later
+calls look the plans up by the operands' specs and run them, without building a tree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Key(tuple[Any, ...]):
 
 
 class Replay:
-    """The calls of one backend.
+    """The recorded calls of one backend.
 
     Parameters
     ----------
@@ -114,5 +114,5 @@ class Replay:
 
 
 def _fresh(x: Any) -> Any:
-    """A number that is another object than equal ones, so that a leaf tells which operand it is."""
+    """A copy of a number as a distinct object, so that its identity tells which operand a leaf is."""
     return x if x is None or x == 0 or x == 1 else float(str(float(x)))

@@ -35,7 +35,7 @@ class Deferred(Input):
     Parameters
     ----------
     build : callable
-        From the destination to the operand that stands there.
+        A function from the destination to the operand that replaces the leaf.
     """
 
     def __init__(self, type: Any, build: Any) -> None:
@@ -43,20 +43,20 @@ class Deferred(Input):
         self.build = build
 
 
-#: The most bits of the mantissa that stochastic rounding leaves.
+#: The maximum mantissa bits after stochastic rounding.
 MOST_BITS = 15
 
 
 class NeonTensor(Tensor):
-    """A tensor in neon's mode: of two dimensions at least, true where it has rows, and with attributes of the user's.
+    """A tensor in neon's mode: it has at least two dimensions, is true if it has rows, and accepts user attributes.
 
     Attributes
     ----------
     rounding : int or bool
-        The bits of the mantissa to which what is computed is rounded at random when it is written here; True is 10,
-        and as in neon, float16 has at most 10 and float32 at most 15. False or 0: to the nearest value.
+        The mantissa bits to which computed values are rounded stochastically when they are written here. True means
+        10; as in neon, float16 has at most 10 and float32 at most 15. False or 0: rounding to nearest.
     persist_values : bool
-        Whether values stay between passes: always.
+        Whether values persist between passes: always.
     """
 
     rounding: Any = False
@@ -166,7 +166,7 @@ class NeonTensor(Tensor):
         super().__setitem__(_flat_indices(index), value)
 
     def rounded(self, value: Any) -> Any:
-        """The value to write: one that is computed, by chance to the bits of `rounding`."""
+        """The value to write; a computed value is rounded stochastically to the bits of `rounding`."""
         is_computed = isinstance(value, OpTreeNode | Tensor) and is_floating(value.dtype)
         if not (self.rounding and is_computed and is_floating(self.dtype)):
             return super().rounded(value)

@@ -1,1 +1,1 @@
-"""Other systems' names over ours."""
+"""APIs of other systems, implemented by op-tree."""

@@ -1,4 +1,4 @@
-"""Array, the array object of the array API standard: a tensor, or a lazy tree, with NumPy's meaning."""
+"""Array, the array object of the array API standard: a tensor or a lazy tree, with NumPy's semantics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operand(x: Any) -> Any:
 
 
 def built(value: Any) -> Any:
-    """The lazy array of a tree that a function has built; of several, as many in a tuple or a list."""
+    """The lazy array of a tree; for a tuple or list of trees, a tuple or list of arrays."""
     if value.__class__ is not OpTreeNode and isinstance(value, tuple | list):
         parts = [built(each) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -40,7 +40,7 @@ def built(value: Any) -> Any:
 
 
 def viewed(x: Array, value: Any) -> Array:
-    """The array of a tensor's view, or of a tree built of one array, which is a view of it where it can be."""
+    """The array of a view of a tensor, or of a tree of one array, as a view of it if possible."""
     if value.__class__ is Tensor:
         return type(x)(value)
     view = x.view_by(value)
@@ -48,7 +48,7 @@ def viewed(x: Array, value: Any) -> Array:
 
 
 def of(given: Any, what: str) -> Array:
-    """An argument that is an array; OperandError if it is none; `what` names the function."""
+    """An argument checked to be an array, else OperandError; `what` names the function."""
     if not isinstance(given, Array):
         raise OperandError(f"{what}: an array is wanted, not {brief(given)}; xp.asarray makes one")
     return given
@@ -102,12 +102,12 @@ def _by_numpy(name: str) -> Any:
 
 
 class Array(LazyValue):
-    """An array of the array API standard, with NumPy's meaning.
+    """An array of the array API standard, with NumPy's semantics.
 
-    It holds a tensor, or a tree that runs when a value is asked for: by `float`,
-    `print`, a loop, an index by a mask, `numpy.asarray`. What a line means does not
-    change meanwhile. A slice is a view, and writing into it writes into the whole; an
-    element is a value of its own, as NumPy's scalars are.
+    It holds a tensor, or a tree that runs when a value is needed: by `float`, `print`,
+    iteration, an index by a mask, `numpy.asarray`. Later writes do not change the value
+    of an earlier line. A slice is a view, and writing into it writes into the array; an
+    element is a copy, like NumPy's scalars.
 
     Functions of a namespace, `Backend.xp` or `optree.xp`, make arrays, and ``asarray(x)``
     one of a tensor or a tree.
@@ -465,7 +465,7 @@ def _entry(key: Any) -> Any:
 
 
 def _operands(given: Any, of: Callable[[Any], Any] = operand) -> Any:
-    """NumPy's arguments with the operands of arrays, also of those in lists; what is written to stays an array."""
+    """NumPy's arguments with arrays replaced by operands, also in lists; arrays that are written stay arrays."""
     if isinstance(given, dict):
         return {name: x if name == "out" else _operands(x, of) for name, x in given.items()}
     if isinstance(given, list | tuple) and not isinstance(given, Variable):
@@ -519,6 +519,6 @@ def _written_by_host(func: Any, args: Any, options: Any, out: tuple[Any, ...] | 
 
 
 def _is_plain(found: Any) -> bool:
-    """Whether a function of NumPy's has told something of an array, and computed nothing."""
+    """Whether the result of a NumPy function only describes an array, and is no computed value."""
     is_tuple = isinstance(found, list | tuple) and not isinstance(found, Variable)
     return not any(isinstance(x, Variable) for x in (found if is_tuple else [found]))

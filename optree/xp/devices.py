@@ -10,9 +10,9 @@ from optree.tree.variable import is_neon
 
 
 def backend_of(device: Any = None) -> Any:
-    """The backend that a device is, or has the name of; the current one for None.
+    """The backend of a device, given as a backend or its name; the current one for None.
 
-    It raises BackendError if there is none, or it has neon's shapes.
+    Raises BackendError if there is none, or it is in neon's mode.
     """
     current = last_backend()
     found = current if device is None or (current is not None and device == current.name) else device
