@@ -161,5 +161,5 @@ def test_sums_of_integers_at_indices_wrap_and_lose_no_digit(dtype: str, largest:
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_what_is_in_no_bin_is_refused(wrong: int) -> None:
     for weights in (None, np.ones(2)):
-        with pytest.raises(AxisError, match=f"{wrong} is out"):
+        with pytest.raises(AxisError, match=f"the id {wrong} at row 1 is out"):
             f.bincount(CPU.array(np.array([1, wrong])), weights, size=3).get()
