@@ -1,8 +1,7 @@
-"""Trains a network to write Python's reference: the text that ships with Python, one character after the other.
+"""Trains a character-level language model on Python's reference, the text that ships with Python.
 
-Each character is guessed from those before it, by two layers of a whole window (`--model window`), by long short-term
-memory (`lstm`), or by a small transformer. All of a step is one function: the loss, its gradients, and Adam's updates
-of weights and means.
+The model is two dense layers over a window of characters (`--model window`), an LSTM (`lstm`), or a small transformer.
+A training step is one function: the loss, its gradients, and Adam's updates.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Convolutions with epilogues on a GPU: what follows one element by element is computed before its value is stored.
+"""Convolution epilogues on a GPU: elementwise work on a convolution's value, computed before the value is stored.
 
-The rule: a kernel without reductions continues with a convolution, or a derivative of one, whose elements are those
-of its domain. Kernels of ours print it into their store; after sums that are split, into that of the parts' sums.
-cuDNN adds a bias for each channel to a convolution, and before that an array of its shape, where that is all that a
-kernel does, and it has a plan for both; where not, and after everything else by cuDNN, the kernel runs on its own.
+An epilogue is a kernel without reductions whose domain is the value of a convolution or of a derivative of one. The
+generated kernels print it into their store; if sums are split, into the store of the parts' sums. cuDNN adds an array
+of the value's shape and a bias for each channel to a convolution, if the kernel does only that and cuDNN has a plan
+for both. In all other cases with cuDNN, the kernel runs separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AXES = 2 + MOST
 
 
 class CudaConvolutionKernel(ConvolutionKernel):
-    """A convolution and the kernel that continues with it, printed into its store."""
+    """A convolution and its epilogue kernel, printed into its store."""
 
     def __init__(
         self, convolution: Any, kernel: FusedKernel, operands: Sequence[int], value: int, is_stored: bool
@@ -44,7 +44,7 @@ class CudaConvolutionKernel(ConvolutionKernel):
         self._numbers = [self._names.index(f"c{len(nest.reads) + n}") for n in range(len(kernel.numbers))]
 
     def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
-        """See `ExecutableKernel.run`; None where one of the two has no kernel for the arrays."""
+        """See `ExecutableKernel.run`; None unless both have a kernel for these arrays."""
         convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
         _, shapes, shape, sizes = self.shapes(values)
         if not convolution.fits(shapes, shape):
@@ -118,7 +118,7 @@ def addends_of(convolution: Any, kernel: FusedKernel, value: int) -> Addends | N
 
 
 class CuDNNKernel(CudaConvolutionKernel):
-    """A convolution with a bias, and the kernel that adds it where cuDNN does not.
+    """A convolution with a bias, and the kernel that adds the bias if cuDNN does not.
 
     Parameters
     ----------
