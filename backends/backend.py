@@ -104,7 +104,7 @@ class Backend(RandomMethods, Functions):
     internal: ClassVar[frozenset[str]] = frozenset(
         "active allocate borrowed check_adopted compile compiles compiling computed executions forget_plans from_host "
         "home imported internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans "
-        "program put remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of "
+        "program put received remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of "
         "within".split()
     )
 
