@@ -7,8 +7,9 @@ from optree.compat import metadiff  # metadiff, for the methods that it gives va
 from optree.errors import OptreeError
 from optree.instead import instead
 from optree.locks import import_later
-from optree.ops.apply import Apply
-from optree.ops.op import Op
+from optree.numpy import statistics  # noqa: F401, imported to be registered
+from optree.op.apply import Apply
+from optree.op.op import Op
 from optree.registry import FUNCTIONS
 from optree.run.function import Function, Mode, debugprint, function
 from optree.tree.gradient_types import DisconnectedType, NullType, grad_not_implemented, grad_undefined
@@ -38,6 +39,7 @@ LATER = (
     "run.vmap",
     "testing",
     "train",
+    "networks",
     "xp",
     "distributed",
     "pictures",

@@ -24,7 +24,18 @@ BRIEF = 100
 
 _OWN_PACKAGES = frozenset(
     (
-        *("optree", "optree.tree", "optree.ops", "optree.autodiff", "optree.compile", "optree.run", "optree.train"),
+        *(
+            "optree",
+            "optree.tree",
+            "optree.op",
+            "optree.ops",
+            "optree.numpy",
+            "optree.networks",
+            "optree.autodiff",
+            "optree.compile",
+            "optree.run",
+            "optree.train",
+        ),
         "optree.distributed",
         *(
             "optree.testing",

@@ -22,7 +22,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path as Curve
 
 from optree.errors import OperandError, OptreeError
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Constant, Variable

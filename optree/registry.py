@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 from optree.locks import import_later
 
 #: The module that defines the ops which few programs need, and sets `is_complete` when it has.
-REST = "optree.ops.rest"
+REST = "optree.rest"
 is_complete = False
+
+#: The packages that define op-tree's own functions.
+OWN = ("optree.ops.", "optree.numpy.", "optree.networks.")
 
 
 def complete() -> None:
@@ -118,7 +121,7 @@ f = FunctionNamespace()
 
 def about_to_define(module: str) -> None:
     """Define all of op-tree's ops before another module defines one, which must find their names taken."""
-    if not module.startswith("optree.ops."):
+    if not module.startswith(OWN):
         complete()
 
 

@@ -31,8 +31,9 @@ PACKAGES = (
         "optree.arrays",
         "optree.instead",
     ),
-    # Adjoints are trees, of whatever ops: a loop's derivative is made of its step's.
-    *("optree.dtypes", "optree.registry", "optree.tree", "optree.autodiff.reverse", "optree.ops", "optree.autodiff"),
+    *("optree.dtypes", "optree.registry", "optree.tree", "optree.op", "optree.traits"),
+    *("optree.autodiff", "optree.ops"),
+    *("optree.numpy", "optree.networks", "optree.rest"),
     *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
     *("optree.train", "optree.distributed", "optree"),
     *(
@@ -230,7 +231,7 @@ def test_docstrings_name_things() -> None:
 #: Rules rewrite certain ops: each names those of its own pattern. NumPy's protocol is by NumPy's functions, and the
 #: C library's functions have names like ops'.
 NAMING_OPS = (
-    *("optree.ops", "optree.compile.rules", "optree.tree.numpy_protocol"),
+    *("optree.ops", "optree.numpy", "optree.networks", "optree.compile.rules", "optree.tree.numpy_protocol"),
     "backends.cpu.codegen.vector_math",
 )
 
@@ -270,4 +271,4 @@ def test_what_compilers_ask_of_an_op_is_an_attribute_of_it() -> None:
         name: {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_code(CORE[name])) if _asks_which_op(node)}
         for name in asking
     }
-    assert not _modules(found), f"ops told apart by names: say the fact on the op (optree.ops.op.Op)\n{_modules(found)}"
+    assert not _modules(found), f"ops told apart by names: say the fact on the op (optree.op.op.Op)\n{_modules(found)}"

@@ -14,7 +14,7 @@ from backends import gen_backend
 from optree import Autodiff, Op, OpTreeNode, Tensor, grad
 from optree.cache import _caches
 from optree.errors import OperandError
-from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import FUNCTIONS, OPS
 from optree.tree.types import DTYPES
 

@@ -15,7 +15,7 @@ import os, signal, threading
 import numpy as np
 import optree
 from backends import gen_backend
-from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 
 begun, go_on, parent = threading.Event(), threading.Event(), os.getpid()
 
@@ -83,7 +83,7 @@ FORKING = """
 import os, signal
 import optree
 from backends import gen_backend
-from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 
 class Forking(NonDifferentiableOperator, UnaryOperator):
     def value(self, *arrays):
@@ -233,7 +233,7 @@ assert status == 0, status
 @pytest.mark.parametrize(
     ("module", "use"),
     [
-        ("optree.ops.rest", "be.rand((3,)).get()"),
+        ("optree.rest", "be.rand((3,)).get()"),
         ("optree.xp.namespace", "float(be.xp.sum(be.xp.asarray([1.0])))"),
         ("optree.autodiff.api", "optree.grad"),
         ("optree.train.checkpoints", "optree.train.saved"),

@@ -36,7 +36,7 @@ UNNEEDED = {
     ),
     *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff.api", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
-    *("optree.ops.rest", "optree.ops.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
+    *("optree.rest", "optree.networks.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
     *("backends.cpu.libraries", "backends.cpu.routines.convolution", "backends.cpu.ahead", "backends.execution.loops"),
     *("backends.cpu.routines.loops", "backends.cpu.row_axes"),
 }
@@ -75,7 +75,7 @@ FIRST_ASKED = {
     "a name": "from optree.registry import FUNCTIONS, OPS; assert 'conv' in OPS and FUNCTIONS.get('lstm')",
     "a list": "from optree.registry import FUNCTIONS, OPS; assert {'conv', 'add'} <= {*OPS} & {*FUNCTIONS.keys()}",
     "a module": "from optree.ops.scattering import IndexAdd; assert be.conv and optree.ops.scan and IndexAdd",
-    "an attribute": "assert optree.ops.vision.__name__ == 'optree.ops.vision'",
+    "an attribute": "assert optree.networks.vision.__name__ == 'optree.networks.vision'",
     "a length": "from optree.registry import OPS; assert len(OPS) == len(OPS.items()) == len([*OPS.values()]) > 150",
     "a pickle": "import pickle; assert pickle.loads(%r).name == 'softmax'",
     "threads": """
@@ -89,7 +89,7 @@ threads = [Thread(target=ask, args=[name]) for name in ("softmax", "cumsum", "lo
 assert len(found) == 4
 """,
     "a taken name": """
-from optree.ops.traits import ElementwiseOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, UnaryOperator
 try:
     class Mine(UnaryOperator, ElementwiseOperator):
         name, numpy, kernel = "sort", np.tanh, "tanh({0})"
@@ -172,3 +172,14 @@ def test_what_is_loaded_later_adds_nothing_to_what_programs_see() -> None:
     """No op, function or method is there or not by what else has been asked for."""
     names = [name for name in UNNEEDED if name.startswith(("optree", "backends"))]
     done(python(f"import sys; sys.argv[1:] = {names!r}\n{REGISTERED}"))
+
+
+def test_former_names_of_the_contracts_modules_still_import() -> None:
+    done(
+        python(
+            "import optree; from optree.op import traits; from optree.ops.traits import UnaryOperator; "
+            "from optree.ops.op import Op; from optree.ops.apply import Apply; from optree import traits as public; "
+            "assert UnaryOperator is traits.UnaryOperator is public.UnaryOperator; "
+            "assert Op is optree.Op and Apply is optree.Apply"
+        )
+    )

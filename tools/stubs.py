@@ -9,8 +9,8 @@ import inspect
 from pathlib import Path
 
 from backends.backend import Backend
-from optree.ops.examples import examples_in
-from optree.ops.traits import ElementwiseOperator
+from optree.op.examples import examples_in
+from optree.op.traits import ElementwiseOperator
 from optree.registry import FUNCTIONS, OPS
 from optree.testing.examples import examples_of, inputs_for
 from optree.tree.variable import Variable

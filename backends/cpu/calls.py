@@ -22,10 +22,10 @@ from backends.execution.routines import (
 from optree.compile.aliasing import given_away
 from optree.compile.program import Program
 from optree.compile.reference import checked, is_widened, performer
+from optree.op.traits import BlockOperator, ElementwiseOperator, LoopOperator, UpdateOperator
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.logic import CONTIGUOUS_ONLY
 from optree.ops.structure import Output
-from optree.ops.traits import BlockOperator, ElementwiseOperator, LoopOperator, UpdateOperator
 from optree.tree.types import TensorType
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from backends.cpu.thread_pool import share
 from backends.execution.memory import empty_array
 from optree.arrays import overlap
-from optree.ops.traits import BlockOperator
+from optree.op.traits import BlockOperator
 
 #: The bytes of a block's operands and value, as a core's cache holds: where one NumPy call fills it, and where several
 #: make a value, between which threads wait for the interpreter.

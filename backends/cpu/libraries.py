@@ -8,11 +8,11 @@ from backends.cpu.routines.attention import CompiledAttention
 from backends.cpu.routines.convolution import Convolution
 from backends.cpu.routines.pooling import Pool
 from backends.execution.routines import BEGINNING, Routine, always, takes_floats, takes_floats_first, views
-from optree.ops.attention import Attention, AttentionGradient
+from optree.networks.attention import Attention, AttentionGradient
+from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+from optree.networks.recurrent import Parts
 from optree.ops.collectives import Begin
-from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
-from optree.ops.recurrent import Parts
 
 _WINDOWS_BY = methodcaller("windows_by")
 _POOL = Routine(Pool, takes_floats_first, writes_out=True, label=_WINDOWS_BY)

@@ -29,9 +29,9 @@ from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import in_float32, is_floating, rounded, wide_dtype
+from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.ops.reduction import Mean, Sum, UfuncReduction
 from optree.ops.summation import accurate_sum
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
 
 

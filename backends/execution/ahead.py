@@ -18,7 +18,7 @@ from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
 from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
-from optree.ops.index_map import is_view
+from optree.op.index_map import is_view
 from optree.ops.structure import Output
 from optree.records import NamedTuple
 

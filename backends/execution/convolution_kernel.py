@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from backends.execution.specialize import ExecutableKernel, FusedKernel
 from optree.cache import Cache
-from optree.ops.convolution import MOST, Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.networks.convolution import MOST, Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.records import NamedTuple
 
 T = TypeVar("T")

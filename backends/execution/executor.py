@@ -29,8 +29,8 @@ from optree.compile.program import Program
 from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import ONE, Sizes
 from optree.compile.steps import Observer, RegisterCall, observed, plain, run_steps, taker
+from optree.op.index_map import is_view
 from optree.ops.assignment import Assign
-from optree.ops.index_map import is_view
 from optree.records import NamedTuple
 from optree.tree.types import TensorType
 

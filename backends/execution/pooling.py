@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 from optree.records import NamedTuple
 
 

@@ -19,7 +19,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
-from optree.ops.traits import NumberOperator, ReductionOperator
+from optree.op.traits import NumberOperator, ReductionOperator
 from optree.records import NamedTuple
 
 #: Maximum entries of a kernel's cache of compiled nests.

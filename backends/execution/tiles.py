@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optree.ops.attention import Step, Tiles
+from optree.networks.attention import Step, Tiles
 from optree.run.updates import assignments
 from optree.tree.types import TensorType
 

@@ -41,7 +41,7 @@ from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.locks import cached_property
-from optree.ops.traits import CompositeOperator
+from optree.op.traits import CompositeOperator
 from optree.settings import thread_count
 from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor

@@ -35,14 +35,14 @@ from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, performer, value_of_op
-from optree.ops.attention import Attention, AttentionGradient
+from optree.networks.attention import Attention, AttentionGradient
+from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
+from optree.networks.recurrent import Parts
+from optree.networks.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
+from optree.op.traits import CopyOperator, LoopOperator
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
-from optree.ops.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
-from optree.ops.traits import CopyOperator, LoopOperator
-from optree.ops.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 

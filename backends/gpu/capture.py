@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from optree.autodiff.recompute import Afterwards, Checkpointed
+from optree.networks.recurrent import Parts
+from optree.networks.vision import RegionOperator
+from optree.op.index_map import is_view
 from optree.ops.assignment import Assign, Joined
 from optree.ops.factorisation import LapackOperator
-from optree.ops.index_map import is_view
 from optree.ops.indexing import Gather, OneHot, Take, TakeAlongAxis
 from optree.ops.joining import Concatenate
 from optree.ops.labels import CheckLabels
 from optree.ops.random import TakeBlocks
-from optree.ops.recurrent import Parts
 from optree.ops.shape import Unslice
-from optree.ops.vision import RegionOperator
 
 #: Ops that check index arrays and raise; in a CUDA graph the host raises later.
 CHECKED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, CheckLabels, RegionOperator}

@@ -22,8 +22,8 @@ from backends.gpu.launch_config import Launch
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import FLOAT32
-from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
-from optree.ops.windows import Sliding
+from optree.networks.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.networks.windows import Sliding
 from optree.records import NamedTuple
 
 #: The number of blocks per multiprocessor that a derivative by weights is split into, and the minimum depth of a split.

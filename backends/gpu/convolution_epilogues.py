@@ -18,7 +18,7 @@ from backends.gpu.codegen.convolution import FORWARD, Epilogue, epilogue_names, 
 from backends.gpu.direct import type_of
 from optree.arrays import overlap
 from optree.errors import CompilerError
-from optree.ops.convolution import MOST
+from optree.networks.convolution import MOST
 from optree.records import NamedTuple
 
 #: The axes of a convolution's value in kernels: two, and three spatial ones.

@@ -29,7 +29,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_told
 from optree.compile.steps import Note, RegisterCall, run_steps, taker
 from optree.errors import BackendError
-from optree.ops.traits import BeginningOperator
+from optree.op.traits import BeginningOperator
 from optree.records import NamedTuple
 
 #: The maximum repetitions of a failed capture: the uncaptured run in between loads modules, which a capture cannot.

@@ -23,7 +23,7 @@ from optree.cache import Cache
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError
 from optree.locks import Locked
-from optree.ops.windows import Sliding
+from optree.networks.windows import Sliding
 
 #: Maximum entries of the cache of plans.
 PLANS = 1024

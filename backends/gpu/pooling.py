@@ -9,7 +9,7 @@ from backends.execution.pooling import ROLES
 from backends.gpu.codegen.pooling import Pooled, parameter_names, source
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
-from optree.ops.pooling import INT32, MeanOperator, PoolOperator
+from optree.networks.pooling import INT32, MeanOperator, PoolOperator
 
 
 class Pool(DirectKernels):

@@ -12,7 +12,7 @@ from backends.gpu.codegen.vision import align_source, argmax_roi_source, resize_
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
 from optree.arrays import is_any
-from optree.ops.vision import (
+from optree.networks.vision import (
     AlignOperator,
     RegionOperator,
     ResizeInput,
@@ -21,7 +21,7 @@ from optree.ops.vision import (
     image_numbers,
     wrong_boxes,
 )
-from optree.ops.windows import spatial_of
+from optree.networks.windows import spatial_of
 
 FLOAT64 = np.dtype("float64")
 

@@ -10,9 +10,9 @@ import numpy as np
 from backends.backend import Backend
 from backends.neon.tensor import NeonTensor
 from optree.errors import BackendError, OperandError, ParameterError, brief
+from optree.op.traits import ElementwiseOperator
 from optree.ops.contraction import ProductOperator
 from optree.ops.joining import Concatenate
-from optree.ops.traits import ElementwiseOperator
 from optree.tree.types import as_dtype
 
 #: Ops of which a 1-D constant among the operands is a column.

@@ -9,7 +9,7 @@ from typing import Any
 from backends.neon.allocation import Allocation
 from backends.neon.replay import Key, Replay
 from optree.errors import ParameterError, SizeError
-from optree.ops.convolution import Conv
+from optree.networks.convolution import Conv
 from optree.registry import f
 from optree.tree.tensor import Tensor
 

@@ -12,7 +12,7 @@ from backends.neon.convolution import blended, check_sizes
 from backends.neon.functions import Functions
 from backends.neon.replay import Key
 from optree.errors import ParameterError, ShapeError, SizeError
-from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
+from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
 from optree.registry import f
 from optree.tree.tensor import Tensor
 

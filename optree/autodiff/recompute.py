@@ -9,9 +9,9 @@ from typing import Any
 from optree.arrays import portable
 from optree.autodiff.reverse import adjoints_of
 from optree.errors import OperandError, describe
-from optree.ops.apply import Apply
-from optree.ops.index_map import OPAQUE, SAME, STACKED, IndexMap
-from optree.ops.op import Op
+from optree.op.apply import Apply
+from optree.op.index_map import OPAQUE, SAME, STACKED, IndexMap
+from optree.op.op import Op
 from optree.tree.gradient_types import DisconnectedType, is_disconnected
 from optree.tree.node import OpTreeNode, operands_of, variables_of
 from optree.tree.substitution import replace

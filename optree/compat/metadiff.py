@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError, GradientError, describe
-from optree.ops.traits import (
+from optree.op.traits import (
     AssociativeOperator,
     BinaryOperator,
     ConstantOperator,

@@ -9,8 +9,8 @@ import numpy as np
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
 from optree.errors import DefinitionError, describe
-from optree.ops.apply import Apply
-from optree.ops.op import Op
+from optree.op.apply import Apply
+from optree.op.op import Op
 from optree.registry import f
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, as_variable, variable_of

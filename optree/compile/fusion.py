@@ -17,7 +17,7 @@ from optree.compile.aliasing import Aliases
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import Moment, failing, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
+from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.ops.traits import Accumulator
+from optree.op.traits import Accumulator
 from optree.records import NamedTuple
 
 #: The least cost of recomputing a value at which it is cached for later stages.

@@ -14,7 +14,7 @@ from optree.compile import rules
 from optree.compile.program import Program
 from optree.compile.rewriter import Change, Having, Value, apply_rules, on
 from optree.errors import OperandError, names
-from optree.ops.traits import CompositeOperator
+from optree.op.traits import CompositeOperator
 from optree.records import NamedTuple
 from optree.registry import OPS
 

@@ -17,7 +17,7 @@ from optree.compile.program import Program, flatten
 from optree.compile.schedule import overlapped, schedule, unalias_outputs
 from optree.compile.shapes import Sizes
 from optree.errors import BackendError, OperandError
-from optree.ops.traits import ReductionOperator
+from optree.op.traits import ReductionOperator
 from optree.records import NamedTuple
 from optree.tree.printing import instruction_text, listing
 from optree.tree.traversal import uncollected

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from optree.arrays import overlapping
-from optree.ops.unlisted import check_unlisted
+from optree.op.unlisted import check_unlisted
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of
 from optree.tree.tensor import Tensor

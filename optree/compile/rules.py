@@ -14,8 +14,8 @@ import numpy as np
 from optree.compile.reference import performer, value_of
 from optree.compile.rewriter import Having, Value, on
 from optree.dtypes import can_cast, finfo, is_floating, is_narrow, wide_dtype
+from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.ops.structure import Output
-from optree.ops.traits import ElementwiseOperator, ReductionOperator
 from optree.registry import f
 from optree.tree.node import applied
 from optree.tree.types import TensorType

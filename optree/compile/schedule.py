@@ -19,15 +19,15 @@ from typing import Any
 
 from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
-from optree.ops.assignment import Assign
-from optree.ops.index_map import is_view
-from optree.ops.traits import (
+from optree.op.index_map import is_view
+from optree.op.traits import (
     BeginningOperator,
     DividedOperator,
     ElementwiseOperator,
     ReductionOperator,
     WaitingOperator,
 )
+from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied

@@ -1,6 +1,6 @@
 """Every op, one class each, in a file a family; importing this registers those of the families that most programs need.
 
-`optree.ops.rest` has the others, which are imported when one of them is first asked for (`optree.registry`).
+`optree.rest` has the others, which are imported when one of them is first asked for (`optree.registry`).
 """
 
 from typing import Any
@@ -15,22 +15,17 @@ from optree.ops import (
     logic,
     reduction,
     shape,
-    statistics,
     structure,
     transcendental,
 )
 
 __all__ = [
     "activations",
-    "arrangement",
     "assignment",
-    "attention",
     "bits",
     "choice",
     "collectives",
-    "columns",
     "contraction",
-    "convolution",
     "einsum",
     "elementwise",
     "factorisation",
@@ -41,23 +36,15 @@ __all__ = [
     "linalg",
     "logic",
     "loops",
-    "network",
     "ordering",
-    "padding",
-    "pooling",
     "random",
-    "recurrent",
     "reduction",
     "scan",
     "scattering",
     "shape",
     "softmax",
-    "standardization",
-    "statistics",
     "structure",
     "transcendental",
-    "vision",
-    "windows",
 ]
 
 

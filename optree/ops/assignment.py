@@ -11,9 +11,9 @@ from numpy.lib.stride_tricks import as_strided
 from optree.arrays import overlap, portable
 from optree.dtypes import is_bfloat16, rounded
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.apply import Apply
-from optree.ops.index_map import BROADCAST, IndexMap
-from optree.ops.traits import NonDifferentiableOperator
+from optree.op.apply import Apply
+from optree.op.index_map import BROADCAST, IndexMap
+from optree.op.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict
 from optree.tree.tensor import Tensor
 from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, without_lead

@@ -10,8 +10,8 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, describe
-from optree.ops.examples import Examples
-from optree.ops.traits import (
+from optree.op.examples import Examples
+from optree.op.traits import (
     BinaryOperator,
     BlockOperator,
     ElementwiseOperator,

@@ -11,11 +11,11 @@ import numpy as np
 from optree.arrays import as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.ops.batching import aligned, spread, spread_all
-from optree.ops.examples import Examples
-from optree.ops.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
-from optree.ops.op import Op
-from optree.ops.traits import (
+from optree.op.batching import aligned, spread, spread_all
+from optree.op.examples import Examples
+from optree.op.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
+from optree.op.op import Op
+from optree.op.traits import (
     BinaryOperator,
     Choose,
     ElementwiseOperator,

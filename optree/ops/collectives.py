@@ -15,9 +15,9 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
-from optree.ops.index_map import SAME, IndexMap
-from optree.ops.op import Op
-from optree.ops.traits import BeginningOperator, DividedOperator, NonDifferentiableOperator, WaitingOperator
+from optree.op.index_map import SAME, IndexMap
+from optree.op.op import Op
+from optree.op.traits import BeginningOperator, DividedOperator, NonDifferentiableOperator, WaitingOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 

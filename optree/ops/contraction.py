@@ -11,11 +11,11 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
-from optree.ops.batching import aligned, example_rank
-from optree.ops.examples import Examples
-from optree.ops.index_map import OPAQUE, IndexMap, contracted, per_op
-from optree.ops.op import Op
-from optree.ops.traits import BinaryOperator, CompositeOperator, no_props
+from optree.op.batching import aligned, example_rank
+from optree.op.examples import Examples
+from optree.op.index_map import OPAQUE, IndexMap, contracted, per_op
+from optree.op.op import Op
+from optree.op.traits import BinaryOperator, CompositeOperator, no_props
 from optree.registry import OPS, f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Variable, is_neon, variable_of

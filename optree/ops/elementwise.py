@@ -11,9 +11,9 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
-from optree.ops.examples import Examples
-from optree.ops.registration import sorted_arguments
-from optree.ops.traits import (
+from optree.op.examples import Examples
+from optree.op.registration import sorted_arguments
+from optree.op.traits import (
     BinaryOperator,
     BlockOperator,
     ElementwiseOperator,

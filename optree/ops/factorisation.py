@@ -19,11 +19,11 @@ import numpy as np
 from optree.arrays import as_array, is_any, portable
 from optree.dtypes import is_floating, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
-from optree.ops.apply import Apply
-from optree.ops.arrangement import rows_and_columns
-from optree.ops.index_map import STACKED, IndexMap
-from optree.ops.op import Op
-from optree.ops.traits import FloatOperator, UnaryOperator
+from optree.op.apply import Apply
+from optree.op.index_map import STACKED, IndexMap
+from optree.op.op import Op
+from optree.op.traits import FloatOperator, UnaryOperator
+from optree.ops.indexing import rows_and_columns
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, or_zeros

@@ -13,11 +13,11 @@ import numpy as np
 
 from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
-from optree.ops.batching import aligned, numbers_of
+from optree.op.batching import aligned, numbers_of
+from optree.op.op import Op
+from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 from optree.ops.labels import first_outside
-from optree.ops.op import Op
 from optree.ops.shape import Slice, part, sizes_of, strong
-from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree import indexing as indices
@@ -671,3 +671,13 @@ def _diag_indices_from(arr: Any) -> Any:
     if None in shape or len(shape) < 2 or len(set(shape)) > 1:
         raise ShapeError(f"diag_indices_from: equal axes, two at least, are wanted, not {describe(as_variable(arr))}")
     return np.diag_indices(shape[0], len(shape))
+
+
+def rows_and_columns(x: Variable) -> tuple[Variable, Variable]:
+    """The row and column index of each element of matrices, in shapes that broadcast to theirs."""
+    lead = (slice(0, 1),) * (x.ndim - 2)
+    row, column = f.slice(x, (*lead, slice(0, 1))), f.slice(x, (*lead, slice(None), slice(0, 1)))
+    if None in x.shape:  # the size of a slice of an unknown size is unknown, not 1
+        others = tuple(range(x.ndim - 2))
+        row, column = (f.any(x, axis=(*others, axis), keepdims=True) for axis in (x.ndim - 2, x.ndim - 1))
+    return f.flat_indices(column), f.flat_indices(row)

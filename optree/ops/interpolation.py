@@ -11,11 +11,11 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
+from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
+from optree.op.traits import BlockOperator, Blocks, longest_axis
 from optree.ops.indexing import Take
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
-from optree.ops.traits import BlockOperator, Blocks, longest_axis
 from optree.registry import f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, integer_of, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, number_of, variable_of

@@ -11,12 +11,11 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
-from optree.ops.batching import spread_all
-from optree.ops.examples import Examples
-from optree.ops.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
-from optree.ops.op import Op
-from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
-from optree.ops.traits import (
+from optree.op.batching import spread_all
+from optree.op.examples import Examples
+from optree.op.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import (
     AssociativeOperator,
     BlockOperator,
     Blocks,
@@ -26,6 +25,7 @@ from optree.ops.traits import (
     longest_axis,
     one_axis,
 )
+from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of

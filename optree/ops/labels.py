@@ -11,10 +11,10 @@ import numpy as np
 
 from optree.arrays import as_array, is_any, portable
 from optree.errors import AxisError, DTypeError, OperandError
-from optree.ops.batching import aligned
-from optree.ops.index_map import IndexMap, windowed
-from optree.ops.op import Op
-from optree.ops.traits import MorphOperator, NonDifferentiableOperator
+from optree.op.batching import aligned
+from optree.op.index_map import IndexMap, windowed
+from optree.op.op import Op
+from optree.op.traits import MorphOperator, NonDifferentiableOperator
 from optree.tree.types import Shape, TensorType
 
 #: The unsigned dtypes by their bytes.

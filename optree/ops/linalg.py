@@ -20,7 +20,9 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.batching import aligned, example_rank
+from optree.op.batching import aligned, example_rank
+from optree.op.op import Op
+from optree.op.traits import BinaryOperator
 from optree.ops.factorisation import (
     Factorisation,
     LapackOperator,
@@ -32,9 +34,7 @@ from optree.ops.factorisation import (
     transposed,
     wide,
 )
-from optree.ops.op import Op
 from optree.ops.shape import broadcasts_to, sizes_for_reshape, with_leading_axes
-from optree.ops.traits import BinaryOperator
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected

@@ -8,7 +8,7 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import DTypeError, describe
-from optree.ops.traits import (
+from optree.op.traits import (
     BinaryOperator,
     ElementwiseOperator,
     LogicalOperator,

@@ -13,12 +13,12 @@ from optree.arrays import as_array, portable
 from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import in_float32, is_floating, wide_dtype, widens
 from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, describe
-from optree.ops.apply import Apply
-from optree.ops.batching import batched_trees, first_batch, spread, spread_all
+from optree.op.apply import Apply
+from optree.op.batching import batched_trees, first_batch, spread, spread_all
+from optree.op.traits import LoopOperator
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
 from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
-from optree.ops.traits import LoopOperator
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal

@@ -12,15 +12,10 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.examples import Cases, Examples
-from optree.ops.index_map import BROADCAST, OPAQUE, IndexMap
-from optree.ops.indexing import Embedding, TakeAlongAxis
-from optree.ops.op import Op
-from optree.ops.reduction import INFINITY
-from optree.ops.scan import OneAxisOperator
-from optree.ops.scattering import IndexAdd
-from optree.ops.shape import strong
-from optree.ops.traits import (
+from optree.op.examples import Cases, Examples
+from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import (
     BinaryOperator,
     BlockOperator,
     Blocks,
@@ -31,6 +26,11 @@ from optree.ops.traits import (
     longest_axis,
     one_axis,
 )
+from optree.ops.indexing import Embedding, TakeAlongAxis
+from optree.ops.reduction import INFINITY
+from optree.ops.scan import OneAxisOperator
+from optree.ops.scattering import IndexAdd
+from optree.ops.shape import strong
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Variable, constant, in_dtype, variable_of

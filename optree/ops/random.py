@@ -21,9 +21,9 @@ from optree.arrays import portable
 from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
 from optree.locks import Locked
+from optree.op.index_map import LIKE, OPAQUE, SHAPE, IndexMap
+from optree.op.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.ops import philox
-from optree.ops.index_map import LIKE, OPAQUE, SHAPE, IndexMap
-from optree.ops.traits import CompositeOperator, ElementwiseOperator, NonDifferentiableOperator, OrphanOperator
 from optree.registry import f
 from optree.tree.gradient_types import grad_not_implemented
 from optree.tree.types import Shape, TensorType, as_dtype, promote

@@ -12,10 +12,9 @@ from optree.arrays import as_array, filled, portable
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
-from optree.ops.index_map import SHAPE, IndexMap
-from optree.ops.op import Op
-from optree.ops.summation import accurate_sum
-from optree.ops.traits import (
+from optree.op.index_map import SHAPE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import (
     Accumulator,
     AxisOperator,
     BlockOperator,
@@ -29,6 +28,7 @@ from optree.ops.traits import (
     UnaryOperator,
     longest_axis,
 )
+from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote

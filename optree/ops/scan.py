@@ -12,15 +12,15 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
-from optree.ops.batching import aligned
-from optree.ops.examples import Cases, Examples
-from optree.ops.index_map import IndexMap, per_op, windowed
+from optree.op.batching import aligned
+from optree.op.examples import Cases, Examples
+from optree.op.index_map import IndexMap, per_op, windowed
+from optree.op.op import Op
+from optree.op.traits import BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
 from optree.ops.indexing import TakeAlongAxis
-from optree.ops.op import Op
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
-from optree.ops.traits import BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of

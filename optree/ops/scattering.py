@@ -11,8 +11,10 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError, describe
-from optree.ops.batching import spread_all
-from optree.ops.index_map import LIKE, OPAQUE, IndexMap, windowed
+from optree.op.batching import spread_all
+from optree.op.index_map import LIKE, OPAQUE, IndexMap, windowed
+from optree.op.op import Op
+from optree.op.traits import FirstDtypeOperator, LogicalOperator, UpdateOperator
 from optree.ops.indexing import (
     ArraysOperator,
     Gather,
@@ -29,9 +31,7 @@ from optree.ops.indexing import (
     pick,
     taken_whole,
 )
-from optree.ops.op import Op
 from optree.ops.shape import Unslice, aligned_value, broadcasts_to, with_leading_axes
-from optree.ops.traits import FirstDtypeOperator, LogicalOperator, UpdateOperator
 from optree.registry import f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype, without_lead

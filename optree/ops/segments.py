@@ -10,9 +10,9 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, brief, describe
-from optree.ops.batching import spread_all
+from optree.op.batching import spread_all
+from optree.op.op import Op
 from optree.ops.indexing import Take, as_positions, check_indices
-from optree.ops.op import Op
 from optree.ops.reduction import sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f

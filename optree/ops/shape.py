@@ -12,11 +12,11 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
-from optree.ops.batching import aligned, example_of, of_batch_shape, shifted, spread_all
-from optree.ops.examples import Examples
-from optree.ops.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
-from optree.ops.op import Op
-from optree.ops.traits import Choose, CopyOperator, MorphOperator, any_axes, no_props
+from optree.op.batching import aligned, example_of, of_batch_shape, shifted, spread_all
+from optree.op.examples import Examples
+from optree.op.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
+from optree.op.op import Op
+from optree.op.traits import Choose, CopyOperator, MorphOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, array_of, normalise_axes, normalise_axis

@@ -9,12 +9,10 @@ import numpy as np
 
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ShapeError
-from optree.ops.examples import Examples
-from optree.ops.index_map import STACKED, IndexMap
-from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
-from optree.ops.summation import accurate_sum
-from optree.ops.traits import (
+from optree.op.examples import Examples
+from optree.op.index_map import STACKED, IndexMap
+from optree.op.op import Op
+from optree.op.traits import (
     Accumulator,
     BinaryOperator,
     CompositeOperator,
@@ -22,6 +20,8 @@ from optree.ops.traits import (
     ReductionOperator,
     given_axes,
 )
+from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
+from optree.ops.summation import accurate_sum
 from optree.registry import f, numpy_function
 from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import Variable, in_dtype

@@ -11,8 +11,8 @@ import numpy as np
 
 from optree.arrays import portable
 from optree.errors import OperandError, describe
-from optree.ops.apply import Apply
-from optree.ops.traits import ElementwiseOperator, MorphOperator, UnaryOperator
+from optree.op.apply import Apply
+from optree.op.traits import ElementwiseOperator, MorphOperator, UnaryOperator
 from optree.tree.gradient_types import DisconnectedType, sum_of_deltas
 from optree.tree.types import Shape, TupleType
 from optree.tree.variable import Variable

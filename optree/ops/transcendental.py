@@ -10,9 +10,9 @@ import numpy as np
 
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
+from optree.op.examples import Examples
+from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.ops.elementwise import floating_of
-from optree.ops.examples import Examples
-from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
 from optree.tree.variable import in_dtype, variable_of
 

@@ -7,7 +7,7 @@ from functools import update_wrapper
 from typing import Any
 
 from optree.errors import BatchingError, OperandError, ShapeError, clock, describe
-from optree.ops.batching import batched_trees, spread
+from optree.op.batching import batched_trees, spread
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.run.jit import is_argument, mapped

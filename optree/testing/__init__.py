@@ -14,7 +14,7 @@ import numpy as np
 from optree.autodiff.api import grad
 from optree.dtypes import is_floating
 from optree.errors import GradientError, OperandError, describe
-from optree.ops.op import Op
+from optree.op.op import Op
 from optree.run.function import last_backend
 from optree.testing.comparison import central_difference, tolerating, where_off
 from optree.testing.conformance import PROMISES, check_on, weighted_sum

@@ -15,8 +15,8 @@ import numpy as np
 
 from optree.autodiff.api import grad
 from optree.dtypes import is_floating
+from optree.op.traits import ElementwiseOperator
 from optree.ops.logic import Comparison
-from optree.ops.traits import ElementwiseOperator
 from optree.testing.comparison import expect, is_near, nodes_of, weighted_sum
 from optree.testing.examples import Example, Runner, inputs_for
 from optree.tree.variable import Variable

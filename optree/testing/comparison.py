@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import finfo, is_floating
-from optree.ops.traits import ElementwiseOperator
+from optree.op.traits import ElementwiseOperator
 from optree.registry import f
 from optree.testing.examples import Example
 from optree.tree.node import OpTreeNode, post_order

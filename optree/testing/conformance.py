@@ -26,9 +26,9 @@ from optree.compile.program import flatten
 from optree.compile.schedule import may_fail
 from optree.dtypes import finfo, is_floating
 from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteError, OperandError, OptreeError, describe
-from optree.ops.apply import Apply
-from optree.ops.op import Op
-from optree.ops.traits import (
+from optree.op.apply import Apply
+from optree.op.op import Op
+from optree.op.traits import (
     BlockOperator,
     ElementwiseOperator,
     NonDifferentiableOperator,

@@ -12,9 +12,9 @@ from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError
-from optree.ops.examples import examples_in
-from optree.ops.op import Op
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator
+from optree.op.examples import examples_in
+from optree.op.op import Op
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.records import NamedTuple
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Input, Variable

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.dtypes import is_floating
-from optree.ops.index_map import Read
+from optree.op.index_map import Read
 from optree.testing.comparison import expect
 from optree.testing.examples import Example, Runner, inputs_for
 

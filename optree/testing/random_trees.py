@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.errors import OptreeError
-from optree.ops.examples import examples_in
-from optree.ops.op import Op
-from optree.ops.traits import AssociativeOperator, Choose, ElementwiseOperator
+from optree.op.examples import examples_in
+from optree.op.op import Op
+from optree.op.traits import AssociativeOperator, Choose, ElementwiseOperator
 from optree.registry import OPS
 from optree.tree.variable import Variable
 

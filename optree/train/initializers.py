@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import OperandError, ParameterError, describe
-from optree.ops.windows import layout_of
+from optree.networks.windows import layout_of
 from optree.registry import f
 from optree.tree.tensor import Tensor
 

@@ -19,7 +19,7 @@ from optree.errors import (
     OptreeError,
     ShapeError,
 )
-from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
+from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import f
 from optree.settings import override
 from optree.tree import variable

@@ -22,7 +22,7 @@ from optree import (
     grad_undefined,
 )
 from optree.errors import DefinitionError, DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
-from optree.ops.traits import ElementwiseOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, UnaryOperator
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected
 

@@ -12,7 +12,9 @@ from harness.ops import DoubleOp, double
 from optree import Input, Op, OpTreeNode, TensorType, constant, grad
 from optree.compat.metadiff import operator_of
 from optree.errors import GradientError
-from optree.ops import traits
+from optree.op import (
+    traits,
+)
 from optree.registry import OPS, f
 from optree.testing.examples import examples_of, inputs_for
 from optree.tree.variable import as_variable

@@ -18,7 +18,7 @@ from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.compile.shapes import Sizes, dims_of
 from optree.errors import OperandError
-from optree.ops.apply import Apply
+from optree.op.apply import Apply
 from optree.registry import OPS
 from optree.tree.node import signature
 from optree.tree.traversal import uncollected

@@ -15,7 +15,7 @@ from optree.compile.fusion import Call, fuse
 from optree.compile.passes import rewrite
 from optree.compile.program import Program, flatten
 from optree.compile.shapes import ONE, Sizes, dims_of, shapes_of
-from optree.ops.traits import NonDifferentiableOperator
+from optree.op.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import inputs_for
 

@@ -18,7 +18,7 @@ from backends.cpu.runtime import builtin
 from backends.execution import compilations
 from optree import function, grad
 from optree.errors import CompilerError
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
 from tests.harness.compiling import adder, appears, done, forget, needs_compiler, private, program, python
 

@@ -58,8 +58,8 @@ from backends.cpu.plan import SMALL_FOR_BLOCKS
 from backends.cpu.thread_pool import share
 from optree import function
 from optree.arrays import portable
-from optree.ops.examples import Examples
-from optree.ops.traits import BinaryOperator, ElementwiseOperator
+from optree.op.examples import Examples
+from optree.op.traits import BinaryOperator, ElementwiseOperator
 from optree.settings import override
 
 # The tests that are imported take their backends from these

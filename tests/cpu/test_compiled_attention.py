@@ -11,7 +11,7 @@ from harness.compiling import needs_compiler
 from backends import gen_backend
 from backends.cpu.routines.attention import FEW, SMALL, CompiledAttention
 from optree import debugprint, settings
-from optree.ops.attention import Attention, AttentionGradient, AttentionOperator
+from optree.networks.attention import Attention, AttentionGradient, AttentionOperator
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
 

@@ -23,7 +23,7 @@ from backends.cpu.compiler import compile_counts, compile_source, find_compiler
 from backends.execution import compilations, disk_cache
 from optree import function, settings
 from optree.errors import CompilerError
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
 from tests.harness.compiling import (
     added,

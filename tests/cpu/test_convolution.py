@@ -11,8 +11,8 @@ import pytest
 from backends import gen_backend
 from backends.cpu.routines import convolution, pooling
 from optree import debugprint, function, grad, settings
-from optree.ops.convolution import Conv
-from optree.ops.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+from optree.networks.convolution import Conv
+from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 
 LAYOUTS = {
     1: [("NCW", "OIW"), ("NWC", "WIO"), ("CWN", "IWO")],

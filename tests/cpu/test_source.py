@@ -23,7 +23,7 @@ from backends.cpu.codegen.vector_math import WIDE_VECTORS
 from backends.cpu.compiler import FLAGS, find_compiler
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
-from optree.ops.traits import ElementwiseOperator
+from optree.op.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.settings import override
 from optree.tree.types import TensorType

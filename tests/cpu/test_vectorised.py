@@ -18,9 +18,9 @@ from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS, find_compiler
 from optree import grad
 from optree.dtypes import is_floating
 from optree.errors import OptreeError
+from optree.op.examples import examples_in
+from optree.op.traits import ElementwiseOperator, NumberOperator, ReductionOperator
 from optree.ops.elementwise import FloorDivide, Fmod, Mod, NextAfter
-from optree.ops.examples import examples_in
-from optree.ops.traits import ElementwiseOperator, NumberOperator, ReductionOperator
 from optree.registry import OPS, f
 from optree.tree.types import TensorType, as_dtype
 

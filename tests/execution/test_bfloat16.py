@@ -18,8 +18,8 @@ from backends import gen_backend
 from optree import constant, function, grad
 from optree.dtypes import bfloat16, rounded
 from optree.errors import DTypeError
+from optree.op.traits import ElementwiseOperator, UnaryOperator
 from optree.ops import philox
-from optree.ops.traits import ElementwiseOperator, UnaryOperator
 from optree.tree.types import DTYPES, TensorType, promote
 
 B = bfloat16()

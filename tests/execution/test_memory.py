@@ -10,7 +10,7 @@ import pytest
 from backends import gen_backend
 from optree import Apply, Op
 from optree.errors import DefinitionError
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.types import TensorType
 
 

@@ -17,7 +17,7 @@ from backends.cpu.plan import CALL, WORK
 from backends.cpu.runtime import builtin
 from optree import TensorType, function, grad
 from optree.errors import OptreeError
-from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 from optree.registry import f
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

@@ -15,8 +15,8 @@ from backends.execution.routines import Routine, routine_of
 from backends.gpu import calls as gpu
 from optree import function
 from optree.compile.program import flatten
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.ops.contraction import Dot, MatMul
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.tree.node import OpTreeNode
 
 

@@ -18,7 +18,7 @@ from backends import gen_backend
 from backends.gpu.runtime import KernelHost
 from optree import debugprint, function, grad
 from optree.errors import CompilerError
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,9 @@ from optree.errors import (
     DTypeError,
     OperandError,
 )
-from optree.ops.apply import Apply
+from optree.op.apply import Apply
+from optree.op.traits import CompositeOperator, ElementwiseOperator, UnaryOperator
 from optree.ops.factorisation import LapackOperator
-from optree.ops.traits import CompositeOperator, ElementwiseOperator, UnaryOperator
 from optree.registry import OPS
 from optree.testing.examples import examples_of, inputs_for
 

@@ -104,9 +104,7 @@ def test_kernels_are_kept_on_disk(gpu):
 
 
 def test_what_the_compiler_refuses_names_the_assignment(gpu):
-    class Wrong(
-        optree.ops.traits.UnaryOperator, optree.ops.traits.ElementwiseOperator, optree.ops.traits.FloatOperator
-    ):
+    class Wrong(optree.op.traits.UnaryOperator, optree.op.traits.ElementwiseOperator, optree.op.traits.FloatOperator):
         numpy = np.sqrt
         kernel = "\n#error {0}\n"
 

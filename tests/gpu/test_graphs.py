@@ -24,7 +24,7 @@ from backends.gpu.matmul import Workspace
 from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
 from optree.errors import AxisError, BackendError, DeviceMemoryError
-from optree.ops.apply import Apply
+from optree.op.apply import Apply
 from optree.registry import OPS, f
 from optree.run.function import running_on
 

@@ -18,7 +18,7 @@ from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
 from optree import OpTreeNode, function, grad
 from optree.dtypes import bfloat16, finfo, is_floating
-from optree.ops.traits import ReductionOperator
+from optree.op.traits import ReductionOperator
 from optree.registry import OPS
 from optree.testing.random_trees import random_tree
 from optree.tree.types import DTYPES, TensorType

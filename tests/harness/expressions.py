@@ -13,7 +13,7 @@ import optree.ops  # noqa: F401
 from backends.cpu.codegen.printer import C
 from backends.execution.dialect import packed, unpacked
 from optree.dtypes import finfo, in_float32, is_floating
-from optree.ops.examples import examples_in
+from optree.op.examples import examples_in
 from optree.registry import OPS
 from optree.tree.types import TensorType, as_dtype
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from harness.fake_cuda import Machine
 from optree.dtypes import bfloat16
-from optree.ops.convolution import Conv
-from optree.ops.windows import layout_of, spatial_of
+from optree.networks.convolution import Conv
+from optree.networks.windows import layout_of, spatial_of
 
 DTYPES = {"FLOAT": np.dtype("float32"), "DOUBLE": np.dtype("float64"), "HALF": np.dtype("float16")}
 

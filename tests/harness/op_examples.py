@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from harness.composed import COMPOSED, composed_examples
 from harness.linalg_cases import LINALG, linalg_examples
-from optree.ops.examples import examples_in
-from optree.ops.op import Op
-from optree.ops.traits import ElementwiseOperator
+from optree.op.examples import examples_in
+from optree.op.op import Op
+from optree.op.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.testing.examples import Example, examples_of
 

@@ -17,8 +17,10 @@ from backends import gen_backend
 from backends.cpu.openblas import share_products, threads
 from optree import TensorType
 from optree.errors import DTypeError, OperandError, ShapeError
-from optree.ops import attention
-from optree.ops.attention import Attention, AttentionGradient
+from optree.networks import (
+    attention,
+)
+from optree.networks.attention import Attention, AttentionGradient
 from optree.registry import f
 from optree.testing import check_op
 

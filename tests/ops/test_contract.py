@@ -19,7 +19,7 @@ from optree import Apply, Constant, Op, TensorType, constant, function, grad, xp
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
 from optree.errors import DefinitionError, OperandError
-from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS
 from optree.testing import check_op
 from optree.tree.gradient_types import is_disconnected

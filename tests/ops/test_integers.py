@@ -15,8 +15,8 @@ from backends import gen_backend, source
 from optree import grad
 from optree.dtypes import finfo, is_floating
 from optree.errors import DTypeError
-from optree.ops.examples import examples_in
-from optree.ops.traits import ElementwiseOperator, FloatOperator
+from optree.op.examples import examples_in
+from optree.op.traits import ElementwiseOperator, FloatOperator
 from optree.registry import OPS, f
 from optree.testing.conformance import weighted_sum
 from optree.testing.examples import Example, Runner, examples_of, inputs_for

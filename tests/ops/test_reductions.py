@@ -17,7 +17,9 @@ from backends import gen_backend, source
 from optree import function, registry
 from optree.autodiff.api import grad as optree_grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
-from optree.ops import statistics
+from optree.numpy import (
+    statistics,
+)
 from optree.ops.summation import accurate_sum
 from optree.registry import f
 from optree.tree.node import OpTreeNode

@@ -22,10 +22,10 @@ from harness.op_examples import examples_for
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.errors import BackendError, DefinitionError, DTypeError, OperandError, OptreeError, ShapeError
-from optree.ops.examples import examples_in
-from optree.ops.op import Op
-from optree.ops.registration import RENAMED
-from optree.ops.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
+from optree.op.examples import examples_in
+from optree.op.op import Op
+from optree.op.registration import RENAMED
+from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
 from optree.testing.comparison import compare, scale_of

@@ -12,7 +12,7 @@ from scipy import signal
 from backends import gen_backend
 from optree import TensorType, function, grad
 from optree.errors import OperandError, ShapeError
-from optree.ops.convolution import Conv
+from optree.networks.convolution import Conv
 from optree.registry import f
 from optree.testing.conformance import check_gradient, check_second_gradient
 from optree.testing.examples import Example
@@ -262,7 +262,7 @@ def test_a_box_of_no_image_is_named_when_it_runs(name: str, box: Any, match: str
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float32", "float64"])
 def test_a_vector_is_convolved_with_another_as_numpy_does(dtype: str, few: int, monkeypatch: Any) -> None:
     """By sums of products, and by NumPy's function, on strided views."""
-    monkeypatch.setattr("optree.ops.convolution.FEW_POSITIONS", few)
+    monkeypatch.setattr("optree.networks.convolution.FEW_POSITIONS", few)
     be, rng = gen_backend("cpu", jit=False), np.random.default_rng(0)
     for size, window in ((1, 1), (9, 4), (4, 9), (7, 7)):
         a, v = (rng.integers(0, 4, 2 * n).astype(dtype) for n in (size, window))

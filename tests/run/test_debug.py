@@ -11,8 +11,8 @@ import pytest
 from backends import gen_backend
 from optree import Apply, Op, TensorType, function
 from optree.errors import ContractError, DefinitionError, NotFiniteError, OptreeError
-from optree.ops.examples import examples_in
-from optree.ops.traits import ElementwiseOperator
+from optree.op.examples import examples_in
+from optree.op.traits import ElementwiseOperator
 from optree.registry import OPS
 from optree.run import debug
 from optree.testing.examples import Runner, examples_of, inputs_for

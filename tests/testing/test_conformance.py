@@ -13,7 +13,7 @@ from harness.ops import DoubleOp, double
 from backends import gen_backend
 from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
 from optree.errors import BackendError, DefinitionError, OptreeError
-from optree.ops.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS, f
 from optree.run.function import last_backend
 from optree.testing import check_op

@@ -10,7 +10,7 @@ import pytest
 from optree import Input, Op, function, grad
 from optree.compile.program import flatten
 from optree.compile.shapes import dims_of
-from optree.ops.index_map import (
+from optree.op.index_map import (
     BROADCAST,
     FLIPPED,
     LIKE,
@@ -28,7 +28,7 @@ from optree.ops.index_map import (
     reduced,
     windowed,
 )
-from optree.ops.traits import NonDifferentiableOperator, UnaryOperator
+from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS, f
 from optree.run.vmap import vmap
 from optree.testing.conformance import check_facts

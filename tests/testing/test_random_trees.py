@@ -23,7 +23,7 @@ from backends import gen_backend
 from optree import OpTreeNode, check_grad, grad
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate, value_of
-from optree.ops.traits import ReductionOperator
+from optree.op.traits import ReductionOperator
 from optree.registry import OPS, f
 from optree.testing.comparison import central_difference
 from optree.testing.random_trees import random_tree

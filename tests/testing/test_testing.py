@@ -16,15 +16,15 @@ from harness.op_examples import has_own_examples
 from backends import gen_backend
 from optree import OpTreeNode, check_grad, grad
 from optree.errors import DefinitionError, GradientError, OptreeError
-from optree.ops.examples import Examples
-from optree.ops.factorisation import LapackOperator
-from optree.ops.traits import (
+from optree.op.examples import Examples
+from optree.op.traits import (
     BinaryOperator,
     ElementwiseOperator,
     FloatOperator,
     NonDifferentiableOperator,
     UnaryOperator,
 )
+from optree.ops.factorisation import LapackOperator
 from optree.registry import OPS, f
 from optree.run.function import last_backend
 from optree.testing import check_op, random_tree

@@ -16,8 +16,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from backends import gen_backend
 from optree import OpTreeNode, Variable, check_grad, grad
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError
-from optree.ops.examples import examples_in
-from optree.ops.traits import ReductionOperator
+from optree.op.examples import examples_in
+from optree.op.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
 from optree.testing.comparison import compare
 from optree.testing.examples import Example

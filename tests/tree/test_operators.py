@@ -14,7 +14,7 @@ from harness.calls import calls_of
 from backends import Backend, gen_backend
 from optree import Op, Tensor, TensorType, Variable
 from optree.errors import DTypeError, line_of
-from optree.ops.registration import check_and_register
+from optree.op.registration import check_and_register
 from optree.registry import APPLICATIONS, OPS
 
 #: Each operator's op, by the method's name without its underscores.

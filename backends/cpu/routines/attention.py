@@ -20,7 +20,7 @@ from backends.cpu.routines.vectors import vector_source
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
-from optree.ops.attention import AttentionGradient, AttentionOperator
+from optree.networks.attention import AttentionGradient, AttentionOperator
 from optree.settings import thread_count
 
 #: Fewer multiplications and additions than this are NumPy's unless the backend compiles at once, and run on one thread.

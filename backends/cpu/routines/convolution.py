@@ -28,8 +28,8 @@ from backends.execution.specialize import ExecutableKernel, FusedKernel
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import rounded, wide_dtype
-from optree.ops.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
-from optree.ops.windows import order_of, spatial_of
+from optree.networks.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
+from optree.networks.windows import order_of, spatial_of
 from optree.records import NamedTuple
 from optree.settings import thread_count
 

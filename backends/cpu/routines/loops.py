@@ -36,14 +36,14 @@ from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
 from optree.compile.program import Program
 from optree.errors import CompilerError
+from optree.networks.recurrent import Parts
+from optree.op.index_map import is_view
+from optree.op.traits import CopyOperator
 from optree.ops.assignment import Assign, Joined
 from optree.ops.contraction import Dot, MatMul
-from optree.ops.index_map import is_view
 from optree.ops.joining import Concatenate
 from optree.ops.loop_steps import Argument, Steps
-from optree.ops.recurrent import Parts
 from optree.ops.structure import Output
-from optree.ops.traits import CopyOperator
 from optree.records import NamedTuple
 from optree.settings import thread_count
 from optree.tree.types import TensorType

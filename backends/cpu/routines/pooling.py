@@ -18,7 +18,7 @@ from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, element_strides, empty_array
 from backends.execution.pooling import ROLES, Kind
 from optree.arrays import overlap, stored
-from optree.ops.pooling import INT32, MeanOperator, PoolOperator
+from optree.networks.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
 
 #: Fewer elements times windows' elements than this are NumPy's until it has done `IN_ALL` in all calls, each of which

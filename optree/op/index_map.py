@@ -133,7 +133,7 @@ class IndexMap:
     is_stacked : bool
         Whether an axis in front of all operands gives the value one: it is that of a stack.
     batches : bool
-        Whether a batching rule follows from it (`optree.ops.batching.by_index_map`).
+        Whether a batching rule follows from it (`optree.op.batching.by_index_map`).
     view_map : dict
         The operand that the value is a view of, as in `Op.view_map`.
     is_view : bool

@@ -11,12 +11,7 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
-from optree.ops.batching import shifted, spread_all
-from optree.ops.index_map import LIKE, OPAQUE, IndexMap
-from optree.ops.op import Op
-from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype
-from optree.ops.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
-from optree.ops.windows import (
+from optree.networks.windows import (
     Sliding,
     WindowOperator,
     elements,
@@ -28,6 +23,11 @@ from optree.ops.windows import (
     spatial_of,
     window_counts,
 )
+from optree.op.batching import shifted, spread_all
+from optree.op.index_map import LIKE, OPAQUE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, normalise_axes, promote
 from optree.tree.variable import variable_of

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any, ClassVar
 
 from optree.errors import OperandError, ShapeError, brief, describe
-from optree.ops.op import Op
-from optree.ops.registration import sorted_arguments
+from optree.op.op import Op
+from optree.op.registration import sorted_arguments
 from optree.records import NamedTuple
 from optree.tree.types import Shape
 from optree.tree.variable import Variable

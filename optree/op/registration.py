@@ -24,7 +24,7 @@ ARGUMENTS = 256
 #: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
 
-_MAPS = "from optree.ops.index_map"
+_MAPS = "from optree.op.index_map"
 
 #: Facts of earlier versions, with what a class says instead.
 RENAMED = {
@@ -47,19 +47,19 @@ RENAMED = {
     "associative": "@associative before the class, from optree.registry",
     "takes_parents": "nothing: it has parents as a UnaryOperator, BinaryOperator or AssociativeOperator",
     "coefficients": "nothing: no compiler asks for it",
-    "runs_body": "class ...(LoopOperator), from optree.ops.traits",
-    "begins": "class ...(BeginningOperator), from optree.ops.traits",
-    "waits": "class ...(WaitingOperator), from optree.ops.traits",
+    "runs_body": "class ...(LoopOperator), from optree.op.traits",
+    "begins": "class ...(BeginningOperator), from optree.op.traits",
+    "waits": "class ...(WaitingOperator), from optree.op.traits",
     "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
     "aliases": "@alias(...) before the class, from optree.registry",
     "takes_columns": "backends.neon.allocation.COLUMNS.add(the class); elementwise ops need no row",
-    "kernel_by_number": "class ...(NumberOperator), from optree.ops.traits",
+    "kernel_by_number": "class ...(NumberOperator), from optree.op.traits",
     "why_scalar": "nothing: no compiler asks for it",
-    "blocks": "class ...(BlockOperator), from optree.ops.traits",
-    "update": "class ...(UpdateOperator), from optree.ops.traits",
-    "sample": "examples = Examples(sample=(low, high)), from optree.ops.examples",
-    "takes_floats": "examples = Examples(takes_floats=False), from optree.ops.examples",
-    "random_props": "examples = Examples(random_props=...), from optree.ops.examples",
+    "blocks": "class ...(BlockOperator), from optree.op.traits",
+    "update": "class ...(UpdateOperator), from optree.op.traits",
+    "sample": "examples = Examples(sample=(low, high)), from optree.op.examples",
+    "takes_floats": "examples = Examples(takes_floats=False), from optree.op.examples",
+    "random_props": "examples = Examples(random_props=...), from optree.op.examples",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
 
@@ -70,7 +70,7 @@ def check_and_register(cls: Any, base: Any) -> None:
     It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
     for old in RENAMED.keys() & vars(cls).keys() - set(cls.__props__ or ()):
-        if cls.__module__ != "optree.ops.traits" and not any(old in vars(base) for base in cls.__mro__[1:]):
+        if cls.__module__ != "optree.op.traits" and not any(old in vars(base) for base in cls.__mro__[1:]):
             raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
     if "kernel" in cls.__dict__:
         _check_kernel(cls)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError, brief, clock, describe
-from optree.ops.batching import batched_trees, spread
+from optree.op.batching import batched_trees, spread
+from optree.ops.indexing import rows_and_columns
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Spec, TensorType, broadcast, integer_of, normalise_axis
@@ -23,16 +24,6 @@ def zero_of(x: Variable) -> Any:
 
 
 # Diagonals and triangles
-
-
-def rows_and_columns(x: Variable) -> tuple[Variable, Variable]:
-    """The row and column index of each element of matrices, in shapes that broadcast to theirs."""
-    lead = (slice(0, 1),) * (x.ndim - 2)
-    row, column = f.slice(x, (*lead, slice(0, 1))), f.slice(x, (*lead, slice(None), slice(0, 1)))
-    if None in x.shape:  # the size of a slice of an unknown size is unknown, not 1
-        others = tuple(range(x.ndim - 2))
-        row, column = (f.any(x, axis=(*others, axis), keepdims=True) for axis in (x.ndim - 2, x.ndim - 1))
-    return f.flat_indices(column), f.flat_indices(row)
 
 
 def _triangle(x: Any, k: Any, what: str, lower: bool) -> Any:

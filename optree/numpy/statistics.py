@@ -11,9 +11,9 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
+from optree.op.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.ops.reduction import mean_dtype
 from optree.ops.shape import sizes_for_reshape, strong
-from optree.ops.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import check_fits, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Variable, as_variable, in_dtype, variable_of

@@ -10,9 +10,9 @@ from typing import Any
 
 from optree.arrays import portable
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.ops.apply import Apply
-from optree.ops.index_map import STACKED, IndexMap
-from optree.ops.op import Op
+from optree.op.apply import Apply
+from optree.op.index_map import STACKED, IndexMap
+from optree.op.op import Op
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import or_zeros

@@ -11,11 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
-from optree.ops.batching import with_images
-from optree.ops.index_map import LIKE, OPAQUE, IndexMap
-from optree.ops.op import Op
-from optree.ops.traits import FirstDtypeOperator, MorphOperator
-from optree.ops.windows import (
+from optree.networks.windows import (
     Sliding,
     WindowOperator,
     arranged,
@@ -27,6 +23,10 @@ from optree.ops.windows import (
     spatial_of,
     window_counts,
 )
+from optree.op.batching import with_images
+from optree.op.index_map import LIKE, OPAQUE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import FirstDtypeOperator, MorphOperator
 from optree.registry import alias
 from optree.tree.types import Shape, TensorType, may_equal
 

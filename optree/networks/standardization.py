@@ -10,9 +10,9 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import OperandError, ShapeError, brief, describe
-from optree.ops.op import Op
+from optree.op.op import Op
+from optree.op.traits import CompositeOperator, GivenAxisOperator
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
-from optree.ops.traits import CompositeOperator, GivenAxisOperator
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote

@@ -11,13 +11,13 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, brief
-from optree.ops.batching import with_images
-from optree.ops.examples import Examples
-from optree.ops.index_map import LIKE, OPAQUE, IndexMap
-from optree.ops.op import Op
+from optree.networks.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
+from optree.op.batching import with_images
+from optree.op.examples import Examples
+from optree.op.index_map import LIKE, OPAQUE, IndexMap
+from optree.op.op import Op
+from optree.op.traits import NonDifferentiableOperator
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype
-from optree.ops.traits import NonDifferentiableOperator
-from optree.ops.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import is_neon, variable_of

@@ -18,10 +18,10 @@ import numpy as np
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, describe
-from optree.ops.apply import Apply
-from optree.ops.arrangement import rows_and_columns
-from optree.ops.batching import aligned, outputs_of, spread_all
-from optree.ops.op import Op
+from optree.op.apply import Apply
+from optree.op.batching import aligned, outputs_of, spread_all
+from optree.op.op import Op
+from optree.ops.indexing import rows_and_columns
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, or_zeros, sum_to

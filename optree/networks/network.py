@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.op.examples import Examples
+from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.elementwise import floating_of
-from optree.ops.examples import Examples
-from optree.ops.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function
 from optree.tree.variable import in_dtype, number_of, variable_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optree.errors import BatchingError, DefinitionError, describe
-from optree.ops.index_map import IndexMap
+from optree.op.index_map import IndexMap
 from optree.registry import f
 from optree.tree.node import OpTreeNode
 from optree.tree.substitution import inputs_of

@@ -11,11 +11,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import OperandError, ShapeError, describe
-from optree.ops.batching import with_images
-from optree.ops.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
-from optree.ops.op import Op
-from optree.ops.shape import strong
-from optree.ops.windows import (
+from optree.networks.windows import (
     ImageOperator,
     Sliding,
     arranged,
@@ -29,6 +25,10 @@ from optree.ops.windows import (
     spatial_of,
     window_counts,
 )
+from optree.op.batching import with_images
+from optree.op.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
+from optree.op.op import Op
+from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
 from optree.tree.variable import Variable

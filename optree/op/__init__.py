@@ -1,0 +1,1 @@
+"""The contract of an op: its class, its application, its traits, its batching and its registration."""

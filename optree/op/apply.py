@@ -1,0 +1,87 @@
+"""Apply, an op applied to inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from optree.arrays import is_array, is_value
+from optree.errors import OperandError, describe
+from optree.registry import OPS
+from optree.tree.node import OpTreeNode, applied
+from optree.tree.types import Spec, TupleType, weak_dtype
+from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
+
+
+class Apply:
+    """An application of an op to inputs, with its outputs (Theano's and Aesara's Apply).
+
+    Parameters
+    ----------
+    op : Op
+    inputs : sequence of Variable
+    outputs : sequence of Variable
+        Variables that `Op.make_node` has made of the outputs' types, as by ``double()``. They
+        then represent the nodes that compute them.
+
+    Attributes
+    ----------
+    outputs : list of OpTreeNode
+        Each has this as its `owner`, and its index here as its `index`.
+    node : OpTreeNode
+        The only output, or the tuple of the outputs.
+
+    Raises
+    ------
+    OperandError
+        If an input or output is no variable.
+    """
+
+    def __init__(self, op: Any, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        for kind, variables in (("input", inputs), ("output", outputs)):
+            for x in variables:
+                if not isinstance(x, Variable):
+                    remedy = "; optree.constant(x) makes one of a number or an array" if is_value(x) else ""
+                    raise OperandError(f"{op}: an {kind} of an Apply is a variable, not {describe(x)}{remedy}")
+        self.op, self.inputs = op, list(inputs)
+        backend = check_same_backend(op, inputs)
+        types = [x.type for x in outputs]
+        operands = [as_operand(x, str(op)) for x in inputs]
+        self.node = node = applied(
+            op.op_dict(types[0] if len(types) == 1 else TupleType(types), backend, min(len(operands), 2)), operands
+        )
+        node.known_owner = self
+        self.outputs = _outputs_of(node)
+        for i, x in enumerate(outputs):
+            if type(x) is Input:
+                x.owner, x.index = self, i
+                x.spec = Spec.own(x.type)  # not cached by any op, so that each looks at the owner
+
+    @classmethod
+    def of_node(cls, node: OpTreeNode) -> Apply:
+        """The application that a node represents."""
+        apply = cls.__new__(cls)
+        apply.op, apply.inputs = node.op, [as_variable(x) for x in node.inputs]
+        apply.node, apply.outputs = node, _outputs_of(node)
+        return apply
+
+    def __repr__(self) -> str:
+        return f"{self.op}({', '.join(x.label for x in self.inputs)})"
+
+
+def _outputs_of(node: OpTreeNode) -> list[OpTreeNode]:
+    """The outputs of a node's application: the node, or one `output` node for each value of its tuple."""
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [OPS["output"].make(index=i)(node) for i in range(len(node.type.types))]
+
+
+def written(op: Any, arrays: Sequence[Any]) -> Any:
+    """An op's value on arrays and Python numbers, by its `fill`."""
+    dtypes = [x.dtype if hasattr(x, "dtype") else weak_dtype(type(x)) for x in arrays]
+    shape = op.output_shape(*map(np.shape, arrays))
+    out = np.empty(shape, op.resolve_dtypes(*dtypes)[-1], like=next(filter(is_array, arrays), None))
+    op.fill(out, *arrays)
+    return out
