@@ -44,8 +44,12 @@ ROUTINES: dict[type, Routine] = {
     MatMul: Routine(_stacked_product, is_a_ufuncs, writes_out=True),
     TensorDot: Routine(contraction, _multiplies_floats),
 }
-_LATER = ("attention", "collectives", "convolution", "pooling", "recurrent")
-FAMILIES = frozenset(f"optree.ops.{family}" for family in _LATER)
+FAMILIES = frozenset(
+    (
+        "optree.ops.collectives",
+        *(f"optree.networks.{name}" for name in ("attention", "convolution", "pooling", "recurrent")),
+    )
+)
 
 
 def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:

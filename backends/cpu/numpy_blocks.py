@@ -33,6 +33,7 @@ from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.ops.reduction import Mean, Sum, UfuncReduction
 from optree.ops.summation import accurate_sum
 from optree.records import NamedTuple
+from optree.registry import OWN
 
 
 class _Part(NamedTuple):
@@ -247,7 +248,7 @@ def block_kernel(
     """
     for index in kernel.instructions:
         op = program.instructions[index].op
-        own = type(op).__module__.startswith("optree.ops.")
+        own = type(op).__module__.startswith(OWN)
         if op.defines("perform") or op.defines("make_thunk"):
             return None
         if op.index_map.is_flat_index:  # of a block, it would begin at 0
