@@ -99,8 +99,8 @@ class Optree(Peer):
     def way(self, workload: Workload, shapes: list[tuple[int, ...]]) -> Way:
         be = self.backend
         operands = [be.array(x, dtype=x.dtype) for x in workload.arrays]
-        outs = operands[: workload.in_place] or [be.empty(shape, dtype=workload.dtype) for shape in shapes]
         values = workload.formula(self.names, *operands)
+        outs = operands[: workload.in_place] or [be.empty(x.shape, dtype=workload.dtype) for x in values]
         step = optree.function([], updates=dict(zip(outs, values, strict=True)))
         return step, lambda: [out.get() for out in outs]
 

@@ -185,7 +185,6 @@ gen_backend: from backends import gen_backend
 lax: be.scan(step, initial, sequences), of a backend that gen_backend makes
 nn: be.relu(x) and others are functions of a backend, and optree.train has losses and initial weights
 no_grad: optree.grad(loss, w) alone differentiates, and nothing is recorded
-numpy: from optree import xp has NumPy's functions, and NumPy's own take operands
 optim: optree.train has the optimizers
 pmap: optree.distributed runs a loop in many processes
 save: optree.train.save(path, ...)

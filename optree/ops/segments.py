@@ -16,6 +16,7 @@ from optree.ops.indexing import Take, as_positions, check_indices
 from optree.ops.reduction import sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
+from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
 from optree.tree.variable import Variable, in_dtype, variable_of
 
@@ -129,7 +130,7 @@ class SegmentScatter(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, _, starts), (delta,) = inputs, output_gradients
-        return [f.fill_like(x, 0.0), SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+        return [zero_gradient(x, delta.dtype), SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
 
 
 class SegmentGather(SegmentScatter):
@@ -156,7 +157,7 @@ class SegmentGather(SegmentScatter):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, _, starts), (delta,) = inputs, output_gradients
-        return [f.fill_like(x, 0.0), SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+        return [zero_gradient(x, delta.dtype), SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
 
 
 def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:

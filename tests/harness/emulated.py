@@ -16,7 +16,7 @@ from backends.cpu.plan import When
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.signatures import parameter_sizes
-from backends.gpu.kernel import CudaNest, RecordingHost
+from backends.gpu.kernel import ALIGNMENT, CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from harness import cuda
 from harness.fake_cupy import fake_cupy
@@ -31,7 +31,7 @@ class Collector(RecordingHost):
         super().__init__(device)
         #: The arrays that kernels are run on, by their addresses: sanitizers look at where they end.
         self.arrays: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-        self.memory = Memory(np.ndarray, HOST.array, HOST.empty, self.address)
+        self.memory = Memory(np.ndarray, HOST.array, HOST.empty, self.address, alignment=ALIGNMENT)
 
     def address(self, array: np.ndarray) -> int:
         """Where an array lies, which is noted."""
