@@ -130,7 +130,8 @@ class SegmentScatter(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, _, starts), (delta,) = inputs, output_gradients
-        return [zero_gradient(x, delta.dtype), SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+        of_delta = SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts)
+        return [zero_gradient(x, delta.dtype), of_delta, None]
 
 
 class SegmentGather(SegmentScatter):
@@ -157,7 +158,8 @@ class SegmentGather(SegmentScatter):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, _, starts), (delta,) = inputs, output_gradients
-        return [zero_gradient(x, delta.dtype), SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts), None]
+        of_delta = SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts)
+        return [zero_gradient(x, delta.dtype), of_delta, None]
 
 
 def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:
