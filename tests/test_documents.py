@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
-import importlib.util
+import importlib
 import inspect
 import io
 import pkgutil
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import documents
+from harness.scripts import script
 
 import backends
 import optree
@@ -77,10 +78,7 @@ def test_documents_links_and_commands_exist(path):
 
 def functions_page():
     """docs/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    return generate
+    return script("docs/generate.py")
 
 
 def test_every_function_is_listed_as_it_is():

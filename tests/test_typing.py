@@ -1,9 +1,10 @@
 """Types for editors and type checkers: right programs pass mypy's strict mode, and mistakes in them are errors."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+
+from harness.scripts import script
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,16 +34,8 @@ WRONG = {
 }
 
 
-def generated():
-    """tools/stubs.py as a module."""
-    spec = importlib.util.spec_from_file_location("stubs", ROOT / "tools" / "stubs.py")
-    stubs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stubs)
-    return stubs
-
-
 def test_the_methods_types_are_the_registrys():
-    stubs = generated()
+    stubs = script("tools/stubs.py")
     assert stubs.PATH.read_text() == stubs.text(), "make functions writes it"
 
 
