@@ -522,11 +522,11 @@ def _numpy_take(a: Any, where: Any, axis: Any = None, mode: str = "raise") -> An
 
 
 class OneHot(UnaryOperator, NonDifferentiableOperator):
-    """One-hot encoding of `indices` along a new axis of size `n`.
+    """One-hot encoding of `indices`, 0 to n - 1, along a new axis of size `n`.
 
-    The new axis is the axis `axis` of the result. By default the function's `dtype` is that
-    of new tensors on the backend; with `out`, its size and dtype, and the value is written there
-    at once. On a backend in neon's mode, a row or column of indices counts as 1-D.
+    A negative index is an error, not a class counted from the end. The new axis is the axis `axis` of the result. By
+    default the function's `dtype` is that of new tensors on the backend. With `out`, its size and dtype are taken, and
+    the value is written there at once. On a backend in neon's mode, a row or column of indices counts as 1-D.
     """
 
     name = "onehot"
@@ -537,7 +537,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     dtype: Any = np.dtype("float32")
     flat: bool = False
     examples = (
-        (([2, 0, -1],), {"n": 3}),
+        (([2, 0, 2],), {"n": 3}),
         (([[2, 0], [1, 1]],), {"n": 4, "axis": 0}),
         (([[2, 0], [1, 1]],), {"n": 3, "axis": 1, "dtype": "float32"}),
         (([[1], [0]],), {"n": 2, "axis": -2}),
@@ -577,15 +577,17 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
     def fill(self, out: Any, *arrays: Any) -> None:
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
-        indices.check_range(positions, self.n, self.axis, "onehot")
+        found = first_outside(positions, self.n)
+        if found is not None:
+            wrong, place = found
+            raise AxisError(f"onehot: the index {wrong}{place} is none of the {self.n} classes, 0 to {self.n - 1}")
         if isinstance(positions, np.ndarray):
             out[...] = 0
             np.put_along_axis(out, np.expand_dims(positions, self.axis), 1, self.axis)
             return
         # Elementwise, as other libraries' scatter synchronises with the host.
-        classes_of = np.where(positions < 0, positions + self.n, positions)
         classes = np.arange(self.n, like=positions).reshape(-1, *(1,) * (positions.ndim - self.axis))
-        out[...] = np.equal(np.expand_dims(classes_of, self.axis), classes)
+        out[...] = np.equal(np.expand_dims(positions, self.axis), classes)
 
 
 def _rows_of(x: Any, rows: int) -> Any:

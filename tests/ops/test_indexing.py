@@ -333,14 +333,21 @@ def test_the_gradient_of_a_tensor_through_its_views_and_gathers() -> None:
 
 
 def test_onehot() -> None:
-    labels = np.array([2, 0, -1])
+    labels = np.array([2, 0, 1])
     y = CPU.array(labels)
     check(CPU.onehot(y, 3), np.eye(3)[labels])
     check(CPU.onehot(y, 3, axis=0), np.eye(3)[labels].T)
     check(CPU.onehot(y, 3, dtype="int8"), np.eye(3, dtype=np.int8)[labels])
-    check(CPU.onehot(CPU.array(labels[None]), 4, axis=1), np.moveaxis(np.eye(4)[[[2, 0, 3]]], -1, 1))
+    check(CPU.onehot(CPU.array(labels[None]), 4, axis=1), np.moveaxis(np.eye(4)[[[2, 0, 1]]], -1, 1))
     assert gen_backend("cpu").onehot(y.get(), 3).dtype == np.float32
     assert f.onehot(Input(TensorType("int64", (None,))), 3).shape == (None, 3)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_onehot_refuses_an_index_that_is_no_class(wrong: int) -> None:
+    """A label of -1 often marks a missing one; it is not the last class."""
+    with pytest.raises(AxisError, match=f"onehot: the index {wrong} at row 1 is none of the 3 classes, 0 to 2"):
+        CPU.onehot(CPU.array(np.array([0, wrong])), 3).get()
 
 
 def test_onehot_into_a_tensor_takes_its_size() -> None:
@@ -416,7 +423,7 @@ RUN = [
     (lambda: CPU.take_along_axis(X, CPU.array(np.array([[-4], [0]])), 1), "take_along_axis: index -4 .* axis 1 of si"),
     (lambda: f.scatter(X, LABELS, 1.0), "scatter: index 3 .* axis 0 of size 2"),
     (lambda: f.scatter_add(X, LABELS, 1.0), "gather: index 3 .* axis 0 of size 2"),
-    (lambda: CPU.onehot(LABELS, 3), "onehot: index 3 .* size 3"),
+    (lambda: CPU.onehot(LABELS, 3), "onehot: the index 3 .* of the 3 classes"),
 ]
 
 
