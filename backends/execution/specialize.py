@@ -19,7 +19,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
 from optree.errors import CompilerError, names
-from optree.op.traits import NumberOperator, ReductionOperator
+from optree.op.traits import NumberOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 
 #: Maximum entries of a kernel's cache of compiled nests.
@@ -327,10 +327,13 @@ class FusedKernel(ExecutableKernel):
         self._written = tuple(numbering[i] for i in self.writes)
         #: Whether its reductions' order is that of the axes: an index is the result of one.
         self._is_ordered = any(isinstance(s, Reduction) and s.accumulator.replaces for s in self._statements)
-        ops = (type(program.instructions[index].op) for index in kernel.instructions)
-        foreign = [op for op in dict.fromkeys(ops) if not op.__module__.startswith("optree.")]
+        computed = [program.instructions[index] for index in kernel.instructions]
         #: The ops that are not op-tree's, with their kernel expressions.
-        self._foreign = {op.__qualname__: str(op.kernel) for op in foreign}
+        self._foreign = {
+            type(x.op).__qualname__: str(kernel_of(x.op, loop_dtypes(program, x)))
+            for x in computed
+            if not type(x.op).__module__.startswith("optree.")
+        }
         self._set_stages()
 
     def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
@@ -623,6 +626,6 @@ def _statements(
         passed = [(i, _passed(dtype)) if program.is_number(i) else i for i, dtype in zip(inputs, loop, strict=True)]
         arguments = tuple(numbering[i] for i in passed)
         by_number = isinstance(op, NumberOperator) and program.is_number(inputs[-1])
-        expression = op.kernel_by_number if by_number else op.kernel_for
-        statements.append(Statement(number, expression(*loop), arguments, tuple(loop), dtype, level, stage))
+        expression: Any = op.kernel_by_number(*loop) if by_number else kernel_of(op, loop)
+        statements.append(Statement(number, expression, arguments, tuple(loop), dtype, level, stage))
     return tuple(statements), numbering

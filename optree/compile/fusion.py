@@ -17,7 +17,7 @@ from optree.compile.aliasing import Aliases
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import Moment, failing, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
-from optree.op.traits import ElementwiseOperator, ReductionOperator
+from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype
@@ -406,7 +406,7 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
         return True
     if not (isinstance(op, ElementwiseOperator) or op.index_map.repeats is not None):
         return False
-    return not op.destroy_map and op.kernel_for(*loop_dtypes(program, instruction)) is not None
+    return not op.destroy_map and kernel_of(op, loop_dtypes(program, instruction)) is not None
 
 
 def loop_dtypes(program: Program, instruction: Instruction) -> list[np.dtype]:

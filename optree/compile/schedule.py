@@ -26,6 +26,7 @@ from optree.op.traits import (
     ElementwiseOperator,
     ReductionOperator,
     WaitingOperator,
+    kernel_of,
 )
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
@@ -206,7 +207,7 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
         return True
     if isinstance(op, ReductionOperator):  # kernels do not raise
         return op.accumulator_for(dtypes[0]) is None
-    return not isinstance(op, ElementwiseOperator) or op.kernel_for(*dtypes) is None
+    return not isinstance(op, ElementwiseOperator) or kernel_of(op, dtypes) is None
 
 
 def is_assignment(op: Any) -> bool:

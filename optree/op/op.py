@@ -92,9 +92,11 @@ class Op:
         The value, as a function of NumPy arrays and of the parameters by name.
     numpy_names : tuple of callable
         The NumPy functions that build this op when called on a tensor; by default `numpy`, if that is NumPy's own.
-    kernel : str or None
+    kernel : str, callable or None
         The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
-        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. None for an op that is not elementwise.
+        (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. One that depends on parameters or dtypes
+        is a method ``kernel(*dtypes)``, of the dtypes that the operands are computed in. None for an op that is not
+        elementwise.
     examples : tuple or Examples
         Operands and parameters on which the tests check every promise, and how more are drawn
         (`optree.op.examples.Examples`). An elementwise op needs none.
@@ -126,7 +128,7 @@ class Op:
     __props__: ClassVar[tuple[str, ...] | None] = None
     numpy: ClassVar[Any] = None
     numpy_names: ClassVar[tuple[Any, ...]] = ()
-    kernel: ClassVar[str | None] = None
+    kernel: ClassVar[Any] = None
     examples: ClassVar[Examples | Cases] = DEFAULT
     commutative: ClassVar[bool] = False
     index_map: ClassVar[IndexMap] = IndexMap()
@@ -488,10 +490,6 @@ class Op:
                 "what a kernel computes is compared with it"
             )
         return self.numpy(*arrays, **self.props) if self.fill is None else written(self, arrays)
-
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        """The kernel expression for operands computed in these dtypes; None where there is none."""
-        return self.kernel
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.

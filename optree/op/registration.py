@@ -60,6 +60,7 @@ RENAMED = {
     "sample": "examples = Examples(sample=(low, high)), from optree.op.examples",
     "takes_floats": "examples = Examples(takes_floats=False), from optree.op.examples",
     "random_props": "examples = Examples(random_props=...), from optree.op.examples",
+    "kernel_for": "kernel(self, *dtypes), a method of that name",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
 
@@ -112,12 +113,15 @@ def _check_definition(cls: Any, base: Any) -> None:
 
 
 def _check_kernel(cls: Any) -> None:
-    """Check that a kernel, unless it is a property, is a format string of the operands."""
+    """Check that a kernel, unless it is a method or property, is a format string of the operands."""
     kernel, operands = cls.kernel, cls.operands
-    if kernel is None or isinstance(kernel, property):
+    if kernel is None or inspect.isfunction(kernel) or isinstance(kernel, property):
         return
     if not isinstance(kernel, str):
-        raise DefinitionError(f"{cls.__name__}: kernel is a C expression such as '{{0}} * {{0}}', not {brief(kernel)}")
+        raise DefinitionError(
+            f"{cls.__name__}: kernel is a C expression such as '{{0}} * {{0}}', or a method kernel(self, *dtypes) that "
+            f"returns one, not {brief(kernel)}"
+        )
     try:
         kernel.format(*(operands or ["x"] * MOST))
     except (AttributeError, IndexError, KeyError, ValueError) as error:

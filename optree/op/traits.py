@@ -121,6 +121,12 @@ class ElementwiseOperator(Op):
         return broadcast(*shapes)
 
 
+def kernel_of(op: Op, dtypes: Sequence[np.dtype]) -> str | None:
+    """An op's kernel expression for operands computed in these dtypes; None where there is none."""
+    expression: str | None = op.kernel(*dtypes) if callable(op.kernel) else op.kernel
+    return expression
+
+
 class NumberOperator(Op):
     """An op with another kernel where the last operand is a Python number, of which it computes what it needs once."""
 

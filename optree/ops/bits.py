@@ -122,13 +122,12 @@ class Invert(BitOperator, UnaryOperator):
 
     name = "invert"
     numpy = np.invert
-    kernel = "~{0}"
     symbol = "~"
     logical = "logical_not"
     examples = Examples(sample=(0.0, 7.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return "{0} == 0" if dtypes[0].kind == "b" else self.kernel  # in C, ~true is true
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return "{0} == 0" if dtypes[0].kind == "b" else "~{0}"  # in C, ~true is true
 
 
 class Shift(BitOperator, BinaryOperator):
@@ -152,7 +151,7 @@ class Shift(BitOperator, BinaryOperator):
     def _outside(self, x: Any) -> Any:
         return x.dtype.type(0)
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         bits = 8 * dtypes[0].itemsize
         inside = f"{{1}} < {bits}" if dtypes[0].kind == "u" else f"({{1}} >= 0 && {{1}} < {bits})"
         return f"{inside} ? {self._inside(dtypes[0])} : {self._beyond(dtypes[0])}"

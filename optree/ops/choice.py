@@ -47,11 +47,12 @@ class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     #: The kernel for bools.
     bits: ClassVar[str]
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which adds the nan: GCC does not vectorise nested choices, and x + -0.0 is x."""
         if dtypes[0].kind == "b":
             return self.bits
-        return self.kernel if is_floating(dtypes[0]) else f"{self.further} ? {{1}} : {{0}}"
+        chosen = f"{self.further} ? {{1}} : {{0}}"
+        return f"({chosen}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)" if is_floating(dtypes[0]) else chosen
 
 
 class Maximum(ExtremeOfTwo):
@@ -64,7 +65,6 @@ class Maximum(ExtremeOfTwo):
     numpy = np.maximum
     further = "{0} < {1}"
     bits = "{0} | {1}"
-    kernel = f"({further} ? {{1}} : {{0}}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -82,7 +82,6 @@ class Minimum(ExtremeOfTwo):
     numpy = np.minimum
     further = "{0} > {1}"
     bits = "{0} & {1}"
-    kernel = f"({further} ? {{1}} : {{0}}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -165,16 +164,15 @@ class Where(ElementwiseOperator):
     name = "where"
     operands = ("condition", "x", "y")
     __props__ = ()
-    kernel = "{0} != 0 ? {1} : {2}"
     examples = (
         (([[True, False, True], [False, True, False]], (2, 3), (2, 3)), {}),
         (([True, False], (2, 1), ()), {}),
         (([0, 1, 2], 1.5, (3,)), {}),
     )
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel; for bools without a conditional, which compilers do not vectorise."""
-        return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else self.kernel
+        return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else "{0} != 0 ? {1} : {2}"
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes
@@ -241,7 +239,6 @@ class Cast(UnaryOperator, ElementwiseOperator):
     name = "cast"
     __props__ = ("dtype",)
     dtype: Any = None
-    kernel = "{0}"
     examples = Examples(
         (
             (((2, 3),), {"dtype": np.dtype("float64")}),
@@ -259,7 +256,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
             raise DTypeError("cast: give the dtype to convert to, as in be.cast(x, 'float32')")
         return self.make(dtype=as_dtype(self.dtype))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         if self.dtype.kind == "b":
             return "{0} != 0"
         if self.dtype.kind == "u" and is_floating(dtypes[0]):  # undefined in C for negative floats
@@ -267,7 +264,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
                 return "(long long){0}" if self.dtype.itemsize == 4 else "(int){0}"
             limit = "0x1p63" if dtypes[0].itemsize == 8 else "0x1p63f"
             return f"{{0}} >= {limit} ? (unsigned long long){{0}} : (unsigned long long)(long long){{0}}"
-        return "(int){0}" if dtypes[0].kind == "b" else self.kernel  # GCC does not vectorise _Bool
+        return "(int){0}" if dtypes[0].kind == "b" else "{0}"  # GCC does not vectorise _Bool
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)

@@ -38,10 +38,9 @@ class Add(BinaryOperator, ElementwiseOperator):
     name = "add"
     commutative = True
     numpy = np.add
-    kernel = "{0} + {1}"
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return "{0} | {1}" if dtypes[0] == np.bool_ else self.kernel  # a sum of bools is an int in C, four bytes
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return "{0} | {1}" if dtypes[0] == np.bool_ else "{0} + {1}"  # a sum of bools is an int in C, four bytes
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -98,6 +97,14 @@ _MOVES = f"({_REMAINDER} != 0 && ({{1}} < 0) != ({_REMAINDER} < 0))"
 _QUOTIENT = f"(({{0}} - {_REMAINDER}) / {{1}} - (T){_MOVES})"
 
 
+#: The floor of the quotient by Python's algorithm for floats, so that it is bitwise NumPy's.
+_FLOAT_QUOTIENT = (
+    f"{_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : {{1}} == 0 ? {{0}} / {{1}} : "
+    f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
+)
+#: The remainder of floats with the divisor's sign.
+_FLOAT_REMAINDER = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
+
 #: Integers of 64 bits, and those whose least one divided by -1 overflows in C.
 _LONG, _WIDE_SIGNED = (np.int64, np.uint64), (np.int32, np.int64)
 
@@ -139,16 +146,11 @@ class FloorDivide(NumberOperator, BinaryOperator, ElementwiseOperator, NonDiffer
 
     name = "floor_divide"
     numpy = np.floor_divide
-    # Python's algorithm for floats, so that the value is bitwise NumPy's.
-    kernel = (
-        f"{_QUOTIENT} == 0 ? copysign((T)0, {{0}} / {{1}}) : {{1}} == 0 ? {{0}} / {{1}} : "
-        f"floor({_QUOTIENT}) + (T)({_QUOTIENT} - floor({_QUOTIENT}) > (T)0.5)"
-    )
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         (dtype, *_) = dtypes
         if is_floating(dtype):
-            return self.kernel
+            return _FLOAT_QUOTIENT
         # The quotient of the least integer and -1 overflows.
         zero = "{1} == 0 ? 0 : {1} == -1 ? -{0} : " if dtype in _WIDE_SIGNED else "{1} == 0 ? 0 : "
         if dtype == np.int64:
@@ -159,7 +161,7 @@ class FloorDivide(NumberOperator, BinaryOperator, ElementwiseOperator, NonDiffer
         if dtypes[0] == np.uint8:
             return _BYTE_QUOTIENT
         if is_floating(dtypes[0]):
-            return self.kernel
+            return _FLOAT_QUOTIENT
         return f"{'{1} == -1 ? -{0} : ' * (dtypes[0] == np.int32)}{_reciprocal_quotient(dtypes[0])}"
 
 
@@ -169,13 +171,12 @@ class Mod(NumberOperator, BinaryOperator, ElementwiseOperator):
 
     name = "mod"
     numpy = np.remainder
-    kernel = f"{_REMAINDER} == 0 ? copysign((T)0, {{1}}) : {_MOVES} ? {_REMAINDER} + {{1}} : {_REMAINDER}"
     examples = Examples(sample=(0.5, 3.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         (dtype, *_) = dtypes
         if is_floating(dtype):
-            return self.kernel
+            return _FLOAT_REMAINDER
         zero = "{1} == 0 || {1} == -1 ? 0 : " if dtype in _WIDE_SIGNED else "{1} == 0 ? 0 : "
         if dtype == np.int64:
             return f"{zero}{{0}} % {{1}} + ({{1}} & -(T)(({{0}} % {{1}} != 0) & (({{0}} ^ {{1}}) < 0)))"
@@ -183,7 +184,7 @@ class Mod(NumberOperator, BinaryOperator, ElementwiseOperator):
 
     def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
-            return self.kernel
+            return _FLOAT_REMAINDER
         # Without a conditional on a divisor of 0, so that GCC hoists the reciprocal.
         found = f"({{0}} & -(T)({{1}} != 0)) - {{1}} * {_reciprocal_quotient(dtypes[0])}"
         return f"{'{1} == -1 ? 0 : ' * (dtypes[0] == np.int32)}{found}"
@@ -198,12 +199,11 @@ class Fmod(BinaryOperator, ElementwiseOperator):
 
     name = "fmod"
     numpy = np.fmod
-    kernel = _REMAINDER
     examples = Examples(sample=(0.5, 3.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
-            return self.kernel
+            return _REMAINDER
         divides = f"{{1}} == 0{' || {1} == -1' if dtypes[0].kind == 'i' else ''}"
         if dtypes[0].itemsize == 8:
             return f"{divides} ? 0 : {{0}} % {{1}}"
@@ -250,11 +250,10 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
 
     name = "nextafter"
     numpy = np.nextafter
-    kernel = "nextafter({0}, {1})"
     widened = ()  # the next float32 would round back to x
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return None if is_narrow(dtypes[0]) else super().kernel_for(*dtypes)
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return None if is_narrow(dtypes[0]) else "nextafter({0}, {1})"
 
     blocks = blocks_of_equal_shapes
 
@@ -312,11 +311,10 @@ class Abs(UnaryOperator, ElementwiseOperator):
 
     name = "abs"
     numpy = np.absolute
-    kernel = "fabs({0})"
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
-            return self.kernel
+            return "fabs({0})"
         return "{0} < 0 ? -{0} : {0}" if dtypes[0].kind == "i" else "{0}"
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -428,12 +426,11 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
 
     name = "reciprocal"
     numpy = np.reciprocal
-    kernel = "(T)1 / {0}"
     examples = Examples(sample=(0.5, 3.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         if is_floating(dtypes[0]):
-            return self.kernel
+            return "(T)1 / {0}"
         with np.errstate(all="ignore"):
             found = int(np.reciprocal(np.zeros(1, dtypes[0]))[0])  # differs between integer dtypes, and processors
         of_zero = f"(T){found}u" if found >= 0 else f"(T)({found + 1} - (T)1)"  # there is no literal of the least one
@@ -462,16 +459,15 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
     name = "half_power"
     __props__ = ("numerator",)
     numerator: int = 3
-    kernel = "{0} == -(T)INFINITY ? (T)INFINITY : {0} * sqrt({0})"
     kernels: ClassVar[dict[int, str]] = {
         -3: "{0} == -(T)INFINITY ? (T)0 : (T)1 / {0} / sqrt({0})",
         -1: "{0} == -(T)INFINITY ? (T)0 : (T)1 / sqrt({0} + (T)0)",
-        3: kernel,
+        3: "{0} == -(T)INFINITY ? (T)INFINITY : {0} * sqrt({0})",
         5: "{0} == -(T)INFINITY ? (T)INFINITY : {0} * {0} * sqrt({0} + (T)0)",
     }
     examples = Examples(tuple((((2, 3),), {"numerator": numerator}) for numerator in kernels), sample=(0.5, 3.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         return self.kernels[self.numerator]
 
     @portable
@@ -521,11 +517,10 @@ class Pow(BinaryOperator, ElementwiseOperator):
 
     name = "pow"
     numpy = np.power
-    kernel = "pow({0}, {1})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else None  # integer powers need a loop, and may raise
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return "pow({0}, {1})" if is_floating(dtypes[0]) else None  # integer powers need a loop, and may raise
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ CONTIGUOUS_ONLY = frozenset({np.isfinite, np.isnan, np.isinf, np.signbit, np.neg
 class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
     """A comparison; a Python integer may be out of range of x's dtype."""
 
+    #: The comparison in C.
+    sign: ClassVar[str]
+
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         for i, y in enumerate(inputs if len(inputs) == 2 else ()):
             number, x = y if type(y) is int else number_of(y), inputs[1 - i]
@@ -36,17 +39,13 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
                 return f.fill_like(super().__call__(*(0 if k == i else x for k in range(2))), known)
         return super().__call__(*inputs, **kwargs)
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which compares a negative integer with an unsigned one by value."""
-        kinds = [dtype.kind for dtype in dtypes]
-        if kinds == ["i", "u"]:
-            return self._signed("{0}", holds=self.numpy(-1, 0))
-        if kinds == ["u", "i"]:
-            return self._signed("{1}", holds=self.numpy(0, -1))
-        return self.kernel
-
-    def _signed(self, operand: str, holds: bool) -> str:
-        return f"{operand} < 0 || {self.kernel}" if holds else f"{operand} >= 0 && {self.kernel}"
+        compared, kinds = f"{{0}} {self.sign} {{1}}", [dtype.kind for dtype in dtypes]
+        if sorted(kinds) != ["i", "u"]:
+            return compared
+        signed, holds = ("{0}", self.numpy(-1, 0)) if kinds[0] == "i" else ("{1}", self.numpy(0, -1))
+        return f"{signed} < 0 || {compared}" if holds else f"{signed} >= 0 && {compared}"
 
 
 def _is_beyond(number: int, dtype: np.dtype) -> bool:
@@ -61,7 +60,7 @@ class Equal(Comparison):
     name = "eq"
     commutative = True
     numpy = np.equal
-    kernel = "{0} == {1}"
+    sign = "=="
 
 
 @alias("not_equal")
@@ -71,7 +70,7 @@ class NotEqual(Comparison):
     name = "ne"
     commutative = True
     numpy = np.not_equal
-    kernel = "{0} != {1}"
+    sign = "!="
 
 
 @alias("less")
@@ -80,7 +79,7 @@ class Less(Comparison):
 
     name = "lt"
     numpy = np.less
-    kernel = "{0} < {1}"
+    sign = "<"
 
 
 @alias("less_equal")
@@ -89,7 +88,7 @@ class LessEqual(Comparison):
 
     name = "le"
     numpy = np.less_equal
-    kernel = "{0} <= {1}"
+    sign = "<="
 
 
 @alias("greater")
@@ -98,7 +97,7 @@ class Greater(Comparison):
 
     name = "gt"
     numpy = np.greater
-    kernel = "{0} > {1}"
+    sign = ">"
 
 
 @alias("greater_equal")
@@ -107,7 +106,7 @@ class GreaterEqual(Comparison):
 
     name = "ge"
     numpy = np.greater_equal
-    kernel = "{0} >= {1}"
+    sign = ">="
 
 
 # Logic; every number but 0 is true
@@ -184,12 +183,12 @@ class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
 
     name = "signbit"
     numpy = np.signbit
-    kernel = "copysign(1.0f, {0}) < 0"  # of float32, which compilers vectorise, unlike signbit
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         if not is_floating(dtypes[0]):
             return "{0} < 0" if dtypes[0].kind == "i" else "(T)0"
-        return "copysign(1.0, {0}) < 0" if dtypes[0].itemsize == 8 else self.kernel
+        # Of float32 where that has the value: compilers vectorise copysign, unlike signbit.
+        return "copysign(1.0, {0}) < 0" if dtypes[0].itemsize == 8 else "copysign(1.0f, {0}) < 0"
 
 
 # Rounding and sign
@@ -198,8 +197,8 @@ class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):
 class Rounding(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
     """Rounding to a whole number; integers are unchanged."""
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
-        return self.kernel if is_floating(dtypes[0]) else "{0}"
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return f"{self.name}({{0}})" if is_floating(dtypes[0]) else "{0}"
 
 
 class Floor(Rounding):
@@ -207,7 +206,6 @@ class Floor(Rounding):
 
     name = "floor"
     numpy = np.floor
-    kernel = "floor({0})"
 
 
 class Ceil(Rounding):
@@ -215,7 +213,6 @@ class Ceil(Rounding):
 
     name = "ceil"
     numpy = np.ceil
-    kernel = "ceil({0})"
 
 
 class Trunc(Rounding):
@@ -224,7 +221,6 @@ class Trunc(Rounding):
     name = "trunc"
     numpy = np.trunc
     numpy_names = (np.trunc, np.fix)
-    kernel = "trunc({0})"
 
 
 class Rint(Rounding):
@@ -232,7 +228,6 @@ class Rint(Rounding):
 
     name = "rint"
     numpy = np.rint
-    kernel = "rint({0})"
 
 
 @alias("sign")
@@ -241,11 +236,11 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 
     name = "sgn"
     numpy = np.sign
-    kernel = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel; for integers without a conditional, which not all compilers vectorise."""
-        return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, self.kernel)
+        of_floats = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
+        return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, of_floats)
 
 
 @numpy_function(np.around)

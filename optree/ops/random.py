@@ -129,7 +129,7 @@ class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return STATE.dtype, STATE.dtype, np.dtype("int64"), self.dtype
 
-    def kernel_for(self, *dtypes: np.dtype) -> str | None:
+    def kernel(self, *dtypes: np.dtype) -> str | None:
         return f"philox_{'normal' if self.normal else 'uniform'}{self.dtype.itemsize * 8}({{0}}, {{1}}, {{2}})"
 
     def value(self, *arrays: Any) -> Any:

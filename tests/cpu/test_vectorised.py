@@ -19,7 +19,7 @@ from optree import grad
 from optree.dtypes import is_floating
 from optree.errors import OptreeError
 from optree.op.examples import examples_in
-from optree.op.traits import ElementwiseOperator, NumberOperator, ReductionOperator
+from optree.op.traits import ElementwiseOperator, NumberOperator, ReductionOperator, kernel_of
 from optree.ops.elementwise import FloorDivide, Fmod, Mod, NextAfter
 from optree.registry import OPS, f
 from optree.tree.types import TensorType, as_dtype
@@ -102,7 +102,7 @@ def _kernels(op: Any, dtype: str) -> dict[str, Any]:
 
 def _calls(op: Any, dtype: str) -> bool:
     """Whether the kernel calls the C library, of whose vector variants clang is not told."""
-    expression = op.kernel_for(*[np.dtype(dtype)] * len(op.operands)) or ""
+    expression = kernel_of(op, [np.dtype(dtype)] * len(op.operands)) or ""
     return bool(re.search(r"\b(?!fabs|floor|ceil|trunc|rint|sqrt|copysign)[a-z]\w*\(", expression))
 
 

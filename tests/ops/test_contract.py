@@ -12,9 +12,10 @@ from weakref import ref
 
 import numpy as np
 import pytest
+from harness.compiling import needs_compiler
 from harness.ops import DoubleOp, double
 
-from backends import gen_backend
+from backends import gen_backend, source
 from optree import Apply, Constant, Op, TensorType, constant, function, grad, xp
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
@@ -341,7 +342,11 @@ def test_a_kernel_alone_is_no_value(be):
         ("{foo}", "kernel '{foo}' does not take its operands: {0} is x, "),
         ("{0} * {", "kernel '{0} * {' does not take its operands: {0} is x, and C's own braces are doubled "),
         ("{0.real}", "kernel '{0.real}'"),
-        (5, "kernel is a C expression such as '{0} * {0}', not 5"),
+        (
+            np.cos,
+            "kernel is a C expression such as '{0} * {0}', or a method kernel(self, *dtypes) that returns one, not",
+        ),
+        (5, "kernel is a C expression such as '{0} * {0}', or a method kernel(self, *dtypes) that returns one, not 5"),
     ],
 )
 def test_a_kernel_that_takes_no_operands_is_refused_where_it_is_defined(name: Any, kernel: Any, message: str) -> None:
@@ -352,6 +357,25 @@ def test_a_kernel_that_takes_no_operands_is_refused_where_it_is_defined(name: An
     assert "broken_kernel" not in OPS
     for fine in ("{0} * {0}", "({{ 2 }}, {0})", None, property(lambda self: "{0} * 2")):
         type("Fine", bases, {**parts, "kernel": fine})
+
+
+@needs_compiler
+def test_a_kernel_that_depends_on_dtypes_or_parameters_is_a_method() -> None:
+    class Scaled(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
+        __props__ = ("factor",)
+        factor = 2
+
+        def kernel(self, *dtypes: np.dtype) -> str | None:
+            return f"{{0}} * {self.factor}" if dtypes[0].kind == "f" else None
+
+        def value(self, x: Any) -> Any:
+            return np.multiply(x, self.factor)
+
+    be, x = gen_backend("cpu", jit=True), np.arange(4.0)
+    tree = Scaled(factor=3)(be.array(x)) + Scaled()(be.array(x, dtype="float64"))
+    np.testing.assert_array_equal(tree.get(), 5 * x)
+    assert "* 3" in source(Scaled(factor=3)(be.array(x)) + 1)[0]
+    assert not any("* 3" in text for text in source(Scaled(factor=3)(be.array([1, 2], dtype="int64")) + 1))
 
 
 def test_make_node_given_what_has_no_type_says_so_and_what_to_give(be):
