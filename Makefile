@@ -81,7 +81,8 @@ bench-gpu: driver $(VENV)/bench-gpu.stamp ## measure kernels on a GPU beside oth
 
 # Looked for before anything large is downloaded.
 driver:
-	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2> /dev/null || { \
+	@$(PYTHON) -c 'import ctypes; from os.path import exists; wsl = "/usr/lib/wsl/lib/libcuda.so.1"; \
+		ctypes.CDLL(wsl if exists(wsl) else "libcuda.so.1")' 2> /dev/null || { \
 		echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
 		exit 1; }
 

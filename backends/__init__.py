@@ -133,9 +133,9 @@ def source(what: Variable | Function, target: str = "c", arch: str = "sm_90") ->
     target : str
         The language: ``'c'`` or ``'cuda'``.
     arch : str
-        For CUDA, the architecture, whose limits determine the launch configuration:
-        ``'sm_75'``, ``'sm_80'``, ``'sm_89'``, ``'sm_90'`` or ``'sm_100'``. One common card
-        represents each (`backends.gpu.launch_config.DEVICES`).
+        For CUDA, the architecture, whose limits determine the launch configuration: ``'sm_75'``, ``'sm_80'``,
+        ``'sm_86'``, ``'sm_89'``, ``'sm_90'``, ``'sm_100'``, ``'sm_103'``, ``'sm_120'`` or ``'sm_121'``. One common
+        card represents each (`backends.gpu.launch_config.DEVICES`).
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _program(asked: str, what: Variable | Function) -> Program:
     return Backend.program([what])
 
 
-def _sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
+def _sources(program: Program, target: str, arch: Any = "sm_90") -> list[str]:
     return lazy.inspection.sources(program, target, arch)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from backends.execution.specialize import ExecutableKernel, FusedKernel
 from backends.gpu.calls import ROUTINES
 from backends.gpu.convolution import Convolution
 from backends.gpu.kernel import CUDA, Host, RecordingHost, launched_by
-from backends.gpu.launch_config import DEVICES, Launch
+from backends.gpu.launch_config import DeviceLimits, Launch, limits_of
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import lower
@@ -35,10 +35,10 @@ UNKNOWN = 64
 UNUSED = Memory(np.ndarray, np.asarray, np.empty, lambda array: 0)
 
 
-def sources(program: Program, target: str, arch: str = "sm_90") -> list[str]:
+def sources(program: Program, target: str, arch: str | DeviceLimits = "sm_90") -> list[str]:
     """The source of each kernel of a program, in order, for arrays in C order.
 
-    It raises BackendError if there is no such target or architecture.
+    `arch` may be the limits of a device instead. It raises BackendError if there is no such target or architecture.
     """
     if target not in TARGETS:
         raise BackendError(f"source: there is no target {target!r}; there are {names(TARGETS)}")
@@ -64,11 +64,9 @@ def launched(program: Program, target: str, arch: str) -> list[Launch]:
     return _recorded(program, arch).launches
 
 
-def _recorded(program: Program, arch: str) -> RecordingHost:
+def _recorded(program: Program, arch: str | DeviceLimits) -> RecordingHost:
     """A host with the sources and launches of a program on an architecture."""
-    if arch not in DEVICES:
-        raise BackendError(f"there is no architecture {arch!r}; there are {names(DEVICES)}")
-    host = RecordingHost(DEVICES[arch])
+    host = RecordingHost(limits_of(arch) if isinstance(arch, str) else arch)
     specialize_all(program, launched_by(host), host)
     return host
 

@@ -26,10 +26,9 @@ from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
 from backends.gpu.kernel import ALIGNMENT, CUDA, CudaNest
-from backends.gpu.launch_config import DEVICES
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
-from backends.gpu.runtime import KernelHost
+from backends.gpu.runtime import KernelHost, target_of
 from optree import settings
 from optree.arrays import is_portable
 from optree.compile.aliasing import alias_sets, last_uses
@@ -123,6 +122,7 @@ class GPUBackend(Backend):
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         capability = self.cupy.cuda.Device(self.device_id).compute_capability
+        target_of(capability, self.cupy.cuda.nvrtc)  # CuPy's kernels are compiled for it, too
         if tf32 and int(capability) < TF32_CAPABILITY:
             raise BackendError(
                 f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "
@@ -431,9 +431,7 @@ class GPUBackend(Backend):
         if stage == "plan":
             lowered = self.lowered(program)
             return steps_text(lowered, self._steps(lowered, False, False))
-        known = f"sm_{self.cupy.cuda.Device(self.device_id).compute_capability}"
-        arch = known if known in DEVICES else "sm_90"
-        return "\n".join(self.sources(program, "cuda", arch) if self.kernels is not None else ())
+        return "" if self.kernels is None else "\n".join(self.sources(program, "cuda", self.kernels.device))
 
     def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -206,8 +207,22 @@ class Uploads:
         return found, lambda: self._compute.wait_event(event)
 
 
+def driver_files(platform: str = sys.platform) -> tuple[str, ...]:
+    """The names by which the driver is loaded; the loader may not know the folder of Windows Subsystem for Linux."""
+    return ("nvcuda.dll",) if platform == "win32" else ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
+
+
+def load_driver() -> Any:
+    """The driver, under its own name for CuPy, too; None if there is none."""
+    for name in driver_files():
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
+
+
 def find_cupy() -> tuple[Any, int]:
     """CuPy and its number of devices, at least one; BackendError if CuPy, a driver or a device is missing."""
+    load_driver()
     try:
         cupy = import_module("cupy")
     except Exception as error:  # CuPy raises any error of the libraries that it loads
@@ -246,10 +261,9 @@ def _no_cupy() -> str:
 
 def _driver_faults() -> list[str]:
     """The driver's own fault, at most one."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return ["no driver is installed (libcuda.so.1 is not found)"]
+    driver = load_driver()
+    if driver is None:
+        return [f"no driver is installed (no {' and no '.join(driver_files())} is found)"]
     count = ctypes.c_int(0)
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     return [f"the driver finds no device (CUDA error {status})"] if status or not count.value else []

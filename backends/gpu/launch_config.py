@@ -48,6 +48,7 @@ from backends.gpu.codegen.variant import (
 )
 from optree.compile.loopnest import LoopNest, online_of, stages_of, strided_reads
 from optree.dtypes import wide_dtype
+from optree.errors import BackendError
 
 #: Bytes of a vectorised access.
 ACCESS_BYTES = 16
@@ -116,14 +117,38 @@ class DeviceLimits:
     threads: int
 
 
-#: The limits assumed for each architecture where there is no device: those of T4, A100, L40S, H100 and B200.
+#: The limits assumed for each architecture where there is no device: those of T4, A100, A40, L40S, H100, B200, B300,
+#: RTX 5090 and GB10.
 DEVICES = {
     "sm_75": DeviceLimits(40, 64 << 10, 1024),
     "sm_80": DeviceLimits(108, 163 << 10, 2048),
+    "sm_86": DeviceLimits(84, 99 << 10, 1536),
     "sm_89": DeviceLimits(142, 99 << 10, 1536),
     "sm_90": DeviceLimits(132, 227 << 10, 2048),
     "sm_100": DeviceLimits(148, 227 << 10, 2048),
+    "sm_103": DeviceLimits(148, 227 << 10, 2048),
+    "sm_120": DeviceLimits(170, 99 << 10, 1536),
+    "sm_121": DeviceLimits(48, 99 << 10, 1536),
 }
+
+
+#: The compute capabilities that CUDA 12 compiles for, and CUDA 13 does not.
+CUDA12_CAPABILITIES = frozenset("50 52 53 60 61 62 70 72".split())
+
+#: What to do about one of them.
+USE_CUDA12 = (
+    "CUDA 13 compiles for compute capability 7.5 and newer: pip install '.[gpu-cuda12]' installs CUDA 12, in an "
+    "environment without wheels for CUDA 13"
+)
+
+
+def limits_of(arch: str) -> DeviceLimits:
+    """The limits assumed for an architecture; BackendError if there is none."""
+    if arch.removeprefix("sm_") in CUDA12_CAPABILITIES:
+        raise BackendError(f"there are no kernels for {arch}: {USE_CUDA12}")
+    if arch not in DEVICES:
+        raise BackendError(f"there is no architecture {arch!r}; there are {', '.join(DEVICES)}")
+    return DEVICES[arch]
 
 
 @dataclass(frozen=True)

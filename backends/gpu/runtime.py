@@ -13,11 +13,11 @@ import numpy as np
 
 from backends.execution.compilations import Compilations
 from backends.execution.disk_cache import read, sha256, usable_folder, write
-from backends.gpu.launch_config import DeviceLimits, Launch
+from backends.gpu.launch_config import CUDA12_CAPABILITIES, USE_CUDA12, DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
 from optree.cache import Cache
-from optree.errors import CompilerError
+from optree.errors import BackendError, CompilerError
 from optree.locks import Locked
 
 #: No contraction and no fast math, as for C, so that results are deterministic and follow IEEE 754.
@@ -47,7 +47,7 @@ class KernelHost(Locked):
         self.device = DeviceLimits(*(limits[name] for name in names))
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
-        self._target = _target(device.compute_capability, cupy.cuda.nvrtc.getSupportedArchs())
+        self._target = target_of(device.compute_capability, cupy.cuda.nvrtc)
         self._holders: tuple[list[Any], ...] = ()
         self._loaded = Cache("loaded CUDA kernels", LOADED)
         #: By source, the image that was compiled ahead, and whether it is not from the disk.
@@ -171,14 +171,22 @@ class KernelHost(Locked):
         return made if isinstance(made, bytes) else made.encode()
 
 
-def _target(capability: str, supported: Sequence[int]) -> str:
-    """The target architecture: the device's, or a PTX version for the driver to compile if NVRTC is older."""
-    mine = int(capability)
+def target_of(capability: str, nvrtc: Any) -> str:
+    """The target architecture: the device's, or a PTX version for the driver to compile if NVRTC is older.
+
+    Raises BackendError if NVRTC no longer compiles for the device.
+    """
+    mine, supported = int(capability), nvrtc.getSupportedArchs()
     if mine in supported:
         return f"sm_{mine}"
     older = max((each for each in supported if each <= mine), default=None)
     if older is None:
-        raise CompilerError(f"this NVRTC compiles for {', '.join(map(str, supported))}, and the device is {mine}")
+        version, known = ".".join(map(str, nvrtc.getVersion())), ", ".join(map(str, supported))
+        helps = f"; {USE_CUDA12}" if capability in CUDA12_CAPABILITIES else ""
+        raise BackendError(
+            f"the device has compute capability {capability[:-1]}.{capability[-1]}, and NVRTC {version} compiles for "
+            f"{known}{helps}"
+        )
     return f"compute_{older}"
 
 

@@ -22,9 +22,9 @@ from backends import gen_backend
 from backends.execution.specialize import CheckedCall, FusedKernel
 from backends.gpu.launch_config import Launch
 from backends.gpu.launchers import LAUNCHERS
-from backends.gpu.runtime import KernelHost, _target
+from backends.gpu.runtime import KernelHost, target_of
 from optree import TensorType, function, grad
-from optree.errors import CompilerError, DeviceMemoryError
+from optree.errors import BackendError, CompilerError, DeviceMemoryError
 from optree.settings import override
 
 KERNEL = 'extern "C" __global__ void kernel() {}'
@@ -132,8 +132,9 @@ def test_headers_are_looked_for_only_where_they_are_included(cupy: Any, host: Ke
     ("capability", "target"), [("90", "sm_90"), ("75", "sm_75"), ("86", "compute_80"), ("121", "compute_90")]
 )
 def test_what_is_compiled_for(capability: str, target: str) -> None:
-    assert _target(capability, (75, 80, 90)) == target
-    assert "the device is 60" in message_of(CompilerError, lambda: _target("60", (75, 80, 90)))
+    nvrtc = fake_cupy().cuda.nvrtc
+    assert target_of(capability, nvrtc) == target
+    assert "compute capability 6.0" in message_of(BackendError, lambda: target_of("60", nvrtc))
 
 
 def test_more_shared_memory_is_asked_for(cupy: Any, host: KernelHost, folder: Any) -> None:

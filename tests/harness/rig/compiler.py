@@ -92,6 +92,8 @@ class Compiler:
 
     def __init__(self, is_on: Callable[[], bool]) -> None:
         self._is_on = is_on
+        #: The compute capabilities that it compiles for.
+        self.capabilities: tuple[int, ...] = (90,)
         self.registers: dict[str, int] = {}
         self.options: list[list[str]] = []
         self._programs: dict[int, Program] = {}
@@ -135,11 +137,12 @@ class Compiler:
 
     @call("P")
     def nvrtcGetNumSupportedArchs(self, to: int) -> None:
-        put(ctypes.c_int, to, 1)
+        put(ctypes.c_int, to, len(self.capabilities))
 
     @call("P")
     def nvrtcGetSupportedArchs(self, to: int) -> None:
-        put(ctypes.c_int, to, 90)
+        for place, capability in enumerate(self.capabilities):
+            put(ctypes.c_int, to + 4 * place, capability)
 
     @call("PPPIPP")
     def nvrtcCreateProgram(self, to: int, source: int, name: int, headers: int, texts: int, names: int) -> None:

@@ -111,6 +111,9 @@ class Driver:
         self.machine = machine
         #: The last launches of kernels: name, grid, block, and bytes of dynamic shared memory.
         self.launches: deque[tuple[str, tuple[int, ...], tuple[int, ...], int]] = deque(maxlen=256)
+        #: What each device answers that is no H100, and the CUDA that the driver is for.
+        self.cards: dict[int, dict[int, int]] = {}
+        self.version = VERSION
         self._names: dict[tuple[int, str], Any] = {}
         self._thresholds: dict[int, int] = {}
 
@@ -157,7 +160,7 @@ class Driver:
 
     @call("P", any_time=True)
     def cudaDriverGetVersion(self, to: int) -> None:
-        put(ctypes.c_int, to, VERSION)
+        put(ctypes.c_int, to, self.version)
 
     @call("P", any_time=True)
     def cudaGetDevice(self, to: int) -> None:
@@ -175,7 +178,7 @@ class Driver:
     @call("PII", any_time=True)
     def cudaDeviceGetAttribute(self, to: int, attribute: int, number: int) -> None:
         self._check_device(number)
-        put(ctypes.c_int, to, ATTRIBUTES.get(attribute, 0))
+        put(ctypes.c_int, to, self.attributes(number).get(attribute, 0))
 
     @call("PI", any_time=True)
     def cudaGetDeviceProperties(self, to: int, number: int) -> None:
@@ -185,7 +188,7 @@ class Driver:
         put(ctypes.c_size_t, to + 288, self.machine.devices[number].memory.size)
         # Where the fields of `cudaDeviceProp` lie, by the numbers of the attributes of the same meaning.
         for at, attribute in {296: 8, 304: 12, 308: 10, 320: 1, 360: 75, 364: 76, 384: 16}.items():
-            put(ctypes.c_int, to + at, ATTRIBUTES[attribute])
+            put(ctypes.c_int, to + at, self.attributes(number)[attribute])
 
     @call()
     def cudaDeviceSynchronize(self) -> None:
@@ -200,6 +203,10 @@ class Driver:
     @call("PII")
     def cudaDeviceGetPCIBusId(self, to: int, size: int, number: int) -> None:
         put(ctypes.c_char * 16, to, b"0000:%02x:00.0" % number)
+
+    def attributes(self, number: int) -> dict[int, int]:
+        """The answers of a device, by the numbers of attributes."""
+        return ATTRIBUTES | self.cards.get(number, {})
 
     def _check_device(self, number: int) -> None:
         if not 0 <= number < len(self.machine.devices):
@@ -578,7 +585,9 @@ class Driver:
     @call("PP")
     def cuModuleLoadData(self, to: int, data: int) -> None:
         image = Image.at(data)
-        if image.arch != "sm_90":
+        card, (kind, number) = self.attributes(self.machine.current), image.arch.split("_")
+        mine = 10 * card[75] + card[76]
+        if int(number) != mine and not (kind == "compute" and int(number) < mine):  # the driver compiles PTX
             raise Refused(209, f"an image for {image.arch}")
         put(ctypes.c_size_t, to, self.machine.handle(Module(self.machine.current, image)))
 
