@@ -27,11 +27,10 @@ from optree.records import NamedTuple
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
-from optree.tree.node import OpDict, OpTreeNode, applied, key_of
+from optree.tree.node import OpDict, OpTreeNode, applied, key_of, parts_of, uncollected
 from optree.tree.numpy_protocol import call_function, write_out
 from optree.tree.stale import signature_of_assigned, signature_of_evaluated, signature_of_together
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import parts_of, uncollected
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
@@ -509,13 +508,14 @@ class Backend(RandomMethods, Functions):
         return lazy.namespace.Namespace(self)
 
     def _function(self, name: str) -> Callable[..., Any]:
-        if name not in FUNCTIONS or name.startswith("_"):
+        try:
+            method = _method(self, name if not name.startswith("_") else "")
+        except KeyError:
             near = lazy.difflib.get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
             meant = instead("backend", name) or (f"; did you mean {' or '.join(near)}?" if near else "")
             raise AttributeError(
                 f"the backend has no function {name!r}{meant}; dir(be) and docs/functions.md list all that it has"
-            )
-        method = _method(self, name)
+            ) from None
         self.__dict__[name] = method
         return method
 

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from backends.cpu import workers
-from backends.cpu.c_files import c_text
-from backends.cpu.compiler import find_compiler
+from backends.cpu.compiler import c_text, find_compiler
 from backends.cpu.routines import attention, pooling
 from backends.cpu.routines.convolution_epilogues import VARIANTS
 from backends.cpu.routines.vectors import FOLDER, vector_source

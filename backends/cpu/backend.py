@@ -12,7 +12,7 @@ import numpy as np
 
 from backends import lazy
 from backends.backend import Backend, Within
-from backends.cpu.calls import implementations_of
+from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, C, KernelPlan, When, WhileItCompiles
@@ -233,7 +233,7 @@ class CPUBackend(Backend):
 
     def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""
-        return implementations_of(self, program, last_uses(program) if reuse else None)
+        return partial(implementation, self, program, last_uses(program) if reuse else None, {})
 
 
 @cache

@@ -11,7 +11,6 @@ from backends.cpu.routines.products import merging
 from backends.execution.memory import Reused
 from backends.execution.routines import (
     Implementation,
-    ImplementationOf,
     Routine,
     contraction,
     is_a_ufuncs,
@@ -52,25 +51,24 @@ FAMILIES = frozenset(
 )
 
 
-def implementations_of(backend: Any, program: Program, last: Sequence[int] | None) -> ImplementationOf:
-    """The implementations of a program's instructions.
+def implementation(
+    backend: Any, program: Program, last: Sequence[int] | None, known: dict[int, Implementation], index: int
+) -> Implementation:
+    """The implementation of an instruction.
 
     Parameters
     ----------
     last : sequence of int or None
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
+    known : dict
+        Those of values so far, by node: applications of one type from one line share theirs.
+    index : int
     """
-    known: dict[int, Implementation] = {}  # of values, by node: applications of one type from one line share theirs
-
-    def implementation_of(index: int) -> Implementation:
-        found = known.get(id(program.instructions[index].node))
-        if found is None:
-            found = _of_its_own(backend, program, last, index)
-        if found is None:
-            found = known[id(program.instructions[index].node)] = _of_a_value(program, index)
-        return found
-
-    return implementation_of
+    node = program.instructions[index].node
+    found = known.get(id(node)) or _of_its_own(backend, program, last, index)
+    if found is None:
+        found = known[id(node)] = _of_a_value(program, index)
+    return found
 
 
 def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation | None:

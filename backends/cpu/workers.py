@@ -20,8 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from backends.cpu.c_files import c_text
-from backends.cpu.compiler import compile_source
+from backends.cpu.compiler import c_text, compile_source
 from optree.settings import MAX_THREADS
 
 #: What is known of a job's time, beside that to wake a thread.

@@ -12,11 +12,9 @@ from optree.cache import Cache
 from optree.dtypes import finfo, is_floating
 from optree.errors import OperandError, ShapeError, SizeError
 from optree.registry import f
-from optree.tree import indexing as indices
-from optree.tree.node import OpTreeNode
+from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of, replace
-from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
+from optree.tree.tensor import Tensor, is_everything
 from optree.tree.types import one_or_many
 from optree.tree.variable import Input, Variable
 
@@ -138,7 +136,7 @@ class NeonTensor(Tensor):
 
     def __getitem__(self, index: Any) -> Any:
         """A view for integers and slices, of two dimensions at least; a tree of the gathered rows for indices."""
-        if indices.is_everything(index):
+        if is_everything(index):
             return self
         entries = index if type(index) is tuple else (index,)
         key = self.spec, *((e.start, e.stop, e.step) if type(e) is slice else e for e in entries if type(e) in _PLAIN)
@@ -162,7 +160,7 @@ class NeonTensor(Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Run an expression and write its value here."""
         if self.backend.has_deferred and isinstance(value, Variable):
-            value = settled(value, self if indices.is_everything(index) else self[index])
+            value = settled(value, self if is_everything(index) else self[index])
         super().__setitem__(_flat_indices(index), value)
 
     def rounded(self, value: Any) -> Any:
@@ -217,7 +215,7 @@ class NeonTensor(Tensor):
 
 def _flat_indices(index: Any) -> Any:
     """An index whose arrays are 1-D: a column or a row of indices counts as one list."""
-    if indices.is_everything(index):
+    if is_everything(index):
         return index
     entries = index if isinstance(index, tuple) and not isinstance(index, Variable) else (index,)
     if all(entry is None or isinstance(entry, int | slice) for entry in entries):

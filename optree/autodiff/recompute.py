@@ -13,9 +13,8 @@ from optree.op.apply import Apply
 from optree.op.index_map import OPAQUE, SAME, STACKED, IndexMap
 from optree.op.op import Op
 from optree.tree.gradient_types import DisconnectedType, is_disconnected
-from optree.tree.node import OpTreeNode, operands_of, variables_of
+from optree.tree.node import OpTreeNode, operands_of, post_order, variables_of
 from optree.tree.substitution import replace
-from optree.tree.traversal import post_order
 from optree.tree.types import Shape, Spec
 from optree.tree.variable import Input, Variable, as_operand
 

@@ -19,9 +19,8 @@ from optree.tree.gradient_types import (
     is_null,
     zero_gradient,
 )
-from optree.tree.node import operands_of, variables_of
+from optree.tree.node import operands_of, post_order, uncollected, variables_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order, uncollected
 from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Variable, as_operand, as_variable
 

@@ -26,8 +26,7 @@ from optree.op.traits import (
 from optree.registry import METADIFF
 from optree.tree import equality
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
-from optree.tree.node import OpTreeNode, operands_of
-from optree.tree.traversal import parts_of, post_order
+from optree.tree.node import OpTreeNode, operands_of, parts_of, post_order
 from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Constant, Input, Variable, as_operand, as_variable
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from optree.compile.aliasing import Aliases
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import Moment, failing, is_assignment, moments
+from optree.compile.schedule import Moment, failing, in_order, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
-from optree.tree.traversal import in_order
 from optree.tree.types import weak_dtype
 from optree.tree.variable import spec_of
 

@@ -1,4 +1,4 @@
-"""The rewriting passes: algebraic simplification, numerical stabilisation and constant folding.
+"""The rewriting passes: algebraic simplification, numerical stabilisation, constant folding; and `decompose`.
 
 A pass visits the instructions once, in topological order, so it is linear in the program's
 length. A replacement keeps the origin of the node that it replaces.
@@ -6,17 +6,22 @@ length. A replacement keeps the origin of the node that it replaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from optree.compile import rules
-from optree.compile.program import Program
+from optree.compile.program import Instruction, Program
 from optree.compile.rewriter import Change, Having, Value, apply_rules, on
+from optree.dtypes import is_floating, is_narrow, wide_dtype
 from optree.errors import OperandError, names
-from optree.op.traits import CompositeOperator
+from optree.op.traits import CompositeOperator, ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
-from optree.registry import OPS
+from optree.registry import OPS, f
+from optree.tree.node import applied
+from optree.tree.variable import in_dtype
 
 
 class Pass(NamedTuple):
@@ -108,7 +113,8 @@ def each_pass(
     ops = {instruction.op.name for instruction in program.instructions}
     for name, table in _tables(fixed, tuple(without), dict.__len__(OPS)):
         changes: list[Change] = []
-        if None in table or not ops.isdisjoint(table):  # most passes have no rule for any op of the program
+        # Most passes have no rule for any op of the program.
+        if None in table or (not ops.isdisjoint(table) and _may_apply(program, table)):
             program = apply_rules(program, table, fixed, given, changes)
             if changes:
                 ops = {instruction.op.name for instruction in program.instructions}
@@ -132,6 +138,9 @@ def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str
     return tables
 
 
+# Decompositions for kernels
+
+
 def decompose(program: Program, draws: bool = True, further: bool = False) -> Program:
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
@@ -143,15 +152,28 @@ def decompose(program: Program, draws: bool = True, further: bool = False) -> Pr
         Whether products with vectors are, which a CPU leaves to BLAS, and argmax and argmin, which it leaves to NumPy.
     """
     table = _kernel_rules(draws, further, dict.__len__(OPS))
-    return apply_rules(program, table, False, len(program.leaves))
+    return apply_rules(program, table, False, len(program.leaves)) if _may_apply(program, table) else program
+
+
+def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
+    """Whether the program has the ops of any rule; a fast test, as most passes apply to nothing."""
+    first, instructions = len(program.leaves), program.instructions
+    for instruction in instructions:
+        for rule in table.get(instruction.op.name, ()):
+            if rule.when is not None and not rule.when(program, instruction):
+                continue
+            inputs = instruction.inputs if rule.of else ()
+            if not rule.of or any(i >= first and instructions[i - first].op.name in rule.of for i in inputs):
+                return True
+    return False
 
 
 @lru_cache
 def _kernel_rules(draws: bool, further: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
     applied: list[Any] = [_decomposed if draws else _decomposed_not_drawn]
-    applied += [rules.reduced_in_two, rules.assigned_by_a_kernel]
-    applied += [rules.product_with_a_vector, rules.argument_of_extreme] * further
+    applied += [reduced_in_two, assigned_by_a_kernel]
+    applied += [product_with_a_vector, argument_of_extreme] * further
     return {name: [rule] for rule in applied for name in rule.ops}
 
 
@@ -164,3 +186,88 @@ def _decomposed(value: Value) -> Any:
 @on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.destroy_map))
 def _decomposed_not_drawn(value: Value) -> Any:
     return _decomposed(value)
+
+
+#: Maximum values that the search for a nested reduction visits.
+VISITED = 64
+
+
+@on("sum", "mean", "max", "min")
+def reduced_in_two(value: Value) -> Any:
+    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel."""
+    (x,) = value.inputs
+    axes = set(value.op.axes(x.type.ndim))
+    found: set[frozenset[int]] = set()
+    pending: list[Value] = [x]
+    seen: set[int] = set()
+    while pending and len(seen) < VISITED:
+        each = pending.pop()
+        if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):
+            continue
+        seen.add(each.number)
+        if isinstance(each.op, ReductionOperator):
+            found.add(frozenset(each.op.axes(each.inputs[0].type.ndim)) if each.op.keepdims else frozenset(axes))
+        elif isinstance(each.op, ElementwiseOperator):
+            pending += each.inputs
+    fewer = next(iter(found), frozenset())
+    if len(found) != 1 or not fewer < axes or all(x.type.shape[axis] == 1 for axis in fewer):
+        return None
+    if isinstance(x.op, ReductionOperator) or x.dtype.itemsize < 4:
+        return None
+    first = value.op.make(axis=tuple(sorted(fewer)), keepdims=True)(x.operand)
+    return value.op(first) if first.dtype == value.dtype else None
+
+
+@on("dot", "matmul")
+def product_with_a_vector(value: Value) -> Any:
+    """A matrix-vector product is a sum of products, which fuses with its operands and uses."""
+    x, y = value.inputs
+    if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
+        return None
+    wide = wide_dtype(value.dtype)
+    left, right = (in_dtype(z.operand, wide) for z in (x, y))
+    if y.type.ndim > 1:
+        left = f.expand_dims(left, 1)
+    total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)
+    return in_dtype(total, value.dtype)
+
+
+@on("argmax", "argmin")
+def argument_of_extreme(value: Value) -> Any:
+    """``argmax`` is the least index of an element that equals the maximum, or is nan: one kernel."""
+    (x,), op = value.inputs, value.op
+    axes = op.axes(x.type.ndim)
+    if len(axes) not in (1, x.type.ndim) or not axes:
+        return None
+    operand = x.operand
+    extreme = (f.max if value.is_a("argmax") else f.min)(operand, axis=axes, keepdims=True)
+    hit = f.equal(operand, extreme)
+    if x.is_float:
+        hit = f.logical_or(hit, f.isnan(operand))
+    indices = f.flat_indices(operand, axis=axes[0] if len(axes) == 1 else None)
+    return f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
+
+
+def is_moved_or_cast(program: Program, assignment: Instruction) -> bool:
+    """Whether an assigned value is a leaf, or of another dtype than its target, or may be a view."""
+    target, x = assignment.inputs
+    made = x - len(program.leaves)
+    return made < 0 or bool(program.instructions[made].op.view_map) or program.type_of(x) != program.type_of(target)
+
+
+@on("assign", when=is_moved_or_cast)
+def assigned_by_a_kernel(value: Value) -> Any:
+    """An assigned leaf is copied or cast by a kernel, which may use several threads.
+
+    NumPy copies float16 faster: a kernel would convert it to float32 and back.
+    """
+    target, x = value.inputs
+    if x.is_weak or x.type.ndim > target.type.ndim:
+        return None
+    if x.dtype != target.dtype:
+        return applied(value.node[0], [target.operand, f.cast(x.operand, target.dtype)])
+    if is_narrow(x.dtype):
+        return None
+    if x.is_leaf or (x.op.view_map and not x.is_a("broadcast_like")):
+        return applied(value.node[0], [target.operand, f.broadcast_like(x.operand, target.operand)])
+    return None

@@ -19,8 +19,8 @@ from optree.compile.shapes import Sizes
 from optree.errors import BackendError, OperandError
 from optree.op.traits import ReductionOperator
 from optree.records import NamedTuple
+from optree.tree.node import uncollected
 from optree.tree.printing import instruction_text, listing
-from optree.tree.traversal import uncollected
 
 
 class Options(NamedTuple):

@@ -40,7 +40,13 @@ class Having:
 Names = Collection[str] | Having
 
 
-def on(*ops: str, having: Having | None = None, of: Names = (), fixed: bool = False) -> Callable[[Any], Any]:
+#: Whether a rule may apply to an instruction of a program.
+Condition = Callable[[Program, Instruction], bool]
+
+
+def on(
+    *ops: str, having: Having | None = None, of: Names = (), fixed: bool = False, when: Condition | None = None
+) -> Callable[[Any], Any]:
     """A decorator for a rule: a function from a `Value` to its replacement, a tree over `Value.operand`s, or None.
 
     A replacement has the value's type.
@@ -55,10 +61,12 @@ def on(*ops: str, having: Having | None = None, of: Names = (), fixed: bool = Fa
         The rule applies only if an op of one of these names computes an input.
     fixed : bool
         Whether the rule needs a program whose numbers and constants cannot change.
+    when : callable, optional
+        Whether the rule may apply to an instruction: a fast test, before a program is rewritten.
     """
 
     def mark(rule: Any) -> Any:
-        rule.ops, rule.of, rule.fixed = having or ops, of, fixed
+        rule.ops, rule.of, rule.fixed, rule.when = having or ops, of, fixed, when
         return rule
 
     return mark
@@ -105,23 +113,11 @@ def apply_rules(
     changes : list, optional
         Replacements are appended to it.
     """
-    if None not in table and not _may_apply(program, table):
-        return program
     rewriter = _Rewriter(program, table, fixed, given)
     outputs = rewriter.run(program)
     if changes is not None:
         changes += rewriter.changes
     return rewriter.program(outputs, given, rewriter.replaced) if rewriter.replaced else program
-
-
-def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
-    """Whether the program has the ops of any rule. Most passes apply to nothing, and this check is fast."""
-    first, instructions = len(program.leaves), program.instructions
-    for op, inputs, _ in instructions:
-        for rule in table.get(op.name, ()):
-            if not rule.of or any(i >= first and instructions[i - first].op.name in rule.of for i in inputs):
-                return True
-    return False
 
 
 def _name_of(op: Any) -> str | None:

@@ -13,13 +13,11 @@ import numpy as np
 
 from optree.compile.reference import performer, value_of
 from optree.compile.rewriter import Having, Value, on
-from optree.dtypes import can_cast, finfo, is_floating, is_narrow, wide_dtype
-from optree.op.traits import ElementwiseOperator, ReductionOperator
+from optree.dtypes import can_cast, finfo, is_floating
 from optree.ops.structure import Output
 from optree.registry import f
-from optree.tree.node import applied
 from optree.tree.types import TensorType
-from optree.tree.variable import Constant, as_variable, in_dtype
+from optree.tree.variable import Constant, as_variable
 
 # Merge equal work. Equal ops on the same values have been merged by `flatten`.
 
@@ -362,84 +360,3 @@ def fold_constants(value: Value) -> Any:
 
 def _elements(leaf: Any) -> int:
     return int(np.size(as_variable(leaf).value))  # type: ignore[attr-defined]
-
-
-# Decompositions for kernels
-
-
-#: Maximum values that the search for a nested reduction visits.
-VISITED = 64
-
-
-@on("sum", "mean", "max", "min")
-def reduced_in_two(value: Value) -> Any:
-    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel."""
-    (x,) = value.inputs
-    axes = set(value.op.axes(x.type.ndim))
-    found: set[frozenset[int]] = set()
-    pending: list[Value] = [x]
-    seen: set[int] = set()
-    while pending and len(seen) < VISITED:
-        each = pending.pop()
-        if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):
-            continue
-        seen.add(each.number)
-        if isinstance(each.op, ReductionOperator):
-            found.add(frozenset(each.op.axes(each.inputs[0].type.ndim)) if each.op.keepdims else frozenset(axes))
-        elif isinstance(each.op, ElementwiseOperator):
-            pending += each.inputs
-    fewer = next(iter(found), frozenset())
-    if len(found) != 1 or not fewer < axes or all(x.type.shape[axis] == 1 for axis in fewer):
-        return None
-    if isinstance(x.op, ReductionOperator) or x.dtype.itemsize < 4:
-        return None
-    first = value.op.make(axis=tuple(sorted(fewer)), keepdims=True)(x.operand)
-    return value.op(first) if first.dtype == value.dtype else None
-
-
-@on("dot", "matmul")
-def product_with_a_vector(value: Value) -> Any:
-    """A matrix-vector product is a sum of products, which fuses with its operands and uses."""
-    x, y = value.inputs
-    if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
-        return None
-    wide = wide_dtype(value.dtype)
-    left, right = (in_dtype(z.operand, wide) for z in (x, y))
-    if y.type.ndim > 1:
-        left = f.expand_dims(left, 1)
-    total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)
-    return in_dtype(total, value.dtype)
-
-
-@on("argmax", "argmin")
-def argument_of_extreme(value: Value) -> Any:
-    """``argmax`` is the least index of an element that equals the maximum, or is nan: one kernel."""
-    (x,), op = value.inputs, value.op
-    axes = op.axes(x.type.ndim)
-    if len(axes) not in (1, x.type.ndim) or not axes:
-        return None
-    operand = x.operand
-    extreme = (f.max if value.is_a("argmax") else f.min)(operand, axis=axes, keepdims=True)
-    hit = f.equal(operand, extreme)
-    if x.is_float:
-        hit = f.logical_or(hit, f.isnan(operand))
-    indices = f.flat_indices(operand, axis=axes[0] if len(axes) == 1 else None)
-    return f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
-
-
-@on("assign")
-def assigned_by_a_kernel(value: Value) -> Any:
-    """An assigned leaf is copied or cast by a kernel, which may use several threads.
-
-    NumPy copies float16 faster: a kernel would convert it to float32 and back.
-    """
-    target, x = value.inputs
-    if x.is_weak or x.type.ndim > target.type.ndim:
-        return None
-    if x.dtype != target.dtype:
-        return applied(value.node[0], [target.operand, f.cast(x.operand, target.dtype)])
-    if is_narrow(x.dtype):
-        return None
-    if x.is_leaf or (x.op.view_map and not x.is_a("broadcast_like")):
-        return applied(value.node[0], [target.operand, f.broadcast_like(x.operand, target.operand)])
-    return None

@@ -13,13 +13,13 @@ fail, so that all are made or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
 from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
-from optree.op.index_map import is_view
 from optree.op.traits import (
     BeginningOperator,
     DividedOperator,
@@ -33,7 +33,6 @@ from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import in_order
 from optree.tree.variable import Input
 
 
@@ -200,7 +199,7 @@ def _is_allocated(key: Any, first: int) -> bool:
 
 def may_fail(op: Any, node: OpTreeNode) -> bool:
     """Whether a node's op may raise on operands of valid types and sizes."""
-    if not op.raises or is_view(op):
+    if not op.raises:
         return False
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     if len(dtypes) < len(node.inputs):
@@ -396,3 +395,27 @@ class _Draft:
             for op, inputs, node in (self.steps[step] for step in order)
         ]
         return Program(self.given.leaves, instructions, [numbers[x] for x in self.given.outputs])
+
+
+def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
+    """Numbers in topological order, each after those that it waits for, ties broken by rank.
+
+    Cycles, and what depends on them, are left out.
+    """
+    followers: list[list[int]] = [[] for _ in waits]
+    left = []
+    for number, others in enumerate(map(set, waits)):
+        left.append(len(others))
+        for other in others:
+            followers[other].append(number)
+    ready = [(ranks[number], number) for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        order.append(number)
+        for follower in followers[number]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, (ranks[follower], follower))
+    return order

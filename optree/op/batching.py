@@ -12,9 +12,8 @@ from typing import Any
 from optree.errors import BatchingError, DefinitionError, describe
 from optree.op.index_map import IndexMap
 from optree.registry import f
-from optree.tree.node import OpTreeNode
+from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of
-from optree.tree.traversal import post_order
 from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Variable, as_variable
 

@@ -227,7 +227,12 @@ class Op:
         """Its attributes beside the parameters, as they were at its first use: ops with others share no plan."""
         own = self.__dict__
         if "unlisted" not in own:
-            own["unlisted"] = None if self.__props__ is None else unlisted_of(self)
+            # A fast path for most ops, which have parameters alone.
+            is_plain = self.__props__ is None or (
+                {*self.__props__, *MARKS}.issuperset(tuple(own))
+                and not any("__slots__" in vars(kind) for kind in type(self).__mro__)
+            )
+            own["unlisted"] = None if is_plain else unlisted_of(self)
         return own["unlisted"]  # type: ignore[no-any-return]
 
     def identity(self) -> Any:

@@ -37,7 +37,7 @@ class Unlisted:
 
 
 #: By class, parameters and a count, the objects that there are.
-_known: WeakValueDictionary[Any, Unlisted] = WeakValueDictionary()
+KNOWN: WeakValueDictionary[Any, Unlisted] = WeakValueDictionary()
 
 #: The classes that a warning has named.
 _told: WeakSet[type] = WeakSet()
@@ -55,11 +55,11 @@ def unlisted_of(op: Any) -> Unlisted | None:
     values, key = {name: _snapshot(getattr(op, name)) for name in names}, op.identity()
     with _making.lock:
         number = 0
-        while (found := _known.get((key, number))) is not None:
+        while (found := KNOWN.get((key, number))) is not None:
             if _alike(found.values, values):
                 return found
             number += 1
-        return _known.setdefault((key, number), Unlisted(values))
+        return KNOWN.setdefault((key, number), Unlisted(values))
 
 
 def check_unlisted(ops: Iterable[Any]) -> None:

@@ -23,9 +23,8 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
-from optree.tree.node import OpTreeNode, operands_of, signature_of, variables_of
+from optree.tree.node import OpTreeNode, operands_of, post_order, signature_of, variables_of
 from optree.tree.substitution import replace
-from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
 from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
 

@@ -36,11 +36,10 @@ from optree.run.memory import MemoryReport, memory_of
 from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.lazy import LazyValue, lazy_values, settle
-from optree.tree.node import OpTreeNode, flat_list, from_flat_list
+from optree.tree.node import OpTreeNode, flat_list, from_flat_list, uncollected
 from optree.tree.printing import listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import uncollected
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, check_same_backend, variable_of
 

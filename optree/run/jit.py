@@ -16,9 +16,9 @@ from optree.cache import Cache
 from optree.errors import DTypeError, OperandError, describe
 from optree.run.function import Function, imported
 from optree.tree.lazy import LazyValue
+from optree.tree.node import post_order
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
 from optree.tree.types import Spec, TensorType
 from optree.tree.variable import Input, Variable, variable_of
 

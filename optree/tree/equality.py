@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from optree.registry import ASSOCIATIVE
-from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.node import OpTreeNode, operands_of, post_order
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Constant, as_operand
 

@@ -239,11 +239,6 @@ def _check_integers(template: Sequence[Any], shape: Shape, what: str) -> None:
         axis += entry is not None
 
 
-def is_everything(index: Any) -> bool:
-    """Whether an index is ``[:]`` or ``[...]``."""
-    return index is Ellipsis or (index.__class__ is slice and index.start is index.stop is index.step is None)
-
-
 def keep_axes(template: Template) -> Template:
     """The template with each integer replaced by a slice of length one, so that no axis is dropped."""
     return tuple((e, e + 1 or None, None) if isinstance(e, int) else e for e in template)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -26,12 +29,19 @@ from optree.registry import OPS
 from optree.tree import applications, printing
 from optree.tree.numpy_protocol import write_out
 from optree.tree.telling import tell
-from optree.tree.traversal import FINISHED, parts_of, post_order
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 from optree.tree.variable import Variable, as_operand, is_neon, spec_of
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 #: The classes of operands that are no variables.
 _PLAIN = frozenset((*NUMBERS, type(None)))
+
+#: The parts of a node, its op_dict, left and right operand: what iterating over it gives, which warns users.
+parts_of = tuple.__iter__
+
+#: On a traversal's stack, the mark of a node below it whose operands have been visited.
+FINISHED = object()
 
 
 class OpDict(dict):
@@ -547,3 +557,61 @@ def _op_dict_again(entries: dict[str, Any], op: Any, type: Any, children: int) -
 def _op_of(op_dict: dict[str, Any]) -> Any:
     """An op_dict's op; of a user's dict, the op class that it names."""
     return op_dict.op if isinstance(op_dict, OpDict) else find_op(op_dict.get("op"))
+
+
+# Iterative traversals, as recursion would overflow on deep trees; and the garbage collector's pause
+
+
+def post_order(roots: Iterable[Any], inputs_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """Every distinct object reached from the roots, by identity, each after its inputs."""
+    order: list[Any] = []
+    done: set[int] = set()
+    pending: list[Any] = list(reversed(list(roots)))
+    while pending:
+        entry = pending.pop()
+        if entry is FINISHED:
+            order.append(pending.pop())
+        elif id(entry) not in done:
+            done.add(id(entry))
+            inputs = list(inputs_of(entry))
+            if inputs:
+                pending += (entry, FINISHED, *reversed(inputs))
+            else:
+                order.append(entry)
+    return order
+
+
+def uncollected(function: _Function) -> _Function:
+    """A decorator for what builds from large trees: the garbage collector is paused meanwhile.
+
+    What is built lives on. The collector would find no garbage, and visit every node and instruction again and again:
+    half of the time of lowering a long tree.
+    """
+
+    @wraps(function)
+    def paused(*args: Any, **kwargs: Any) -> Any:
+        global _is_paused
+        if not gc.isenabled():
+            return function(*args, **kwargs)
+        try:
+            _is_paused = True
+            gc.disable()
+            return function(*args, **kwargs)
+        finally:
+            gc.enable()
+            _is_paused = False
+
+    return cast(_Function, paused)
+
+
+_is_paused = False
+
+
+def _resume() -> None:
+    """Let the collector run in a child that was forked while another thread had paused it."""
+    if _is_paused:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume)

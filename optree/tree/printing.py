@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from optree.errors import built_at
-from optree.tree.traversal import parts_of
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
@@ -25,7 +24,7 @@ def text(root: Any) -> str:
             parts.append("...")
         else:
             printed += 1
-            op_dict, left, right = parts_of(entry)
+            op_dict, left, right = tuple.__iter__(entry)
             parts.append(f"({dict(op_dict)}, ")
             pending.extend((_Text(")"), right, _Text(", "), left))
     return "".join(parts)

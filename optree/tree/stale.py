@@ -18,11 +18,10 @@ from types import CodeType
 from typing import Any
 
 from optree.errors import Origin, StaleTreeError, StaleTreeWarning, caller_frame, clock, describe, line_of
-from optree.tree.node import OpTreeNode, signature_of
+from optree.tree.node import OpTreeNode, post_order, signature_of
 from optree.tree.substitution import children_of
 from optree.tree.telling import tell
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
 
 #: The bounds of the tables of lines: all, and those of one tensor.
 LINES, LINES_OF_TENSOR = 4096, 256

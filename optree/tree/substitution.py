@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
 
-from optree.tree.node import OpTreeNode, operands_of
+from optree.tree.node import OpTreeNode, operands_of, parts_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import parts_of
 
 
 def replace(roots: Sequence[Any], mapping: Mapping[Any, Any]) -> list[Any]:

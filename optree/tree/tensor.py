@@ -18,8 +18,8 @@ from optree.locks import import_later
 from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications
 from optree.tree import indexing as indices
+from optree.tree.node import parts_of
 from optree.tree.numpy_protocol import write_out
-from optree.tree.traversal import parts_of
 from optree.tree.types import NUMBERS, Spec, TensorType, array_of, check_fits, check_name, is_huge
 from optree.tree.variable import Variable, as_operand, is_neon
 
@@ -40,6 +40,11 @@ def _spec_of(array: Any, backend: Any) -> Spec:
         found = Spec(TensorType(array.dtype, array.shape), backend)
         _specs[key] = found
     return found
+
+
+def is_everything(index: Any) -> bool:
+    """Whether an index is ``[:]`` or ``[...]``."""
+    return index is Ellipsis or (index.__class__ is slice and index.start is index.stop is index.step is None)
 
 
 class Tensor(Variable):
@@ -365,7 +370,7 @@ class Tensor(Variable):
         if not isinstance(value, Variable):
             value = self._from_host(value)
         part = isinstance(value, Tensor) and value.base is self
-        if not part and indices.is_everything(index):
+        if not part and is_everything(index):
             self._assign_whole(value)
         elif isinstance(index, Variable) and index.dtype.kind == "b":
             self._assign_masked(index, value)

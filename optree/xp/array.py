@@ -12,9 +12,8 @@ from optree.instead import refuse_attributes
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import applications, numpy_protocol
 from optree.tree.lazy import BASIC, LazyValue, own
-from optree.tree.node import OpTreeNode
+from optree.tree.node import OpTreeNode, parts_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import parts_of
 from optree.tree.types import NUMBERS
 from optree.tree.variable import Variable
 from optree.xp.devices import backend_of

@@ -11,10 +11,9 @@ from optree.dtypes import rounded
 from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
 from optree.tree.lazy import own
-from optree.tree.node import OpTreeNode
+from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
-from optree.tree.traversal import post_order
 from optree.tree.types import array_of, as_dtype, check_fits
 from optree.tree.variable import Constant, Variable
 from optree.xp.array import Array, built, of

@@ -20,8 +20,7 @@ from optree.compile.shapes import Sizes, dims_of
 from optree.errors import OperandError
 from optree.op.apply import Apply
 from optree.registry import OPS
-from optree.tree.node import signature
-from optree.tree.traversal import uncollected
+from optree.tree.node import signature, uncollected
 
 
 def grid(be: Any) -> Any:

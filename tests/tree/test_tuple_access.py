@@ -14,7 +14,7 @@ from backends import gen_backend
 from optree.errors import TupleAccessError, TupleAccessWarning
 from optree.settings import override
 from optree.tree import telling
-from optree.tree.traversal import parts_of
+from optree.tree.node import parts_of
 
 
 @pytest.fixture(autouse=True)

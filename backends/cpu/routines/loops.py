@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.c_files import c_text
 from backends.cpu.codegen.printer import LONG_WORK
-from backends.cpu.compiler import call_packed
+from backends.cpu.compiler import c_text, call_packed
 from backends.cpu.plan import KernelPlan
 from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
 from backends.cpu.routines.vectors import FOLDER, vector_source

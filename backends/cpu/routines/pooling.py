@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.c_files import c_text
-from backends.cpu.compiler import call_packed
+from backends.cpu.compiler import c_text, call_packed
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import FOLDER
 from backends.cpu.work import Work

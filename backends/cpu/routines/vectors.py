@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from backends.cpu.c_files import c_text
+from backends.cpu.compiler import c_text
 
 FOLDER = Path(__file__).parent
 
