@@ -102,13 +102,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         setting.variable.removeprefix("OPTREE_").lower(): setting
         for setting in (
             Setting(
-                "OPTREE_BLAS",
-                "auto, mkl or numpy",
-                _one_of("auto", "mkl", "numpy"),
-                "auto",
-                "The library for large matrix products on the CPU: auto is MKL if it is installed; numpy excludes MKL.",
-            ),
-            Setting(
                 "OPTREE_BLOCK_BYTES",
                 "an integer of 1 or more",
                 _count,

@@ -14,7 +14,6 @@ from backends import lazy
 from backends.backend import Backend, Within
 from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
-from backends.cpu.mkl import matrix_product
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, C, KernelPlan, When, WhileItCompiles
 from backends.cpu.routines.products import Products
 from backends.cpu.runtime import SOURCE as ENTER
@@ -50,7 +49,7 @@ class CPUBackend(Backend):
         self.compiler = find_compiler() if jit else None
         if jit is True and self.compiler is None:
             raise BackendError("jit=True needs a C compiler: install gcc or clang, or name one in CC")
-        self.product = Products(self, matrix_product())
+        self.product = Products(self)
         if self.compiler is not None and (jit is True or requested_compiler()):
             # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
             # need this library, which is cached on disk.

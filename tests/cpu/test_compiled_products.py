@@ -11,6 +11,7 @@ import pytest
 from harness.compiling import needs_compiler
 
 from backends import gen_backend
+from backends.cpu import openblas
 from backends.cpu.openblas import threads
 from backends.cpu.routines import products
 from backends.cpu.routines.products import MIN_ROWS, MIN_SIDE, ROW_BYTES, ROWS, SHARED, Products
@@ -164,8 +165,9 @@ def test_blas_multiplies_the_rest(be: Any, x: Any, y: Any) -> None:
     assert asked
 
 
-def test_another_blas_multiplies_all_but_few_rows_times_what_the_cache_holds(be: Any) -> None:
-    multiply = Products(be, lambda x, y, out: np.matmul(x, y, out=out))
+def test_another_blas_multiplies_all_but_few_rows_times_what_the_cache_holds(be: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(openblas, "threads", lambda: None)
+    multiply = Products(be)
     x, y = drawn(ROWS, 256), drawn(256, ROW_BYTES // 4)
     assert multiply.supports(x, y)
     wide = drawn(256, ROW_BYTES // 4 + 1)

@@ -3,8 +3,8 @@
 Compiled C multiplies large float32 and float64 matrices instead of the OpenBLAS in
 NumPy's wheels, for two reasons. OpenBLAS threads spin after a product on the cores that
 the next kernel needs. And OpenBLAS packs the second matrix even for few rows, where
-reading it as stored is as fast. With another BLAS, such as MKL, compiled C multiplies
-only those products of few rows.
+reading it as stored is as fast. With another BLAS, compiled C multiplies only those
+products of few rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from backends.cpu import openblas
-from backends.cpu.mkl import described
 from backends.cpu.routines.vectors import vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
@@ -60,13 +59,16 @@ class Products:
     ----------
     backend : CPUBackend
         The backend that compiles the C source.
-    blas : callable or None
-        The function for all other products; None for NumPy's.
+
+    Attributes
+    ----------
+    blas : callable
+        NumPy's function, for all other products.
     """
 
-    def __init__(self, backend: Any, blas: Callable[..., Any] | None = None) -> None:
-        self.blas, self._backend, self._scratch = blas or (np.matmul if COPIES else matmul_by_copy), backend, Scratch()
-        self._is_openblas = blas is None and openblas.threads() is not None
+    def __init__(self, backend: Any) -> None:
+        self.blas: Callable[..., Any] = np.matmul if COPIES else matmul_by_copy
+        self._backend, self._scratch, self._is_openblas = backend, Scratch(), openblas.threads() is not None
 
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
         is_small = x.size * y.size <= SHARED  # an upper bound of the multiplications
@@ -87,7 +89,8 @@ class Products:
     def info(self) -> str:
         """The names of the libraries that compute products, for printing."""
         by_c = ", large ones by compiled C" if self._is_openblas and self._backend.has_compiler else ""
-        return f"{described(self.blas)}{by_c}"
+        blas = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})  # type: ignore[call-overload, index]
+        return f"matrix products by NumPy's BLAS ({blas.get('name', 'none')} {blas.get('version', '')}){by_c}"
 
     def supports(self, x: Any, y: Any) -> bool:
         """Whether compiled C multiplies these two arrays."""
