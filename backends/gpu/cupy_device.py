@@ -23,6 +23,9 @@ INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 #: CUDA's error codes (`cudaError_t`); the first is also the driver's (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
+#: CUDA's errors after which every call of the process fails.
+FAULTS = frozenset((214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 911, 999))
+
 #: `cudaStreamPerThread`: one handle for the default streams of all threads.
 PER_THREAD = 2
 

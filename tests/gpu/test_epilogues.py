@@ -405,3 +405,61 @@ def test_logistic_regression_is_kernels_alone(be: Any) -> None:
 
 def _loss(x: np.ndarray, w: np.ndarray, t: np.ndarray) -> Any:
     return np.mean(np.logaddexp(0, x @ w) - t * (x @ w))
+
+
+# What cuBLASLt is told
+
+
+def _asked(library: FakeCuBLASLt) -> dict[str, Any]:
+    """The descriptors that the last product used: alignments, batches, and the bias as the heuristics saw it."""
+    kinds: dict[str, list[Any]] = {}
+    for made in library.living.values():
+        kinds.setdefault(made["kind"], []).append(made)
+    layouts, preference = kinds["MatrixLayout"][-4:], kinds["MatmulPreference"][-1]
+    return {
+        "aligned": [preference[place] for place in range(5, 9)],
+        "batches": [(layout[5], layout[6]) for layout in layouts],
+        "bias": kinds["MatmulDesc"][-1][8],
+    }
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 4, 64])
+def test_alignments_are_those_of_the_addresses(offset: int) -> None:
+    multiply, library = multiplier()
+    memory = CUPY.ndarray.over(np.zeros(1 << 10, np.float32))
+    first = -memory.data.ptr // 4 % 64  # an address that 256 divides
+    x, y, out = (memory[start : start + 16].reshape(4, 4) for start in (first + offset, first + 128, first + 192))
+    multiply(x, y, out=out)
+    bytes_ = 4 * offset & -(4 * offset) if offset % 64 else 256
+    assert _asked(library)["aligned"] == [256, bytes_, 256, 256], "y is a, and x is b"
+
+
+@pytest.mark.parametrize("shapes", [((3, 4, 5), (5, 6)), ((4, 5), (3, 5, 6)), ((3, 4, 5), (1, 5, 6))])
+def test_a_matrix_for_a_whole_batch_has_stride_0(shapes: Any) -> None:
+    multiply, library = multiplier()
+    x, y = (CUPY.ndarray.over(exact(*shape, seed=seed)) for seed, shape in enumerate(shapes))
+    x = x[:, ::-1][:, ::-1] if x.ndim == 2 else CUPY.ndarray.over(LAYOUTS["transposed"](x.get()))  # never one product
+    np.testing.assert_array_equal(multiply(x, y).get(), x.get() @ y.get())
+    a, b, c, d = _asked(library)["batches"]
+    assert a == (3, 30 if len(shapes[1]) == 3 and shapes[1][0] == 3 else 0)
+    assert b == (3, 20 if len(shapes[0]) == 3 else 0)
+    assert c == d == (3, 24), "each product is written somewhere of its own"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_a_bias_says_its_alignment_first_and_its_address_at_each_call(offset: int) -> None:
+    multiply, library = multiplier()
+    memory = CUPY.ndarray.over(np.zeros(256, np.float32))
+    first = -memory.data.ptr // 4 % 64
+    bias, x = memory[first + offset : first + offset + 4], CUPY.ndarray.over(exact(4, 4))
+    seen, find = [], library._heuristic
+
+    def heuristic(handle: int, operation: int, *rest: Any) -> int:
+        seen.append(library.living[operation][8])
+        return find(handle, operation, *rest)
+
+    kind = type(library.cublasLtMatmulAlgoGetHeuristic)
+    multiply.library._functions["MatmulAlgoGetHeuristic"] = kind(heuristic)
+    multiply(x, x, bias=bias)
+    assert seen == [4 * offset or 256], "a number that is aligned as the bias is, and no address"
+    assert _asked(library)["bias"] == bias.data.ptr

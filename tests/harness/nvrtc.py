@@ -64,7 +64,7 @@ class Compiled:
 
 
 @cache
-def _folders() -> tuple[Path, ...]:
+def folders() -> tuple[Path, ...]:
     """Where the wheels of CUDA's libraries are installed, the newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
     found = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
@@ -74,7 +74,7 @@ def _folders() -> tuple[Path, ...]:
 @cache
 def installed() -> ctypes.CDLL | None:
     """The library; None where it is not installed."""
-    for folder in _folders():
+    for folder in folders():
         for path in sorted((folder / "lib").glob("libnvrtc.so.*")):
             return ctypes.CDLL(str(path))
     return None
@@ -104,7 +104,7 @@ def _compiled(source: str, arch: str, options: Sequence[str], kinds: Sequence[st
     nvrtc, program = _library(), ctypes.c_void_p()
     _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
-        includes = [f"--include-path={path}" for folder in _folders() if (path := folder / "include").is_dir()]
+        includes = [f"--include-path={path}" for folder in folders() if (path := folder / "include").is_dir()]
         given = [f"--gpu-architecture={arch}", *includes, *options]
         result = nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*map(str.encode, given)))
         log = _bytes(program, "ProgramLog").rstrip(b"\0").decode()
