@@ -24,7 +24,7 @@ _DISPATCHED = (np.ufunc, type(np.transpose))
 
 
 def portable(function: _Function) -> _Function:
-    """Mark an op's `value`, `fill`, `numpy` or `perform` as portable.
+    """Mark an op's `numpy`, `fill` or `perform` as portable.
 
     It takes arrays of any library, as this module says. Without the mark it runs on the host, on NumPy arrays, wherever
     the tensors are stored.
@@ -37,8 +37,7 @@ def is_portable(op: Any) -> bool:
     """Whether an op runs on its operands' device."""
     if op.defines("make_thunk"):
         return False
-    written = op.numpy if op.fill is None else op.fill
-    function = op.perform if op.defines("perform") else op.value if op.defines("value") else written
+    function = op.perform if op.defines("perform") else op.fill if op.numpy is None else op.numpy
     if isinstance(function, _DISPATCHED):  # NumPy's own, not another library's ufunc
         return getattr(np, function.__name__, None) is function
     return getattr(function, "is_portable", False)

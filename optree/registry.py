@@ -86,6 +86,7 @@ METADIFF: dict[str, Callable[..., Any]] = {}
 ASSOCIATIVE: set[type] = set()
 
 _Class = TypeVar("_Class", bound=type)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def associative(cls: _Class) -> _Class:
@@ -147,12 +148,13 @@ def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Cal
     return register
 
 
-def numpy_function(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that registers the equivalent of NumPy functions, with their parameters, and no name of its own."""
+def numpy_function(*functions: Any) -> Callable[[_Function], _Function]:
+    """A decorator for the equivalent of NumPy functions: a class of ops, or a function with their parameters."""
 
-    def register(composed: Callable[..., Any]) -> Callable[..., Any]:
+    def register(composed: _Function) -> _Function:
         about_to_define(composed.__module__)
-        NUMPY_FUNCTIONS.update(dict.fromkeys(functions, composed))
+        call = dict.__getitem__(FUNCTIONS, composed.name) if isinstance(composed, type) else composed  # type: ignore[attr-defined]
+        NUMPY_FUNCTIONS.update(dict.fromkeys(functions, call))
         return composed
 
     return register

@@ -50,7 +50,7 @@ assert z.get().tolist() == [2, 2, 2]
 """
 
 VALUE = """
-    def value(self, *arrays):
+    def numpy(self, *arrays):
         return wait(arrays[0])
 """
 
@@ -86,7 +86,7 @@ from backends import gen_backend
 from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 
 class Forking(NonDifferentiableOperator, UnaryOperator):
-    def value(self, *arrays):
+    def numpy(self, *arrays):
         global child
         child = os.fork()
         if child == 0:

@@ -133,8 +133,7 @@ def is_a_ufuncs(program: Program, index: int) -> bool:
     """Whether an instruction's value is that of a ufunc, called as it is."""
     node = program.instructions[index].node
     op = node.op
-    is_plain = isinstance(op.numpy, np.ufunc) and not op.defines("value") and not op.props
-    return is_plain and not is_widened(node)
+    return isinstance(op.numpy, np.ufunc) and not op.props and not is_widened(node)
 
 
 def product(backend: Any, op: Any) -> Callable[..., Any]:

@@ -101,7 +101,7 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
     def run(*values: Any) -> Any:
         result = value(*values)
         if result.__class__ not in _ARRAYS or result.dtype is not dtype or result.shape not in right:
-            result = _accepted(op, "value", 0, _promised(op, types, values)[0], result)
+            result = _accepted(op, 0, _promised(op, types, values)[0], result)
             right[result.shape] = None
         for i in loose:
             if result is values[i] or result.base is not None:
@@ -215,14 +215,14 @@ def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared
             raise DefinitionError(f"{op}: perform resized the cell of output {number}; it sets its one element")
         if cell[0] is None:
             raise DefinitionError(f"{op}: perform left the cell of output {number} empty")
-        values.append(_own(_accepted(op, "perform", number, wanted, cell[0]), undeclared))
+        values.append(_own(_accepted(op, number, wanted, cell[0]), undeclared))
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _accepted(op: Any, method: str, number: int, wanted: Any, value: Any) -> Any:
+def _accepted(op: Any, number: int, wanted: Any, value: Any) -> Any:
     """An output's value, as its type's `filter` returns it."""
     try:
         return wanted.filter(value, strict=True)
     except (TypeError, ValueError) as error:
-        method = method if op.defines(method) else "value"
+        method = "perform" if op.defines("perform") else "fill" if op.numpy is None else "numpy"
         raise DefinitionError(f"{op}: {method} gave output {number} a value that its type refuses: {error}") from None

@@ -127,8 +127,8 @@ class Unfold(ColumnsOperator, MorphOperator):
         return with_images(self, inputs, batched, (self.layout.index("N"),), 0)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return self.unfolded(as_array(arrays[0]))
+    def numpy(self, x: Any) -> Any:
+        return self.unfolded(as_array(x))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return [self.other(FoldLike)(output_gradients[0], inputs[0])]
@@ -159,7 +159,7 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
         return with_images(self, inputs, batched, (0, axis), axis)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         columns, like = (as_array(a, *arrays) for a in arrays)
         return self.folded(columns, like.shape)
 
@@ -216,8 +216,8 @@ class Fold(ColumnsOperator, MorphOperator):
         return with_images(self, inputs, batched, (0,), self.layout.index("N"))
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        columns = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        columns = as_array(x)
         return self.folded(columns, self.output_shape(columns.shape))  # type: ignore[arg-type]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

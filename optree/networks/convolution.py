@@ -299,8 +299,7 @@ class Conv(ConvolutionOperator):
         return self.convolved_shape(x, weights)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, weights = arrays
+    def numpy(self, x: Any, weights: Any) -> Any:
         return self.correlate(x, weights)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -356,8 +355,7 @@ class ConvInput(ConvDerivative):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        delta, weights, like = arrays
+    def numpy(self, delta: Any, weights: Any, like: Any) -> Any:
         return self.spread(delta, weights, like.shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -391,8 +389,7 @@ class ConvWeights(ConvDerivative):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, delta, like = arrays
+    def numpy(self, x: Any, delta: Any, like: Any) -> Any:
         return self.gather_weights(x, delta, like.shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -481,8 +478,7 @@ class ConvTranspose(ConvolutionOperator):
         return size
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, weights = arrays
+    def numpy(self, x: Any, weights: Any) -> Any:
         return self.spread(x, weights, self.output_shape(x.shape, weights.shape))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

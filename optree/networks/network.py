@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import as_array, portable
+from optree.dtypes import ufunc_dtypes
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.elementwise import floating_of
 from optree.ops.transcendental import LN2, OwnFunction
-from optree.registry import f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.variable import in_dtype, number_of, variable_of
 
 
@@ -175,19 +176,21 @@ class Erf(OwnFunction):
 _GAP = "({0} == {1} ? (T)0 : -fabs({0} - {1}))"
 
 
+@numpy_function(np.logaddexp)
 class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
     """log(exp(x) + exp(y)), without overflow; equal infinities share the gradient."""
 
     name = "logaddexp"
     commutative = True
-    numpy = np.logaddexp
     # log1p of a denormal is slow, and of numbers below 1e-18 the number; 1e-37 is lost in others. With exp in the
     # condition, compilers compute it once.
     kernel = f"({{0}} > {{1}} ? {{0}} : {{1}}) + (exp({_GAP}) < (T)1e-18 ? exp({_GAP}) : log1p(exp({_GAP}) + (T)1e-37))"
 
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(np.logaddexp, dtypes)
+
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, y = arrays
+    def numpy(self, x: Any, y: Any) -> Any:
         if np.result_type(x, y) != np.float32:
             return np.logaddexp(x, y)
         # By vectorised ufuncs: np.logaddexp is ten times slower.

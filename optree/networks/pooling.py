@@ -163,8 +163,8 @@ class MaxPool(PoolOperator, MorphOperator):
     examples = _POOLS
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         out = filled(self.pooled_shape(x.shape), _least(x.dtype), x.dtype, x)  # type: ignore[arg-type]
         for _, windows, slices in self.parts(x.shape):
             out[windows] = np.maximum(out[windows], x[slices])
@@ -196,8 +196,8 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
         return promote(dtypes[0]), INT32
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         shape: Any = self.pooled_shape(x.shape)
         best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
         for number, windows, slices in self.parts(x.shape):
@@ -230,7 +230,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
         for number, windows, slices in self.parts(like.shape):
@@ -262,7 +262,7 @@ class TakePool(PoolOperator, FirstDtypeOperator):
         return indices if None not in indices else self.pooled_shape(x)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, indices = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(indices.shape, x.dtype, like=x)
         for number, windows, slices in self.parts(x.shape):
@@ -322,8 +322,8 @@ class AvgPool(MeanOperator):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype = mean_dtype(x.dtype)
         shape: Any = self.pooled_shape(x.shape)
         total = np.zeros(shape, wide_dtype(dtype), like=x)
@@ -362,7 +362,7 @@ class AvgUnpool(MeanOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
         share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)

@@ -62,8 +62,8 @@ class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
         return super().bind(types, backend)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         x = x.astype(wide_dtype(dtype), copy=False)
         x = x - np.mean(x, axis=axes, keepdims=True)

@@ -152,8 +152,8 @@ class Resize(ResizeOperator):
         return x, x if self.method == "nearest" else mean_dtype(x)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype, after = self.resolve_dtypes(x.dtype)[-1], self.resized_shape(x.shape)
         is_copy = self.method == "nearest"
         wide = dtype if is_copy or not is_floating(dtype) else wide_dtype(dtype)
@@ -193,7 +193,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
         out = delta.astype(wide_dtype(dtype))
@@ -289,8 +289,7 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), INT64)
 
-    def value(self, *arrays: Any) -> Any:
-        x, boxes = arrays
+    def numpy(self, x: Any, boxes: Any) -> Any:
         shape: Any = self.regions_shape(x.shape, boxes.shape)
         out = np.full(shape, -1, INT64)
         target, images = out.transpose(self.order), x.transpose(self.order)
@@ -435,8 +434,7 @@ class RoiAlign(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def value(self, *arrays: Any) -> Any:
-        x, boxes = arrays
+    def numpy(self, x: Any, boxes: Any) -> Any:
         dtype = mean_dtype(x.dtype)
         images, boxes = x.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         shape: Any = self.regions_shape(x.shape, boxes.shape)
@@ -474,8 +472,7 @@ class RoiAlignInput(AlignOperator):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
 
-    def value(self, *arrays: Any) -> Any:
-        delta, boxes, like = arrays
+    def numpy(self, delta: Any, boxes: Any, like: Any) -> Any:
         dtype = mean_dtype(delta.dtype)
         deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         out = np.zeros(like.shape, deltas.dtype)
@@ -552,8 +549,8 @@ class Nms(NonDifferentiableOperator):
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT64
 
-    def value(self, *arrays: Any) -> Any:
-        boxes = np.asarray(arrays[0], np.float64)
+    def numpy(self, x: Any) -> Any:
+        boxes = np.asarray(x, np.float64)
         (x0, y0, x1, y1, score), more = boxes.T, 0.0 if self.normalized else 1.0
         area = (x1 - x0 + more) * (y1 - y0 + more)
         rest = np.argsort(-score, kind="stable")

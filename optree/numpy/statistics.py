@@ -575,8 +575,8 @@ class Correlation(UnaryOperator, ElementwiseOperator, FloatOperator):
     kernel = "{0} > 1 ? (T)1 : {0} < -1 ? (T)-1 : {0}"
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return np.clip(as_array(arrays[0]), -1.0, 1.0)
+    def numpy(self, x: Any) -> Any:
+        return np.clip(as_array(x), -1.0, 1.0)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         return output_gradients

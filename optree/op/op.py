@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -89,9 +90,8 @@ class Op:
     __props__ : tuple of str
         The parameters' names; class attributes are their defaults.
     numpy : callable
-        The value, as a function of NumPy arrays and of the parameters by name.
-    numpy_names : tuple of callable
-        The NumPy functions that build this op when called on a tensor; by default `numpy`, if that is NumPy's own.
+        The value, as a function of NumPy arrays and of the parameters by name; called on a tensor, NumPy's own builds
+        this op. Or a method ``numpy(*arrays)``; then `optree.registry.numpy_function` names NumPy's function.
     kernel : str, callable or None
         The value of one element as a C expression of ``{0}``, ``{1}``, ...; functions by their generic names
         (<tgmath.h>), the type of the result as ``T``, literals as ``(T)0.5``. One that depends on parameters or dtypes
@@ -114,7 +114,7 @@ class Op:
         The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
     fill : callable, optional
         A method ``fill(out, *operands)`` that writes the value into an array of any layout, apart from the operands,
-        or raises before. `value` follows from it.
+        or raises before. `numpy` may follow from it.
     draws : bool
         Whether it draws random numbers, of which `optree.vmap` gives each example its own.
     itypes, otypes : list of Type, optional
@@ -127,7 +127,6 @@ class Op:
     operands: ClassVar[tuple[str, ...] | None] = ()
     __props__: ClassVar[tuple[str, ...] | None] = None
     numpy: ClassVar[Any] = None
-    numpy_names: ClassVar[tuple[Any, ...]] = ()
     kernel: ClassVar[Any] = None
     examples: ClassVar[Examples | Cases] = DEFAULT
     commutative: ClassVar[bool] = False
@@ -146,7 +145,7 @@ class Op:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "numpy" in cls.__dict__ and not isinstance(cls.numpy, staticmethod):
+        if "numpy" in cls.__dict__ and not _is_method(cls.__dict__["numpy"], cls):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
         if "make_node" in cls.__dict__:
             cls.make_node = _explained(cls.__dict__["make_node"])  # type: ignore[method-assign]
@@ -488,13 +487,18 @@ class Op:
     # Running
 
     def value(self, *arrays: Any) -> Any:
-        """The value on NumPy arrays and Python numbers."""
-        if self.numpy is None and self.fill is None:
-            raise DefinitionError(
-                f"{self}: write numpy, value or fill, or perform(self, node, inputs, output_storage); "
-                "what a kernel computes is compared with it"
-            )
-        return self.numpy(*arrays, **self.props) if self.fill is None else written(self, arrays)
+        """The value on NumPy arrays and Python numbers, by `numpy` or `fill`."""
+        numpy = self.numpy
+        if getattr(numpy, "__self__", None) is self:
+            return numpy(*arrays)
+        if numpy is not None:
+            return numpy(*arrays, **self.props)
+        if self.fill is not None:
+            return written(self, arrays)
+        raise DefinitionError(
+            f"{self}: write numpy or fill, or perform(self, node, inputs, output_storage); "
+            "the values of its kernel are compared with theirs"
+        )
 
     def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.
@@ -647,6 +651,11 @@ class Op:
             One for each output, of its shape or broadcast to it; None if it is zero.
         """
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
+
+
+def _is_method(function: Any, cls: type) -> bool:
+    """Whether a class's `numpy` is a method that it defines, and not a function of arrays and parameters."""
+    return isinstance(function, FunctionType) and function.__qualname__ == f"{cls.__qualname__}.numpy"
 
 
 def _applied_by(op: Op, make_node: Callable[..., Any], inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:

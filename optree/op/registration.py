@@ -60,6 +60,8 @@ RENAMED = {
     "sample": "examples = Examples(sample=(low, high)), from optree.op.examples",
     "takes_floats": "examples = Examples(takes_floats=False), from optree.op.examples",
     "random_props": "examples = Examples(random_props=...), from optree.op.examples",
+    "value": "numpy(self, *operands), a method of that name",
+    "numpy_names": "@numpy_function(...) before the class, from optree.registry",
     "kernel_for": "kernel(self, *dtypes), a method of that name",
     "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
 }
@@ -71,7 +73,8 @@ def check_and_register(cls: Any, base: Any) -> None:
     It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
     for old in RENAMED.keys() & vars(cls).keys() - set(cls.__props__ or ()):
-        if cls.__module__ != "optree.op.traits" and not any(old in vars(base) for base in cls.__mro__[1:]):
+        known = any(old in vars(kind) for kind in cls.__mro__[1:] if kind is not base)
+        if cls.__module__ != "optree.op.traits" and not known:
             raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
@@ -92,19 +95,15 @@ def _register(cls: Any, base: Any) -> None:
         cls.make().__dict__["applications"] = APPLICATIONS[name]
     call = _function_of(cls, base)
     FUNCTIONS[name] = call
-    mine = getattr(cls.numpy, "__module__", "") or ""
-    own = (cls.numpy,) if isinstance(cls.numpy, np.ufunc) or mine.startswith("numpy") else ()
-    for numpy_function in cls.numpy_names or own:
-        NUMPY_FUNCTIONS[numpy_function] = call
+    if isinstance(cls.numpy, np.ufunc) or str(getattr(cls.numpy, "__module__", None)).startswith("numpy"):
+        NUMPY_FUNCTIONS[cls.numpy] = call
 
 
 def _check_definition(cls: Any, base: Any) -> None:
-    from_base = {name for name in ("grad", "value", "perform") if getattr(cls, name) is getattr(base, name)}
-    adjoints = cls.generate_adjoints is not base.generate_adjoints
-    if "grad" in from_base and not adjoints:
+    if cls.grad is base.grad and cls.generate_adjoints is base.generate_adjoints:
         raise DefinitionError(f"{cls.__name__}: write grad, or be a NonDifferentiableOperator")
-    if cls.numpy is None and cls.fill is None and {"value", "perform"} <= from_base:
-        raise DefinitionError(f"{cls.__name__}: write numpy, value, fill or perform")
+    if cls.numpy is None and cls.fill is None and cls.perform is base.perform:
+        raise DefinitionError(f"{cls.__name__}: write numpy, fill or perform")
     if cls.__props__ is None:
         raise DefinitionError(f"{cls.__name__}: list its parameters in __props__, or take () from a trait")
     missing = [prop for prop in cls.__props__ if not hasattr(cls, prop)]

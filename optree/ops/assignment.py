@@ -62,7 +62,7 @@ class Assign(NonDifferentiableOperator):
         return target, target, target
 
     @portable
-    def value(self, target: Any, value: Any) -> Any:
+    def numpy(self, target: Any, value: Any) -> Any:
         """Write the value, which is copied first if it overlaps the target."""
         if value is target:  # it has been computed there
             return target

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import as_array, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
 from optree.op.traits import (
@@ -19,7 +19,7 @@ from optree.op.traits import (
     UnaryOperator,
     blocks_of_equal_shapes,
 )
-from optree.registry import FUNCTIONS, alias, associative
+from optree.registry import FUNCTIONS, alias, associative, numpy_function
 from optree.tree.types import promote
 
 
@@ -134,15 +134,19 @@ class Shift(BitOperator, BinaryOperator):
     """A bitwise shift. By a negative number, or the integer's width or more, all bits are shifted out."""
 
     examples = Examples(sample=(0.0, 7.0))
+    ufunc: ClassVar[np.ufunc]
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(self.ufunc, dtypes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         if any(isinstance(x, np.ndarray | np.generic) for x in arrays) or not any(hasattr(x, "dtype") for x in arrays):
-            return self.numpy(*arrays)
+            return self.ufunc(*arrays)
         dtype = promote(*(x.dtype if hasattr(x, "dtype") else type(x) for x in arrays), *self._least(arrays))
         x, y = (as_array(a, *arrays).astype(dtype) for a in arrays)
         inside = (y >= 0) & (y < 8 * dtype.itemsize)
-        return np.where(inside, self.numpy(x, np.where(inside, y, dtype.type(0))), self._outside(x))
+        return np.where(inside, self.ufunc(x, np.where(inside, y, dtype.type(0))), self._outside(x))
 
     def _least(self, arrays: Sequence[Any]) -> list[Any]:
         """NumPy shifts bools as int8."""
@@ -163,11 +167,12 @@ class Shift(BitOperator, BinaryOperator):
         return "(T)0"
 
 
+@numpy_function(np.left_shift)
 class LeftShift(Shift):
     """x shifted left by y bits, x * 2 ** y if that fits; 0 for its width or more."""
 
     name = "left_shift"
-    numpy = np.left_shift
+    ufunc = np.left_shift
     symbol = "<<"
 
     def _inside(self, dtype: np.dtype) -> str:
@@ -175,11 +180,12 @@ class LeftShift(Shift):
         return f"(T)(({wide}){{0}} << {{1}})"  # undefined in C for negative signed integers
 
 
+@numpy_function(np.right_shift)
 class RightShift(Shift):
     """x shifted right by y bits, floor(x / 2 ** y); 0 or -1 for its width or more."""
 
     name = "right_shift"
-    numpy = np.right_shift
+    ufunc = np.right_shift
     symbol = ">>"
 
     def _inside(self, dtype: np.dtype) -> str:

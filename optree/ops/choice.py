@@ -96,8 +96,8 @@ class Relu(MorphOperator, ElementwiseOperator):
     kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         if x.dtype in (np.float32, np.float64):
             # np.maximum with a number is four times slower; adding 0 turns -0.0 into 0.0.
             return np.clip(x, 0.0, np.inf) + x.dtype.type(0)
@@ -180,8 +180,7 @@ class Where(ElementwiseOperator):
         return promote(condition), common, common, common
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        condition, x, y = arrays
+    def numpy(self, condition: Any, x: Any, y: Any) -> Any:
         return np.where(as_array(condition, x, y), x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -270,8 +269,8 @@ class Cast(UnaryOperator, ElementwiseOperator):
         return promote(dtypes[0]), as_dtype(self.dtype)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return rounded(as_array(arrays[0]), self.dtype)
+    def numpy(self, x: Any) -> Any:
+        return rounded(as_array(x), self.dtype)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -312,8 +311,7 @@ class FillLike(BinaryOperator):
         return dtype, dtype, dtype
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, value = arrays
+    def numpy(self, x: Any, value: Any) -> Any:
         return np.full_like(as_array(x, value), value.reshape(()) if is_array(value) else value, order="C")
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -409,8 +407,7 @@ class BroadcastLike(BinaryOperator):
         return x, like, x
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
+    def numpy(self, x: Any, like: Any) -> Any:
         return np.broadcast_to(as_array(x, like), np.shape(like))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -455,8 +452,8 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def value(self, *arrays: Any) -> Any:
-        shape = np.shape(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        shape = np.shape(x)
         if self.axis is None:
             return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
         others = tuple(axis for axis in range(len(shape)) if axis != self.axis)

@@ -48,7 +48,7 @@ class Collective(DividedOperator):
         return np.dtype("uint64"), promote(dtypes[1]), promote(dtypes[1])
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return self.compute(arrays[1])
 
     def compute(self, x: Any) -> Any:
@@ -104,7 +104,7 @@ class Begin(Half, BeginningOperator):
         return self.whole.resolve_dtypes(*dtypes)  # type: ignore[no-any-return]
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return self.into(*arrays)
 
     def into(self, turn: Any, x: Any, out: Any = None) -> Any:
@@ -131,8 +131,8 @@ class Await(Half, WaitingOperator):
         return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        made, finish = self.whole.group.begun.pop(id(arrays[0]))
+    def numpy(self, begun: Any, x: Any) -> Any:
+        made, finish = self.whole.group.begun.pop(id(begun))
         finish()
         return made
 
@@ -222,8 +222,8 @@ class Replicated(Op):
         return shapes[0]
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return arrays[0]
+    def numpy(self, x: Any) -> Any:
+        return x
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

@@ -147,11 +147,11 @@ class Dot(ProductOperator):
         return super().output_shape(*shapes)
 
 
+@numpy_function(np.matmul)
 class MatMul(ProductOperator):
     """The matrix product, of stacks broadcast together; a 1-D x is a row, a 1-D y a column."""
 
     name = "matmul"
-    numpy_names = (np.matmul,)
     examples = Examples(
         (
             (((3, 4), (4, 2)), {}),
@@ -195,6 +195,7 @@ def batched_dot(x: Any, y: Any) -> Any:
     return f.matmul(left, right)
 
 
+@numpy_function(np.tensordot)
 class TensorDot(BinaryOperator):
     """The contraction of pairs of axes; the value has the remaining axes of x, then those of y.
 
@@ -206,7 +207,6 @@ class TensorDot(BinaryOperator):
     """
 
     name = "tensordot"
-    numpy = np.tensordot
     widened = NARROW
     __props__ = ("axes",)
     axes: Any = 2
@@ -274,8 +274,7 @@ class TensorDot(BinaryOperator):
         return f.einsum(f"{batch}{''.join(of_x)},{batch}{''.join(of_y)}->{batch}{''.join(free)}", x, y)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, y = arrays
+    def numpy(self, x: Any, y: Any) -> Any:
         return as_array(np.tensordot(as_array(x, y), as_array(y, x), self.axes))
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
@@ -305,7 +304,6 @@ class Outer(CompositeOperator, BinaryOperator):
     """The outer product of x and y, both flattened."""
 
     name = "outer"
-    numpy = np.outer
     examples = Examples(
         ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {})),
         random_props=no_props,

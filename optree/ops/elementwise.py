@@ -245,11 +245,11 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * f.copysign(1.0, y) * f.sgn(x), zero_gradient(y, delta.dtype)]
 
 
+@numpy_function(np.nextafter)
 class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperator):
     """The next number of the value's dtype after x in the direction of y."""
 
     name = "nextafter"
-    numpy = np.nextafter
     widened = ()  # the next float32 would round back to x
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
@@ -257,8 +257,11 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
 
     blocks = blocks_of_equal_shapes
 
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(np.nextafter, dtypes)
+
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else weak_dtype(type(a)) for a in arrays))[-1]
         if not is_narrow(dtype):
             return np.nextafter(*arrays)
@@ -471,8 +474,8 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
         return self.kernels[self.numerator]
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         return np.power(x.astype(self.resolve_dtypes(x.dtype)[-1], copy=False), self.numerator / 2)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -506,6 +509,7 @@ def _power_of_bools(x: Any, number: Any) -> Any:
 
 
 @alias("power")
+@numpy_function(np.power)
 class Pow(BinaryOperator, ElementwiseOperator):
     """x to the power y.
 
@@ -516,7 +520,6 @@ class Pow(BinaryOperator, ElementwiseOperator):
     """
 
     name = "pow"
-    numpy = np.power
     examples = Examples(sample=(0.5, 3.0))
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
@@ -540,10 +543,12 @@ class Pow(BinaryOperator, ElementwiseOperator):
             return cls.make(**props)(x, y)
         return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
 
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(np.power, dtypes)
+
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, y = arrays
-        if not any(isinstance(a, np.ndarray) for a in arrays):
+    def numpy(self, x: Any, y: Any) -> Any:
+        if not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray):
             _check_power(x, y)
         return np.power(x, y)
 

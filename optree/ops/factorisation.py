@@ -25,7 +25,7 @@ from optree.op.op import Op
 from optree.op.traits import FloatOperator, UnaryOperator
 from optree.ops.indexing import rows_and_columns
 from optree.records import NamedTuple
-from optree.registry import f
+from optree.registry import f, numpy_function
 from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
 from optree.tree.variable import Variable, is_neon, variable_of
@@ -69,8 +69,7 @@ class MatrixOperator(LapackOperator, UnaryOperator):
         return shapes[0]
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        (x,) = arrays
+    def numpy(self, x: Any) -> Any:
         dtype = x.dtype if is_floating(x.dtype) else FLOAT64
         return rounded(as_array(self.compute(wide(x, dtype)), x), dtype, copy=False)
 
@@ -199,6 +198,7 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
+@numpy_function(np.linalg.cholesky)
 class Cholesky(MatrixOperator):
     """The Cholesky factors l, lower triangular with l @ l.T = x, of positive definite matrices; reads the lower half.
 
@@ -208,7 +208,6 @@ class Cholesky(MatrixOperator):
     """
 
     name = "cholesky"
-    numpy_names = (np.linalg.cholesky,)
     work = 1 / 3
 
     @classmethod
@@ -228,6 +227,7 @@ class Cholesky(MatrixOperator):
         return [_symmetric(f.solve(transposed(factor), transposed(left)))]
 
 
+@numpy_function(np.linalg.qr)
 class QR(Factorisation):
     """The QR factorisation: orthonormal columns q and upper triangular r.
 
@@ -243,7 +243,6 @@ class QR(Factorisation):
     """
 
     name = "qr"
-    numpy_names = (np.linalg.qr,)
     __props__ = ("mode",)
     mode: Any = "reduced"
     square = False
@@ -294,6 +293,7 @@ def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Var
     return transposed(f.solve(r, transposed(of_q + f.matmul(q, both))))
 
 
+@numpy_function(np.linalg.eigvalsh)
 class EigenvaluesOfSymmetric(MatrixOperator):
     """The eigenvalues of symmetric matrices, in ascending order; one half is read.
 
@@ -306,7 +306,6 @@ class EigenvaluesOfSymmetric(MatrixOperator):
     """
 
     name = "eigvalsh"
-    numpy_names = (np.linalg.eigvalsh,)
     __props__ = ("UPLO",)
     UPLO: Any = "L"
     work = 4 / 3
@@ -327,6 +326,7 @@ class EigenvaluesOfSymmetric(MatrixOperator):
         return [f.matmul(vectors * f.expand_dims(delta, -2), transposed(vectors))]
 
 
+@numpy_function(np.linalg.eigh)
 class Eigh(Factorisation):
     """The eigenvalues of symmetric matrices, in ascending order, and the eigenvectors as columns; one half is read.
 
@@ -341,7 +341,6 @@ class Eigh(Factorisation):
     """
 
     name = "eigh"
-    numpy_names = (np.linalg.eigh,)
     __props__ = ("UPLO",)
     UPLO: Any = "L"
     result = EighResult
@@ -368,6 +367,7 @@ class Eigh(Factorisation):
         return [_symmetric(f.matmul(f.matmul(vectors, inner), transposed(vectors)))]
 
 
+@numpy_function(np.linalg.svdvals)
 class SingularValues(MatrixOperator):
     """The singular values of matrices, in descending order.
 
@@ -375,7 +375,6 @@ class SingularValues(MatrixOperator):
     """
 
     name = "svdvals"
-    numpy_names = (np.linalg.svdvals,)
     square = False
     work = 8 / 3
 
@@ -392,6 +391,7 @@ class SingularValues(MatrixOperator):
         return [f.matmul(u * f.expand_dims(delta, -2), v)]
 
 
+@numpy_function(np.linalg.svd)
 class SVD(Factorisation):
     """The singular value decomposition u @ diag(s) @ vh, singular values in descending order.
 
@@ -407,7 +407,6 @@ class SVD(Factorisation):
     """
 
     name = "svd"
-    numpy_names = (np.linalg.svd,)
     __props__ = ("full_matrices",)
     full_matrices: Any = True
     square = False

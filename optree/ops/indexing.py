@@ -127,7 +127,7 @@ class Indexing(ArraysOperator):
         return (x, *rest, x)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = self.index_of(x.shape, [as_positions(a) for a in rest])
         picked = checked_pick(str(self.name), x, index, lambda: x[index])
@@ -340,7 +340,7 @@ class Take(Indexing):
         return tuple(index)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
@@ -373,7 +373,6 @@ class Embedding(Take):
     name = "embedding"
     operands = ("table", "ids")
     axis: Any = 0
-    numpy_names = ()
     examples: ClassVar[tuple[Any, ...]] = (
         (((5, 3), [2, 0, 2]), {}),
         (((5, 3), [[0, 1], [4, 4]]), {}),
@@ -421,6 +420,7 @@ def flattened(shape: Shape) -> Shape:
     return (None,) if None in shape else (math.prod(shape),)  # type: ignore[arg-type]
 
 
+@numpy_function(np.take_along_axis)
 class TakeAlongAxis(Indexing):
     """The elements of x at `indices` along an axis, as from ``np.argsort`` or ``np.argmax``.
 
@@ -432,7 +432,6 @@ class TakeAlongAxis(Indexing):
     operands = ("x", "indices")
     __props__ = ("axis",)
     axis: Any = -1
-    numpy_names = (np.take_along_axis,)
     examples = (
         (((2, 3), [[2, 0, 2, 1], [0, 0, -1, 1]]), {"axis": 1}),
         (((3, 2), [[2, 0]]), {"axis": 0}),
@@ -479,10 +478,10 @@ class TakeAlongAxis(Indexing):
         return rows, flat_positions(shape[rows:], index, str(self.name))
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         if not isinstance(x, np.ndarray):
-            return super().value(*arrays)
+            return super().numpy(*arrays)
         rows, flat = self.in_rows(x.shape, positions)
         found = _rows_of(x, rows).take(flat, 1)
         return found.reshape((*x.shape[:rows], *flat.shape))

@@ -141,7 +141,7 @@ class Interpolate(BlockOperator):
         return None if axis is None else (axis, (axis, None, None), 1)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, xp, fp = (as_array(a, *arrays).astype("float64", copy=False) for a in arrays)
         return as_array(np.interp(x.reshape(-1), xp.reshape(-1), fp.reshape(-1)), x).reshape(x.shape)
 

@@ -37,11 +37,11 @@ FEW = 16
 LONG = 256
 
 
+@numpy_function(np.concatenate)
 class Concatenate(CopyOperator, AssociativeOperator):
     """Operands joined along an axis; flattened first, if that is None."""
 
     name = "concatenate"
-    numpy_names = (np.concatenate,)
     __props__ = ("axis",)
     axis: Any = 0
     examples = Examples(
@@ -157,8 +157,7 @@ class HeadLike(MorphOperator):
         return front, whole - front
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
+    def numpy(self, x: Any, like: Any) -> Any:
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -180,8 +179,7 @@ class TailLike(HeadLike):
         return (*x[: self.axis], self._sizes(x, like)[1], *x[self.axis + 1 :])
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
+    def numpy(self, x: Any, like: Any) -> Any:
         return x[(slice(None),) * self.axis + (slice(np.shape(like)[self.axis], None),)]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -288,6 +286,7 @@ def _repeat_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"repeats": choose((1, 2)), **one_axis(choose, x)}
 
 
+@numpy_function(np.repeat)
 class Repeat(CopyOperator, MorphOperator, BlockOperator):
     """x with each element repeated along an axis; flattened first, if that is None.
 
@@ -295,7 +294,6 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
     """
 
     name = "repeat"
-    numpy_names = (np.repeat,)
     __props__ = ("repeats", "axis")
     repeats: Any = 1
     axis: Any = None
@@ -391,8 +389,7 @@ class Unrepeat(MorphOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
+    def numpy(self, x: Any, like: Any) -> Any:
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)

@@ -49,11 +49,11 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
+@numpy_function(np.linalg.solve)
 class Solve(LapackOperator, BinaryOperator):
     """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
 
     name = "solve"
-    numpy_names = (np.linalg.solve,)
     operands = ("a", "b")
     work = 2 / 3
 
@@ -78,7 +78,7 @@ class Solve(LapackOperator, BinaryOperator):
             raise ShapeError(f"the stacks {a[:-2]} and {b[:-2]} do not broadcast") from None
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         a, b = (wide(as_array(x, *arrays), dtype) for x in arrays)
         columns = b[:, None] if b.ndim == 1 else b
@@ -105,11 +105,11 @@ class Solve(LapackOperator, BinaryOperator):
         return [f.negative(f.matmul(sent, transposed(x))), f.squeeze(sent, -1) if b.ndim == 1 else sent]
 
 
+@numpy_function(np.linalg.inv)
 class Inverse(MatrixOperator):
     """The inverses of square matrices; for a product with one, `solve` is more accurate."""
 
     name = "inv"
-    numpy_names = (np.linalg.inv,)
 
     def compute(self, x: Any) -> Any:
         return np.linalg.inv(x) if x.size else x.copy()
@@ -120,6 +120,7 @@ class Inverse(MatrixOperator):
         return [f.negative(f.matmul(f.matmul(turned, delta), turned))]
 
 
+@numpy_function(np.linalg.det)
 class Determinant(MatrixOperator):
     """The determinants of square matrices, which may overflow where `slogdet` does not.
 
@@ -127,7 +128,6 @@ class Determinant(MatrixOperator):
     """
 
     name = "det"
-    numpy_names = (np.linalg.det,)
     work = 2 / 3
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -174,7 +174,7 @@ class CofactorsAlong(LapackOperator, BinaryOperator):
         return broadcast(*shapes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         x, direction = np.broadcast_arrays(*(wide(as_array(x, *arrays), dtype) for x in arrays))
         if not x.size or x.shape[-1] == 1:
@@ -220,6 +220,7 @@ def _products_of_others(x: Any) -> Any:
     return before * after
 
 
+@numpy_function(np.linalg.slogdet)
 class LogDeterminant(Factorisation):
     """The signs of the determinants of square matrices, and the logarithms of their absolute values.
 
@@ -227,7 +228,6 @@ class LogDeterminant(Factorisation):
     """
 
     name = "slogdet"
-    numpy_names = (np.linalg.slogdet,)
     result = SlogdetResult
     work = 2 / 3
 
@@ -244,6 +244,7 @@ class LogDeterminant(Factorisation):
         return [_columns(delta) * transposed(f.inv(x))]
 
 
+@numpy_function(np.linalg.pinv)
 class PseudoInverse(MatrixOperator):
     """The pseudo-inverses of matrices; singular values up to `rtol` times the largest count as 0.
 
@@ -258,7 +259,6 @@ class PseudoInverse(MatrixOperator):
     """
 
     name = "pinv"
-    numpy_names: ClassVar[tuple[Any, ...]] = (np.linalg.pinv,)
     __props__: ClassVar[tuple[str, ...] | None] = ("rtol",)
     rtol: Any = None
     square = False
@@ -303,7 +303,6 @@ class PseudoInverseByTolerances(PseudoInverse):
     """The pseudo-inverses of matrices, with a tolerance for each: `rtol` broadcasts to the stack of matrices."""
 
     name = "pinv_by_tolerances"
-    numpy_names: ClassVar[tuple[Any, ...]] = ()
     operands = ("x", "rtol")
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
@@ -327,7 +326,7 @@ class PseudoInverseByTolerances(PseudoInverse):
         return (*super().resolve_dtypes(x)[:1], promote(rtol), super().resolve_dtypes(x)[-1])
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, rtol = (as_array(a, *arrays) for a in arrays)
         dtype = self.resolve_dtypes(x.dtype, rtol.dtype)[-1]
         given = wide(x, dtype)

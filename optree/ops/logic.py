@@ -215,12 +215,12 @@ class Ceil(Rounding):
     numpy = np.ceil
 
 
+@numpy_function(np.fix)
 class Trunc(Rounding):
     """x without its fraction."""
 
     name = "trunc"
     numpy = np.trunc
-    numpy_names = (np.trunc, np.fix)
 
 
 class Rint(Rounding):

@@ -65,8 +65,8 @@ class ArgSort(OneAxisOperator, IntegerOperator):
     examples = _SORTED
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         if not (isinstance(x, np.ndarray) and _is_quick(x) and x.size >= LEAST and SHORT < x.shape[self.axis] < 2**32):
             return np.argsort(x, axis=self.axis, kind="stable")
         return np.moveaxis(_argsorted(np.moveaxis(x, self.axis, -1)), -1, self.axis)
@@ -133,9 +133,13 @@ class OrderOperator(OneAxisOperator, MorphOperator):
     axis: Any = -1
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
-        return super().value(x) if isinstance(x, np.ndarray) else np.sort(x, axis=self.axis)
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
+        if not isinstance(x, np.ndarray):
+            return np.sort(x, axis=self.axis)
+        out = x.copy()
+        self.put_in_order(out)
+        return out
 
     def fill(self, out: Any, *arrays: Any) -> None:
         out[...] = arrays[0]
@@ -232,7 +236,7 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
         return None if axis is None else (axis, (None, axis), 1)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
         dtype = np.result_type(x.dtype, y.dtype)
         # CuPy takes 1-D arrays of one dtype.
@@ -273,7 +277,7 @@ class IsIn(BinaryOperator, LogicalOperator):
         return self.batch_in_loop(inputs, batched) if batched[1] else self(*inputs)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
         return as_array(np.isin(x, y), x)
 
@@ -307,7 +311,7 @@ class CountInBins(BinaryOperator, IntegerOperator):
         return self.batch_in_loop(inputs, batched)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         edges, y = (as_array(a, *arrays) for a in arrays)
         flat, shape, edges = y.reshape(-1), (-1, *edges.shape[1:]), np.sort(edges.reshape(-1))
         if not isinstance(y, np.ndarray):
@@ -511,7 +515,7 @@ class TopIndices(UnaryOperator, IntegerOperator, BlockOperator):
         return None if axis is None else (axis, (axis,), 1)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x = np.moveaxis(as_array(arrays[0]), self.axis, -1)
         is_quick = isinstance(x, np.ndarray) and x.dtype.kind in "biuf" and x.size and 0 < self.k < x.shape[-1]
         return np.moveaxis(_top(x, self.k) if is_quick else _in_descending_order(x)[..., : self.k], -1, self.axis)
@@ -543,7 +547,6 @@ class PartitionOperator(OneAxisOperator):
     __props__: ClassVar[tuple[str, ...] | None] = ("kth", "axis")
     axis: Any = -1
     kth: Any = 0
-    numpy_names = ()
     examples: ClassVar[Examples | Cases] = Examples(
         (  # of which there is one order
             (((3, 4),), {"kth": (1, 2)}),
@@ -617,8 +620,8 @@ class ArgPartition(PartitionOperator, IntegerOperator):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         if not isinstance(x, np.ndarray) or _kind_for(x, self.axis) is not None:
             return np.argsort(x, axis=self.axis, kind="stable")  # CuPy's partition sorts, too
         keys = _keys_of(x) if x.dtype == np.float16 else x

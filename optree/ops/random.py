@@ -96,7 +96,7 @@ class TakeBlocks(RandomOperator):
         return STATE.dtype, promote(dtypes[1]), STATE.dtype
 
     @portable
-    def value(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Any, like: Any) -> Any:
         with _advancing.lock:
             begin, counter = state.copy(), state[1:]
             counter += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
@@ -132,7 +132,7 @@ class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
     def kernel(self, *dtypes: np.dtype) -> str | None:
         return f"philox_{'normal' if self.normal else 'uniform'}{self.dtype.itemsize * 8}({{0}}, {{1}}, {{2}})"
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         seed, counter, index = np.broadcast_arrays(*(np.asarray(x) for x in arrays))
         found = np.empty(index.shape, self.dtype)
         for each in np.unique(seed):
@@ -161,7 +161,7 @@ class Rand(Draw):
 
     name = "rand"
 
-    def value(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Any, like: Any) -> Any:
         return _draw(philox.uniform, state, np.shape(like), self.dtype)
 
 
@@ -170,7 +170,7 @@ class StandardNormal(Draw):
 
     name = "standard_normal"
 
-    def value(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Any, like: Any) -> Any:
         return _draw(philox.normal, state, np.shape(like), self.dtype)
 
 
@@ -180,7 +180,7 @@ class StandardGamma(RandomOperator):
     name = "standard_gamma"
     operands = ("state", "shape")
 
-    def value(self, state: Any, shape: Any) -> Any:
+    def numpy(self, state: Any, shape: Any) -> Any:
         alpha = np.asarray(shape)
         begin = take_blocks(state, philox.count_gamma_blocks(alpha.size))
         return philox.gamma(*begin, alpha).astype(self.dtype)
@@ -216,7 +216,7 @@ class StochasticCast(RandomOperator):
             raise OperandError(f"stochastic_cast: bits are from 1 to the {most} of {dtype}, or None, not {self.bits!r}")
         return self.make(dtype=dtype, bits=None if self.bits is None else int(self.bits))
 
-    def value(self, state: Any, x: Any) -> Any:
+    def numpy(self, state: Any, x: Any) -> Any:
         exact = np.asarray(x, FLOAT64)
         return round_by_chance(exact, _draw(philox.uniform, state, exact.shape, FLOAT64), self.dtype, self.bits)
 

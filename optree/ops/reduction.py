@@ -30,7 +30,7 @@ from optree.op.traits import (
 )
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
-from optree.registry import f, function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
 from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
 
@@ -80,18 +80,14 @@ class SumDtypeOperator(Op):
 
 
 class UfuncReduction(ReductionOperator):
-    """A reduction by a NumPy function."""
-
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        return self.numpy(arrays[0], axis=self.axis, keepdims=self.keepdims)
+    """A reduction by one ufunc, of which parts are combined by it, too."""
 
 
+@numpy_function(np.sum)
 class Sum(SumDtypeOperator, ReductionOperator):
     """The sum over axes, as accurate as a pairwise sum over any axis of any layout."""
 
     name = "sum"
-    numpy = np.sum
     accumulator = Accumulator("0", "{0} + {1}", sums=True)
     examples = (
         (((3, 4),), {}),
@@ -106,8 +102,8 @@ class Sum(SumDtypeOperator, ReductionOperator):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype = sum_dtype(x.dtype)
         total = accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype))
         return total if total.dtype is dtype else total.astype(dtype, copy=False)
@@ -117,11 +113,11 @@ class Sum(SumDtypeOperator, ReductionOperator):
         return [self.spread(delta, x)]
 
 
+@numpy_function(np.mean)
 class Mean(MeanDtypeOperator, ReductionOperator):
     """The mean over axes; nan for empty axes."""
 
     name = "mean"
-    numpy = np.mean
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
     examples = (
         (((3, 4),), {}),
@@ -133,8 +129,8 @@ class Mean(MeanDtypeOperator, ReductionOperator):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         total = accurate_sum(x, axes, self.keepdims, wide_dtype(dtype))
         return np.true_divide(total, prod([x.shape[i] for i in axes])).astype(dtype, copy=False)
@@ -170,8 +166,8 @@ class Count(NonDifferentiableOperator, UnaryOperator):
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         count = prod([x.shape[i] for i in normalise_axes(self.axis, x.ndim, "count")])
         return filled((1,) * self.ndim, count, wide_dtype(mean_dtype(x.dtype)), x)
 
@@ -217,8 +213,8 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
         return None if axis is None else (axis, (axis,), 1)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         return _exclusive_prod([x], self.axes(x.ndim), sum_dtype(x.dtype))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -252,7 +248,7 @@ class ExclusiveProdAlong(AxisOperator):
         return broadcast(*shapes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         arrays = np.broadcast_arrays(*(as_array(x, *arrays) for x in arrays))
         return _exclusive_prod(arrays, self.axes(arrays[0].ndim), np.result_type(*arrays))
 
@@ -369,23 +365,23 @@ class ExtremeOperator(UfuncReduction):
         return [to_extremes(self, x, ties, delta)]
 
 
+@numpy_function(np.amax)
 class Max(ExtremeOperator):
     """The maximum over axes; nan if there is one. Ties share the gradient evenly."""
 
     name = "max"
     numpy = np.max
-    numpy_names = (np.max, np.amax)
     start = "{lowest}"
     further = "{1} > {0}"
     of_bools = Accumulator("0", "{0} | {1}", absorbing="1")
 
 
+@numpy_function(np.amin)
 class Min(ExtremeOperator):
     """The minimum over axes; nan if there is one. Ties share the gradient evenly."""
 
     name = "min"
     numpy = np.min
-    numpy_names = (np.min, np.amin)
     start = "{highest}"
     further = "{1} < {0}"
     of_bools = Accumulator("1", AND, absorbing="0")
@@ -405,11 +401,14 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
     ----------
     extreme : type
         The op of the extreme itself.
+    index_of : callable
+        NumPy's function.
     nan : int
         Where nan is among 16-bit integers.
     """
 
     extreme: ClassVar[type[ExtremeOperator]]
+    index_of: ClassVar[Any]
     nan: ClassVar[int]
     has_identity = False
     examples = (
@@ -429,8 +428,8 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
         return self.extreme.make().accumulator_for(dtype)._replace(replaces=replaces)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         if not isinstance(self.axis, tuple):
             return self._found(x, axis=self.axis, keepdims=self.keepdims)
         outer = [i for i in range(x.ndim) if i not in self.axis]
@@ -448,7 +447,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
     def _found(self, x: Any, **along: Any) -> Any:
         if isinstance(x, np.ndarray):
             return self._found_by_numpy(x, **along)
-        found = self.numpy(x, **along)
+        found = self.index_of(x, **along)
         if not is_floating(x.dtype):
             return found
         nans = x != x  # CuPy finds any nan, NumPy the first
@@ -459,7 +458,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
         if x.dtype == np.float16:
             x = self._ordered(x)
         if axis is None or axis in (-1, x.ndim - 1) or x.size < SMALL:
-            return self.numpy(x, axis=axis, keepdims=keepdims)
+            return self.index_of(x, axis=axis, keepdims=keepdims)
         x = x.view(np.uint8) if x.dtype.kind == "b" else x
         extreme = self.extreme.numpy(x, axis=axis, keepdims=True)
         is_found = x == extreme
@@ -479,20 +478,22 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
         return bits
 
 
+@numpy_function(np.argmax)
 class ArgMax(ArgExtremeOperator):
     """The index of the maximum along axes, the first of ties; of the first nan if there is one."""
 
     name = "argmax"
-    numpy = np.argmax
+    index_of = staticmethod(np.argmax)
     extreme = Max
     nan = 0x7FFF
 
 
+@numpy_function(np.argmin)
 class ArgMin(ArgExtremeOperator):
     """The index of the minimum along axes, the first of ties; of the first nan if there is one."""
 
     name = "argmin"
-    numpy = np.argmin
+    index_of = staticmethod(np.argmin)
     extreme = Min
     nan = -0x8000
 
@@ -554,16 +555,20 @@ def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 # Norms
 
 
+@portable
+def _supremum(x: Any, axis: Any, keepdims: bool) -> Any:
+    x = as_array(x)
+    if x.size:
+        return np.max(x, axis=axis, keepdims=keepdims)
+    return filled(Supremum.make(axis=axis, keepdims=keepdims).output_shape(x.shape), -np.inf, x.dtype, x)
+
+
 class Supremum(Max):
     """The maximum over axes as `Max`, but -inf for empty axes; not registered, for `supremum`."""
 
     has_identity = True
 
-    @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
-        shape: Any = self.output_shape(x.shape)
-        return super().value(x) if x.size else filled(shape, -np.inf, x.dtype, x)
+    numpy: ClassVar[Any] = _supremum
 
 
 def supremum(x: Variable, axis: Any) -> Variable:
@@ -619,8 +624,8 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
             raise ShapeError(f"along axis {axes[0]} there are no elements, and so no least one")
         return super().bind(types, backend)
 
-    def value(self, *arrays: Any) -> Any:
-        x: Any = np.asarray(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = np.asarray(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         wide = wide_dtype(dtype)
         x = x.astype(wide, copy=False)

@@ -21,7 +21,7 @@ from optree.ops.indexing import TakeAlongAxis
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
-from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Variable, in_dtype, variable_of
 
@@ -72,6 +72,7 @@ class OneAxisOperator(UnaryOperator, BlockOperator):
 class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     """A cumulative sum or product, with NumPy's dtypes."""
 
+    accumulate: ClassVar[Any]
     least_rows = UNLOCKED
     examples = (
         (((3, 4),), {"axis": 0}),
@@ -83,35 +84,37 @@ class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     )
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype = sum_dtype(x.dtype)
         # Always with an axis: without one CuPy uses CUB, whose sums of floats are not deterministic.
-        return self.numpy(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
+        return self.accumulate(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
 
     def fill(self, out: Any, *arrays: Any) -> None:
         if wide_dtype(out.dtype) == out.dtype:
-            self.numpy(arrays[0], axis=self.axis, dtype=out.dtype, out=out)
+            self.accumulate(arrays[0], axis=self.axis, dtype=out.dtype, out=out)
         else:
             out[...] = self.value(*arrays)
 
 
+@numpy_function(np.cumsum, np.add.accumulate)
 class CumSum(CumulativeOperator):
     """The cumulative sum along an axis; of x flattened, if the axis is None."""
 
     name = "cumsum"
-    numpy = np.cumsum
+    accumulate = staticmethod(np.cumsum)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.flip(self(f.flip(delta, self.axis)), self.axis)]
 
 
+@numpy_function(np.cumprod, np.multiply.accumulate)
 class CumProd(CumulativeOperator):
     """The cumulative product along an axis. Its gradient does not divide, so it is right at zeros."""
 
     name = "cumprod"
-    numpy = np.cumprod
+    accumulate = staticmethod(np.cumprod)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -122,22 +125,23 @@ class CumulativeExtreme(OneAxisOperator):
     """The extreme of each element and those before it. The gradient is the latest's of equal ones."""
 
     least_rows = UNLOCKED
+    extreme: ClassVar[np.ufunc]
     examples = CumulativeOperator.examples
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        found = as_array(arrays[0]).copy()
+    def numpy(self, x: Any) -> Any:
+        found = as_array(x).copy()
         if isinstance(found, np.ndarray):
-            return self.numpy(found, axis=self.axis)
+            return self.extreme.accumulate(found, axis=self.axis)
         rows = np.moveaxis(found, self.axis, 0)  # CuPy's ufuncs accumulate nothing but sums and products
         step = 1
         while step < len(rows):
-            rows[step:] = self.numpy.__self__(rows[step:], rows[:-step])
+            rows[step:] = self.extreme(rows[step:], rows[:-step])
             step *= 2
         return found
 
     def fill(self, out: Any, *arrays: Any) -> None:
-        self.numpy(arrays[0], axis=self.axis, out=out)
+        self.extreme.accumulate(arrays[0], axis=self.axis, out=out)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -145,24 +149,20 @@ class CumulativeExtreme(OneAxisOperator):
         return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(delta, x, latest)]
 
 
+@numpy_function(np.maximum.accumulate)
 class CumMax(CumulativeExtreme):
     """The cumulative maximum along an axis, of x flattened if the axis is None; nan from the first nan on."""
 
     name = "cummax"
-    numpy = np.maximum.accumulate
-    numpy_names = (np.maximum.accumulate,)
+    extreme = np.maximum
 
 
+@numpy_function(np.minimum.accumulate)
 class CumMin(CumulativeExtreme):
     """The cumulative minimum along an axis, of x flattened if the axis is None; nan from the first nan on."""
 
     name = "cummin"
-    numpy = np.minimum.accumulate
-    numpy_names = (np.minimum.accumulate,)
-
-
-NUMPY_FUNCTIONS[np.add.accumulate] = f.cumsum
-NUMPY_FUNCTIONS[np.multiply.accumulate] = f.cumprod
+    extreme = np.minimum
 
 
 @numpy_function(np.logical_or.accumulate)
@@ -229,7 +229,7 @@ class Recurrence(BinaryOperator):
         return broadcast(*shapes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         arrays = tuple(as_array(x, *arrays) for x in arrays)
         dtype = np.result_type(*arrays)
         a, b = (np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))

@@ -87,7 +87,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, like, *rest = (as_array(a, *arrays) for a in arrays)
         places = [as_positions(a) for a in rest]
         if not isinstance(x, np.ndarray):
@@ -262,7 +262,7 @@ class Scatter(TemplateOperator, UpdateOperator):
         return (x, x, *rest, x)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         return self.update(x.copy(), *rest)
 
@@ -341,7 +341,7 @@ class IsLast(TemplateOperator, LogicalOperator):
         return indices.shape_of(self.index, x, rest)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = indices.to_numpy(self.index, [as_positions(a) for a in rest])
         positions = flat_positions(x.shape, index, "is_last")

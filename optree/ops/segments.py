@@ -61,7 +61,7 @@ class SegmentReduce(Op):
         return x, starts, sum_dtype(x) if self.reduce == "sum" else x
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
         dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
         x = x.astype(wide_dtype(dtype), copy=False)
@@ -113,7 +113,7 @@ class SegmentScatter(Op):
         return x, delta, starts, delta
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, delta, starts = self._with_axis_first(arrays)
         pairs = _Pairs(starts, len(x))
         given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.segments] * pairs.shares(x, self.reduce)
@@ -150,7 +150,7 @@ class SegmentGather(SegmentScatter):
         return _reduced_shape(x, starts, self.axis)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, delta, starts = self._with_axis_first(arrays)
         pairs = _Pairs(starts, len(x))
         given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.elements] * pairs.shares(x, self.reduce)

@@ -71,13 +71,13 @@ def _transpose_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"axes": tuple(order)}
 
 
+@numpy_function(np.transpose)
 class Transpose(MorphOperator):
     """x with its axes in the order `axes`, or reversed."""
 
     name = "transpose"
     __props__ = ("axes",)
     axes: Any = None
-    numpy = np.transpose
     examples = Examples(
         (
             (((3, 4),), {}),
@@ -108,8 +108,8 @@ class Transpose(MorphOperator):
         return tuple(shapes[0][axis] for axis in self.axes)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0]).transpose(self.axes)
+    def numpy(self, x: Any) -> Any:
+        return as_array(x).transpose(self.axes)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.transpose(inputs[0], (0, *shifted(self.axes)))
@@ -175,8 +175,8 @@ class Reshape(ReshapeOperator):
         return tuple(size // known if n == -1 else n for n in wanted)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0]).reshape(self.newshape)
+    def numpy(self, x: Any) -> Any:
+        return as_array(x).reshape(self.newshape)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         (x,) = inputs
@@ -210,8 +210,7 @@ class ReshapeLike(ReshapeOperator):
         return like
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x, like = arrays
+    def numpy(self, x: Any, like: Any) -> Any:
         return np.reshape(x, np.shape(like))
 
 
@@ -259,13 +258,13 @@ def _expand_dims_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"axis": choose(range(-x.ndim - 1, x.ndim + 1))}
 
 
+@numpy_function(np.expand_dims)
 class ExpandDims(ReshapeOperator):
     """x with new axes of size 1 at the positions `axis` of the result."""
 
     name = "expand_dims"
     __props__ = ("axis",)
     axis: Any = 0
-    numpy = np.expand_dims
     examples = Examples(
         (
             (((3, 4),), {"axis": 0}),
@@ -293,8 +292,8 @@ class ExpandDims(ReshapeOperator):
         return (*(None if i in self.axis else slice(None) for i in range(max(self.axis, default=-1) + 1)), Ellipsis)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0])[self.numpy_index]
+    def numpy(self, x: Any) -> Any:
+        return as_array(x)[self.numpy_index]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.expand_dims(inputs[0], shifted(self.axis))
@@ -304,6 +303,7 @@ def _squeeze_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])}
 
 
+@numpy_function(np.squeeze)
 class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
@@ -313,7 +313,6 @@ class Squeeze(ReshapeOperator):
     name = "squeeze"
     __props__ = ("axis",)
     axis: Any = None
-    numpy = np.squeeze
     examples = Examples(
         (
             (((1, 3, 1),), {}),
@@ -342,8 +341,8 @@ class Squeeze(ReshapeOperator):
         return tuple(size for i, size in enumerate(shape) if i not in self.axis)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0]).squeeze(self.axis)
+    def numpy(self, x: Any) -> Any:
+        return as_array(x).squeeze(self.axis)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return f.squeeze(inputs[0], shifted(self.axis))
@@ -399,8 +398,8 @@ class Slice(MorphOperator):
         return indices.shape_of(self.index, shapes[0])
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        return as_array(arrays[0])[self.numpy_index]
+    def numpy(self, x: Any) -> Any:
+        return as_array(x)[self.numpy_index]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.make(index=(indices.EVERYTHING, *self.index))(*inputs)
@@ -486,13 +485,13 @@ class Unslice(CopyOperator, MorphOperator):
         return [Slice.make(index=self.index)(delta), None]
 
 
+@numpy_function(np.flip)
 class Flip(MorphOperator):
     """x in reverse order along one or several axes, or along all of them."""
 
     name = "flip"
     __props__ = ("axis",)
     axis: Any = None
-    numpy = np.flip
     index_map = IndexMap(FLIPPED)
     examples = Examples(
         (
@@ -512,8 +511,8 @@ class Flip(MorphOperator):
         return shapes[0]
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         index = (slice(None, None, -1 if axis in self.axis else 1) for axis in range(x.ndim))
         return x[(*index, Ellipsis)]  # with an ellipsis, so that a 0-d value is a view too: NumPy's is a number
 

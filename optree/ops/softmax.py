@@ -101,7 +101,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((0, 3),), {"axis": 0}),
     )
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         shifted, top = _shift(arrays[0], axes)
         value = np.log(_exp_sum(shifted, axes)) + top
@@ -144,7 +144,7 @@ class Softmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
         random_props=given_axes,
     )
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         total = _exp_sum(value, axes)
@@ -172,7 +172,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     name = "log_softmax"
     examples = Softmax.examples
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         is_top = value == 0
@@ -232,7 +232,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
             raise ShapeError(f"the labels of x are of shape {x[:-1]} or {(*x[:-1], 1)}, not {labels}")
         return labels
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x, labels = map(np.asarray, arrays)
         shifted, _ = _shift(x, (x.ndim - 1,))
         hit = np.arange(x.shape[-1]) == labels.reshape(*x.shape[:-1], 1)

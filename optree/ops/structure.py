@@ -13,22 +13,22 @@ from optree.arrays import portable
 from optree.errors import OperandError, describe
 from optree.op.apply import Apply
 from optree.op.traits import ElementwiseOperator, MorphOperator, UnaryOperator
+from optree.registry import numpy_function
 from optree.tree.gradient_types import DisconnectedType, sum_of_deltas
 from optree.tree.types import Shape, TupleType
 from optree.tree.variable import Variable
 
 
+@numpy_function(np.copy)
 class Copy(MorphOperator, ElementwiseOperator):
     """A copy of x, in memory of its own."""
 
     name = "copy"
     raises = False
     kernel = "{0}"
-    numpy_names = (np.copy,)
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        (x,) = arrays
+    def numpy(self, x: Any) -> Any:
         return np.array(x) if isinstance(x, np.ndarray | np.generic | Number) else deepcopy(x)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -66,8 +66,7 @@ class Output(UnaryOperator):
         return self.index
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        (values,) = arrays
+    def numpy(self, values: Any) -> Any:
         return values[self.index]
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:

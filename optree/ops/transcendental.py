@@ -37,8 +37,8 @@ class OwnFunction(FloatFunction):
         raise NotImplementedError
 
     @portable
-    def value(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
+    def numpy(self, x: Any) -> Any:
+        x = as_array(x)
         dtype = self.resolve_dtypes(x.dtype)[-1]
         wide = np.promote_types(dtype, np.float32)  # float16 is computed in float32, as kernels do
         return as_array(self.compute(x.astype(wide, copy=False))).astype(dtype, copy=False)

@@ -455,7 +455,7 @@ def test_a_chain_is_rewritten_in_linear_time(be: Any) -> None:
 
 def test_an_op_that_takes_a_name_of_ours_is_not_rewritten(be: Any) -> None:
     class Odd(OPS["neg"]):  # type: ignore[misc, name-defined]
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             return np.sqrt(arrays[0])
 
     op = Odd()

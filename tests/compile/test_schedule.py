@@ -234,7 +234,7 @@ def test_draws_follow_each_other(be64):
 
         operands = ("state", "like")
 
-        def value(self, state: Any, like: Any) -> Any:
+        def numpy(self, state: Any, like: Any) -> Any:
             state[1] += np.uint64(1)
             return np.full(np.shape(like), state[1], self.dtype)
 

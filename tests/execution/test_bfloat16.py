@@ -204,7 +204,7 @@ def test_ops_of_ones_own(be: Any) -> None:
     class Twice(UnaryOperator, ElementwiseOperator):
         """2 x, by a value that is written for NumPy's dtypes."""
 
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             seen.append(arrays[0].dtype)
             return arrays[0] + arrays[0]
 

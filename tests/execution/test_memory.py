@@ -19,17 +19,17 @@ class _Plain(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
 
 
 class Ident(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return arrays[0]
 
 
 class WideCopy(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.asarray(arrays[0]).astype(np.float32, copy=False)
 
 
 class View(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return arrays[0][...]
 
 
@@ -97,7 +97,7 @@ def test_memory_that_an_op_keeps_is_not_written(be: Any) -> None:
     table = np.array([1.0, 2.0], np.float32)
 
     class Table(_Plain):
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             return table
 
     for _ in range(2):
@@ -109,17 +109,17 @@ def test_memory_that_an_op_keeps_is_not_written(be: Any) -> None:
 
 
 class WrongDtype(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.asarray(arrays[0], np.float64)
 
 
 class WrongShape(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.ones((3,), np.float32) if np.shape(arrays[0]) != (2,) else arrays[0]
 
 
 class NoArray(_Plain):
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return [1.0, 2.0]
 
 
@@ -133,7 +133,7 @@ def test_a_value_that_breaks_its_promise_is_named(be: Any, op: Any, says: str | 
         if says is None:
             assert tree.asnumpyarray().shape == x.shape
             continue
-        with pytest.raises(DefinitionError, match=f"{op}: value gave output 0 a value.*{says}") as error:
+        with pytest.raises(DefinitionError, match=f"{op}: numpy gave output 0 a value.*{says}") as error:
             tree.asnumpyarray()
         assert "test_memory.py:" in error.value.__notes__[0]
 
@@ -141,7 +141,7 @@ def test_a_value_that_breaks_its_promise_is_named(be: Any, op: Any, says: str | 
 def test_a_wrong_shape_is_found_after_right_ones(be: Any) -> None:
     op = WrongShape()
     assert (op(be.ones((2,))) + 1).asnumpyarray().tolist() == [2.0, 2.0]
-    with pytest.raises(DefinitionError, match=r"WrongShape: value.*\(3,\)"):
+    with pytest.raises(DefinitionError, match=r"WrongShape: numpy.*\(3,\)"):
         (op(be.ones((4,))) + 1).asnumpyarray()
 
 
@@ -150,7 +150,7 @@ def test_a_value_of_any_type_may_be_defined(be: Any) -> None:
         __props__ = ()
         itypes = otypes = (TensorType("float32", (None,)),)
 
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             return arrays[0] * np.float32(3)
 
     assert Scaled()(be.ones(2)).asnumpyarray().tolist() == [3.0, 3.0]
@@ -165,7 +165,7 @@ def test_memory_of_elementwise_values_is_reused() -> None:
     seen = []
 
     class Spy(_Plain):
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             seen.append(arrays[0].__array_interface__["data"][0])
             return arrays[0].copy()
 

@@ -188,7 +188,7 @@ class Failing(NonDifferentiableOperator, UnaryOperator):
 
     error: Any = None
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         if Failing.error is not None:
             raise Failing.error()
         return arrays[0] + 1

@@ -367,7 +367,7 @@ def test_an_index_out_of_range_is_an_error(gpu: Any) -> None:
 class Cube(UnaryOperator, ElementwiseOperator):
     """A user's op, which knows NumPy alone."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.asarray(arrays[0]) ** 3
 
 
@@ -375,7 +375,7 @@ class PortableCube(Cube):
     """The same for the arrays of any library."""
 
     @portable
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return arrays[0] ** 3
 
 
@@ -469,7 +469,7 @@ def test_a_profile_counts_each_step(gpu: Any) -> None:
 
 def test_a_failing_op_is_named(gpu: Any) -> None:
     class Failing(Cube):
-        def value(self, *arrays: Any) -> Any:
+        def numpy(self, *arrays: Any) -> Any:
             raise DefinitionError("it is broken")
 
     with pytest.raises(DefinitionError) as caught:

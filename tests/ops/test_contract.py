@@ -330,7 +330,7 @@ def test_a_kernel_alone_is_no_value(be):
     class Bell(UnaryOperator, ElementwiseOperator, FloatOperator):
         kernel = "exp(-{0} * {0})"
 
-    with pytest.raises(DefinitionError, match="Bell: write numpy, value or fill, or perform"):
+    with pytest.raises(DefinitionError, match="Bell: write numpy or fill, or perform"):
         Bell()(be.ones(2)).asnumpyarray()
 
 
@@ -368,7 +368,7 @@ def test_a_kernel_that_depends_on_dtypes_or_parameters_is_a_method() -> None:
         def kernel(self, *dtypes: np.dtype) -> str | None:
             return f"{{0}} * {self.factor}" if dtypes[0].kind == "f" else None
 
-        def value(self, x: Any) -> Any:
+        def numpy(self, x: Any) -> Any:
             return np.multiply(x, self.factor)
 
     be, x = gen_backend("cpu", jit=True), np.arange(4.0)
@@ -444,7 +444,7 @@ class BlurByTraits(UnaryOperator, ElementwiseOperator, FloatOperator):
     def __init__(self, sigma: float) -> None:
         self.sigma = sigma
 
-    def value(self, x: Any) -> Any:
+    def numpy(self, x: Any) -> Any:
         return x * self.sigma
 
     def grad(self, inputs: Any, output_gradients: Any) -> Any:
@@ -602,7 +602,7 @@ def test_check_op_checks_the_op_that_it_is_given(be: Any) -> None:
     class Seen(BlurByTraits):
         __props__ = ("sigma",)
 
-        def value(self, x: Any) -> Any:
+        def numpy(self, x: Any) -> Any:
             seen.add(self.sigma)
             return x * np.asarray(self.sigma, np.result_type(x, np.float16))
 

@@ -96,7 +96,7 @@ class Bell(UnaryOperator, ElementwiseOperator, FloatOperator):
 
     kernel = "exp(-{0} * {0})"
 
-    def value(self, x: Any) -> Any:
+    def numpy(self, x: Any) -> Any:
         return np.exp(-x * x)
 
     def grad(self, inputs: Any, output_gradients: Any) -> Any:
@@ -237,7 +237,7 @@ def test_a_kernel_is_compiled_though_the_backend_would_not(kernel: str, says: st
     """On small operands, a backend that compiles where it pays runs NumPy."""
 
     class Sine(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator):
-        value = staticmethod(np.sin)
+        numpy = np.sin
 
     Sine.kernel = kernel
     with pytest.raises(OptreeError, match=says) as found:

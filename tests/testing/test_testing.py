@@ -104,7 +104,7 @@ class _CutAtTies(BinaryOperator, ElementwiseOperator, FloatOperator):
 class _CutInTheThird(_Unary):
     """x ** 3 with a second derivative that is right at 0 in value, and there a constant."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.asarray(arrays[0]) ** 3
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -133,21 +133,21 @@ class _TimesZero(BinaryOperator, ElementwiseOperator):
 class _WrongShape(_Unary):
     """A value without its first axis."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.tanh(arrays[0]).ravel()
 
 
 class _WrongDtype(_Unary):
     """A value in float64 always."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.tanh(np.asarray(arrays[0], np.float64))
 
 
 class _Layout(_Unary):
     """Right for memory in order only."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         array = np.asarray(arrays[0])
         return np.tanh(array if array.flags.c_contiguous else array + 1)
 
@@ -166,7 +166,7 @@ class _Unprintable(_Unary):
     factor: float = 1.0
     examples = ((((2, 3),), {"factor": 2.0}),)
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.tanh(arrays[0])
 
     def __str__(self) -> str:
@@ -176,14 +176,14 @@ class _Unprintable(_Unary):
 class _Alias(_Unary):
     """An operand given back as it came."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return arrays[0]
 
 
 class _AliasSometimes(_Unary):
     """A copy only where the dtype changes."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         return np.asarray(arrays[0]).astype(np.float32, copy=False)
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
@@ -193,7 +193,7 @@ class _AliasSometimes(_Unary):
 class _InPlace(_Unary):
     """An operand that is overwritten."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x = arrays[0]
         x *= 2
         return x
@@ -202,7 +202,7 @@ class _InPlace(_Unary):
 class _SameMemory(_Unary):
     """A buffer of the op's own, given away in each call."""
 
-    def value(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Any) -> Any:
         x = np.asarray(arrays[0])
         return np.tanh(x, out=self.__dict__.setdefault((x.shape, x.dtype), np.empty(x.shape, x.dtype)))
 
@@ -230,8 +230,8 @@ FAULTS = [
     (_CutInTheThird, "branch_points", "the derivative of order [23] .* is -?0.0, and differences from either side"),
     (_Wide, "adjoints", "float64"),
     (_TimesZero, "leaks", "reaches the gradient of other elements"),
-    (_WrongShape, "type", "value gave"),
-    (_WrongDtype, "type", "value gave"),
+    (_WrongShape, "type", "numpy gave"),
+    (_WrongDtype, "type", "numpy gave"),
     (_Layout, "backend", "transposed|reversed"),
     (_StrongNumbers, "weak_numbers", "with 1 among float32"),
     (_Unprintable, "identity", "prints differently"),

@@ -454,7 +454,7 @@ def test_an_unnamed_op_can_be_rebuilt(be):
         def output_shape(self, *shapes):
             return shapes[0]
 
-        def value(self, x):
+        def numpy(self, x):
             return x * 2
 
     f = Twice()(be.ones((2,))) + 1
