@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from backends.cpu import workers
 from backends.cpu.compiler import c_text, find_compiler
 from backends.cpu.routines import attention, pooling
-from backends.cpu.routines.convolution_epilogues import VARIANTS
 from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.execution.pooling import ROLES
 
@@ -30,10 +29,7 @@ def sources() -> Iterator[tuple[str, str]]:
         for name in ("products.c", "loop_products.c"):
             yield f"{name}, {number}", vector_source(name, number)
         for panel in (1, 2):
-            yield (
-                f"convolution.c, {number}, {panel}",
-                vector_source("convolution.c", number, PANEL=panel, VARIANTS=VARIANTS),
-            )
+            yield f"convolution.c, {number}, {panel}", vector_source("convolution.c", number, PANEL=panel)
         for is_gradient in (False, True):
             yield f"attention.c, {number}, {is_gradient}", attention.source(number, is_gradient)
         for op, (kind, _) in ROLES.items():

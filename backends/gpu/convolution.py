@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.convolution_kernel import ROLES, three
+from backends.execution.convolution import ROLES, three
 from backends.execution.memory import element_strides
 from backends.execution.specialize import ExecutableKernel, FusedKernel
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source

@@ -241,91 +241,7 @@ def test_indices_of_no_element_are_passed_over(compiled: Any) -> None:
     assert not compiled.max_unpool(compiled.ones((1, 1, 2, 2)), indices, x, 2).asnumpyarray().any()
 
 
-def _per_channel(rng: np.random.RandomState, channels: int, layout: str, dtype: Any) -> np.ndarray:
-    return rng.normal(size=[channels if axis == "C" else 1 for axis in layout]).astype(dtype)
-
-
-def _continued(what: Any) -> int:
-    """The kernels of a plan that continue with a convolution, of which no call is left."""
-    steps = debugprint(what, stage="plan", file="str").splitlines()
-    assert not any(step.startswith("call conv") for step in steps)
-    return sum(" in blocks, by compiled C" in step for step in steps)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_epilogues_are_the_unfused_values(seed: int, compiled: Any) -> None:
-    rng = np.random.RandomState(seed)
-    x, w, props = _operands(rng)
-    tx, tw = compiled.array(x, x.dtype), compiled.array(w, x.dtype)
-    conv = compiled.conv(tx, tw, **props)
-    value = conv.asnumpyarray()
-    scale, bias = (_per_channel(rng, value.shape[props["layout"].index("C")], props["layout"], x.dtype) for _ in "sb")
-    other = rng.normal(size=value.shape).astype(x.dtype)
-    s, b, r = (compiled.array(a, x.dtype, name=n) for a, n in ((scale, "s"), (bias, "b"), (other, "r")))
-    made = conv * s * 0.5 + b
-    trees = [compiled.relu(made + r), compiled.tanh(conv), made > 0, conv]
-    wanted = value * scale * 0.5 + bias
-    values = [np.maximum(wanted + other, 0), np.tanh(value), wanted > 0, value]
-    for chosen in ([0], [0, 2], [1], [0, 1, 2, 3]):
-        computed = function([], [trees[i] for i in chosen])
-        assert _continued(computed) == 1
-        for got, i in zip(computed(), chosen, strict=True):
-            assert got.dtype == values[i].dtype
-            if values[i].dtype == bool:
-                np.testing.assert_array_equal(got.get()[np.abs(wanted) > 1e-4], values[i][np.abs(wanted) > 1e-4])
-            else:
-                np.testing.assert_allclose(got.get(), values[i], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "CHWN"])
-def test_epilogues_of_many_blocks(layout: str, compiled: Any) -> None:
-    """Blocks cut off along images, rows and channels; groups of many, few, and single channels; any threads."""
-    rng = np.random.RandomState(0)
-    for groups, channels, outputs, size in ((1, 33, 70, 61), (3, 33, 6, 75), (40, 40, 40, 37), (2, 40, 44, 30)):
-        sizes = {"N": 5, "C": channels, "H": size, "W": size - 3}
-        x = rng.normal(size=[sizes[axis] for axis in layout]).astype("float32")
-        w = rng.normal(size=(outputs, channels // groups, 3, 3)).astype("float32")
-        b = _per_channel(rng, outputs, layout, "float32")
-        t = [compiled.array(a) for a in (x, w, b)]
-        conv = compiled.conv(*t[:2], padding=1, groups=groups, layout=layout, weights_layout="OIHW")
-        wanted = np.maximum(conv.asnumpyarray() + b, 0)
-        tree = compiled.relu(conv + t[2])
-        assert _continued(tree) == 1
-        for threads in (1, 3):
-            with settings.override(num_threads=threads):
-                assert (tree.asnumpyarray() == wanted).all()
-
-
-def test_an_epilogue_reads_its_operands_before_they_are_written(compiled: Any) -> None:
-    rng = np.random.RandomState(0)
-    x, w = rng.normal(size=(3, 24, 30, 30)).astype("float32"), rng.normal(size=(24, 24, 3, 3)).astype("float32")
-    for target in ("images", "addend", "strided", "numbers"):
-        tx, tw, h = compiled.array(x, name="x"), compiled.array(w), compiled.array(x * 2, name="h")
-        value = compiled.conv(tx, tw, padding=1).asnumpyarray()
-        out = {"images": tx, "addend": h}.get(target, compiled.zeros((3, 24, 60, 30)))
-        view = out[:, :, ::-2] if target == "strided" else out if target != "numbers" else out[:, :, :30]
-        for number in (0.5, 2.0):
-            tx[:], h[:] = x, x * 2
-            view[:] = compiled.relu(compiled.conv(tx, tw, padding=1) * number + h)
-            np.testing.assert_allclose(view.asnumpyarray(), np.maximum(value * number + x * 2, 0), rtol=1e-4, atol=1e-4)
-
-
-def test_derivatives_by_images_have_epilogues(compiled: Any) -> None:
-    rng = np.random.RandomState(0)
-    x, d = (compiled.array(rng.normal(size=(2, c, 20, 20)), "float64") for c in (12, 20))
-    w, m = compiled.array(rng.normal(size=(20, 12, 3, 3)), "float64"), compiled.array(rng.normal(size=x.shape))
-    for padding in (0, 1):
-        delta = d[:, :, : 18 + 2 * padding, : 18 + 2 * padding]
-        by_input = compiled.conv_input(delta, w, x, padding=padding)
-        tree = by_input * (m > 0)
-        assert _continued(tree) == 1
-        np.testing.assert_allclose(tree.asnumpyarray(), by_input.asnumpyarray() * (m.get() > 0), rtol=1e-12)
-    strided = compiled.conv_input(d[:, :, :10, :10], w, x, padding=1, stride=2)  # in four phases: the calls
-    assert "in blocks" not in debugprint(strided * 2 + m, stage="plan", file="str")
-    np.testing.assert_allclose((strided * 2 + m).asnumpyarray(), strided.asnumpyarray() * 2 + m.get(), rtol=1e-12)
-
-
-def test_a_function_of_convolutions_with_epilogues_has_their_gradients(compiled: Any) -> None:
+def test_a_function_of_convolutions_has_their_gradients(compiled: Any) -> None:
     rng = np.random.RandomState(0)
     values = [rng.normal(size=s) for s in ((3, 5, 12, 12), (20, 5, 3, 3), (20, 1, 1), (9, 20, 3, 3), (9, 1, 1))]
     found = []
@@ -342,18 +258,7 @@ def test_a_function_of_convolutions_with_epilogues_has_their_gradients(compiled:
         np.testing.assert_allclose(ours, wanted, rtol=1e-9)
 
 
-def test_what_depends_on_places_or_reads_in_between_is_no_epilogue(compiled: Any) -> None:
-    rng = np.random.RandomState(0)
-    x, w = compiled.array(rng.normal(size=(2, 8, 16, 16))), compiled.array(rng.normal(size=(16, 8, 3, 3)))
-    y = compiled.conv(x, w)
-    normed = (y - compiled.mean(y, axis=(0, 2, 3))) * 2  # the mean needs all blocks
-    value = y.asnumpyarray()
-    wanted = (value - value.mean(axis=(0, 2, 3), keepdims=True)) * 2
-    np.testing.assert_allclose(normed.asnumpyarray(), wanted, rtol=1e-3, atol=1e-4)
-    assert "in blocks" not in debugprint(normed, stage="plan", file="str")
-
-
-def test_a_kernel_that_uses_the_shape_alone_is_no_epilogue(compiled: Any) -> None:
+def test_a_kernel_that_uses_the_shape_of_a_convolution_alone(compiled: Any) -> None:
     rng = np.random.RandomState(0)
     x, w, z = (compiled.array(rng.normal(size=s), "float64") for s in ((1, 2, 5, 6), (4, 2, 2, 2), (1, 4, 4, 5)))
     value = compiled.conv(x * 2, w)

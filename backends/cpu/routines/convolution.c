@@ -11,7 +11,7 @@
    registers, is the product of a row of positions and a panel of outputs. A panel
    has as many outputs as one or two vectors hold.
 
-   A driver defines PANEL (the vectors of outputs in a panel, 1 or 2) and VARIANTS (the number of epilogue variants). */
+   A driver defines PANEL, the vectors of outputs in a panel, 1 or 2. */
 
 #include "vectors.h"
 #include "transpose.h"
@@ -20,7 +20,7 @@ enum { WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
 
 typedef struct {
     word share, threads, scratch, scratch_bytes;
-    word x, out, weights, epilogue, next;            /* addresses; the weights are packed */
+    word x, out, weights, next;                      /* addresses; the weights are packed */
     word groups, inputs, outputs, taps;              /* inputs and outputs of a group */
     word parts, splits;                              /* tasks: parts of the blocks, splits of the outputs */
     word size[AXES], count[AXES], block[AXES];       /* of x, of out, and of a block of out */
@@ -36,29 +36,6 @@ typedef struct {
     word step[AXES], extent[AXES], stride[AXES];
     word channel, phases, length; /* strides of channels; axis 3 in phases of its step, each of a length */
 } block;
-
-/* Run the epilogue, an elementwise kernel, on channels of a block that was just written. Its words are: the number of
-   arrays; the sizes of a block along the four axes and channels; the offset of each variant, indexed by the axes along
-   which a block is cut off; and the byte strides of each array along these axes. Each variant has its function, its
-   number of words, and the words, which begin with the addresses of the arrays. */
-static void finish(const problem *p, const block *b, word channel, word channels)
-{
-    const word *e = (const word *)p->epilogue;
-    if (!e)
-        return;
-    word which = (channels != e[1 + AXES]) << AXES;
-    for (int i = 0; i < AXES; i++)
-        which |= (b->count[i] != e[1 + i]) << i;
-    const word *steps = e + 2 + AXES + VARIANTS, *variant = e + e[2 + AXES + which];
-    word words[variant[1]];
-    memcpy(words, variant + 2, variant[1] * sizeof(word));
-    for (word array = 0; array < e[0]; array++, steps += AXES + 1) {
-        words[array] += channel * steps[AXES];
-        for (int i = 0; i < AXES; i++)
-            words[array] += b->from[i] * steps[i];
-    }
-    ((void (*)(const word *))variant[0])(words);
-}
 
 static word blocks(const problem *p)
 {
@@ -339,7 +316,6 @@ static void products(const problem *p, const block *b, const T *packed, const wo
             row += R;
         }
         flush(p, &h, out, outputs);
-        finish(p, b, group * p->outputs + panel * WIDTH, outputs);
     }
 }
 

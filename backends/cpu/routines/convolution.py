@@ -16,20 +16,17 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.compiler import call_packed
-from backends.cpu.routines.convolution_epilogues import VARIANTS, BlockedConvolutionKernel
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
-from backends.execution.convolution_kernel import ROLES, three
+from backends.execution.convolution import ROLES, three
 from backends.execution.memory import LINE, element_strides, empty_array
-from backends.execution.specialize import ExecutableKernel, FusedKernel
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import rounded, wide_dtype
 from optree.networks.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
-from optree.networks.windows import order_of, spatial_of
 from optree.records import NamedTuple
 from optree.settings import thread_count
 
@@ -234,10 +231,9 @@ class Problem:
         weights: int,
         size: int,
         threads: int,
-        epilogue: Sequence[int] = (),
         following: Sequence[tuple[Problem, int]] = (),
     ) -> None:
-        """Call a C function on operands at these addresses, with an element size and the words of an epilogue.
+        """Call a C function on operands at these addresses, with an element size.
 
         The problems in `following`, each with its weights, have the same number of tasks as this one. Task n of each
         runs after task n of this problem.
@@ -245,12 +241,12 @@ class Problem:
         problems = [(self, weights), *following]
         most = max(problem.scratch for problem, _ in problems) * size
         bytes_each = most + -most % LINE
-        after, found = array("q", epilogue), [array("q")]
+        found = [array("q")]
         with scratch.of(bytes_each * threads) as address:
             for problem, weights in reversed(problems):
                 addresses = x + problem.begins[0] * size, other + problem.begins[1] * size, weights
                 head = [share_address(), threads, address, bytes_each, *addresses]
-                head += [each.buffer_info()[0] if each else 0 for each in (after, found[-1])]
+                head.append(found[-1].buffer_info()[0] if found[-1] else 0)
                 found.append(array("q", head) + problem.words)
             function(found[-1].buffer_info()[0])
 
@@ -370,46 +366,26 @@ class _Images(_Plan):
         splits = min(panels, -(-wanted // (_count(axes, block) * channels.groups)))
         return Problem(axes, channels, packed, out, block, parts=0, splits=splits)
 
-    # Epilogues
-
-    def image_axes(self) -> list[int | None]:
-        """The value's axis for each of the four position axes and for channels; None for an added axis of size 1."""
-        batch, channel, *spatial = order_of(self.op.layout, "NC" + spatial_of(self.op.layout))
-        along = three(spatial, None)
-        return [*along, batch, channel] if _is_batch_last(self.op) else [batch, *along, channel]
-
-    def finished_sizes(self) -> list[int]:
-        """The value's sizes along these axes; for channels, the number that blocks divide."""
-        channels = self.channels.groups if self.is_along_groups else self.made_channels.result
-        return [*(axis.sums for axis in self.problems[0].axes), channels]
-
-    def finished_block(self) -> list[int]:
-        """The sizes of the block that is written before each run of an epilogue."""
-        problem, (*sizes, channels) = self.problems[0], self.finished_sizes()
-        if self.is_along_groups:
-            return [1, 1, 1, sizes[3], channels]
-        return [*problem.block, channels if self.is_direct else min(self.width, channels)]
-
-    def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray, epilogue: Sequence[int] = ()) -> None:
-        """Write the value, and run an epilogue on each of its blocks."""
+    def run(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+        """Write the value."""
         if not self.is_whole:
             out[...] = 0
         for problem, *following in self._together():
             if self.is_along_groups:
                 listed = np.ascontiguousarray(self._listed(problem, weights)[:, 0, :, 0].T)
-                self._run(problem, "convolve_channels", x, listed.ctypes.data, out, epilogue)
+                self._run(problem, "convolve_channels", x, listed.ctypes.data, out)
                 continue
             if self.is_direct:
                 listed = self._listed(problem, weights)
                 others = [self._listed(each, weights) for each in following]
                 rest = [(each, w.ctypes.data) for each, w in zip(following, others, strict=True)]
-                self._run(problem, "convolve_directly", x, listed.ctypes.data, out, epilogue, rest)
+                self._run(problem, "convolve_directly", x, listed.ctypes.data, out, rest)
                 continue
             with self.scratch.of(self.panel_bytes(problem, self.made_channels)) as packed:
                 head = [share_address(), self.threads, weights.ctypes.data, packed]
                 words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
                 call_packed(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
-                self._run(problem, "convolve", x, packed, out, epilogue)
+                self._run(problem, "convolve", x, packed, out)
 
     def _run(
         self,
@@ -418,11 +394,10 @@ class _Images(_Plan):
         x: np.ndarray,
         weights: int,
         out: np.ndarray,
-        epilogue: Sequence[int],
         following: Sequence[tuple[Problem, int]] = (),
     ) -> None:
         addresses = x.ctypes.data, out.ctypes.data, weights
-        problem.run(self.functions[name], self.scratch, *addresses, self.itemsize, self.threads, epilogue, following)
+        problem.run(self.functions[name], self.scratch, *addresses, self.itemsize, self.threads, following)
 
     def _together(self) -> list[list[Problem]]:
         """The problems grouped by C call: direct ones with equally many blocks share a call."""
@@ -581,15 +556,6 @@ class Convolution:
             return rounded(target, dtype, copy=False)
         return stored(target, out)  # type: ignore[no-any-return]
 
-    def with_epilogue(
-        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool
-    ) -> ExecutableKernel | None:
-        """See `Implementation.with_epilogue`; `convolution_epilogues` states the conditions."""
-        is_one_pass = type(self.op) is Conv or (not isinstance(self.op, ConvWeights) and set(self.op.stride) == {1})
-        if not is_one_pass or not isinstance(kernel, FusedKernel) or kernel.flat_indices:
-            return None
-        return BlockedConvolutionKernel(self, kernel, operands, value, is_stored)
-
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None if NumPy computes the value."""
         if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
@@ -603,7 +569,7 @@ class Convolution:
 
     def _compiled(self, number: str, panel: int) -> Any:
         """The C functions for panels of one or two vectors of outputs; None without a compiler."""
-        return self.backend.c_functions(vector_source("convolution.c", number, PANEL=panel, VARIANTS=VARIANTS), NAMES)
+        return self.backend.c_functions(vector_source("convolution.c", number, PANEL=panel), NAMES)
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The output channels of a group: the weights' outputs, or their inputs for a derivative by images."""

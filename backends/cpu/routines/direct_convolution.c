@@ -80,7 +80,6 @@ static void direct_tasks(const void *state, int64_t begin, int64_t end, int64_t 
             T *out = (T *)p->out + group * p->out_group + o * p->out_channel + b.from[3] * p->out_stride[3];
             direct_block(p, &b, packed, offsets, weights, out);
         }
-        finish(p, &b, group * p->outputs, p->outputs);
     }
 }
 
@@ -214,8 +213,6 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
                 out[c] = sum;
             }
         }
-        const block b = {.from = {at[0], at[1], at[2], 0}, .count = {1, 1, 1, p->count[3]}};
-        finish(p, &b, 0, p->groups);
     }
 }
 
