@@ -80,7 +80,10 @@ def is_widened(node: Any) -> bool:
 def value_of_op(instruction: Instruction) -> Callable[..., Any]:
     """An op's `value`, widened to float32 if NumPy's function needs it."""
     op = instruction.op
-    return in_float32(op, instruction.type.dtype) if is_widened(instruction.node) else op.value
+    if is_widened(instruction.node):
+        return in_float32(op, instruction.type.dtype)
+    numpy: Callable[..., Any] = op.numpy
+    return numpy if getattr(numpy, "__self__", None) is op else op.value  # a method, without a call between
 
 
 def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -202,7 +205,7 @@ def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[
 
 def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
     """The types of an op's outputs, with the sizes of its `output_shape` for these values."""
-    if len(types) > 1 or not op.defines("output_shape"):
+    if len(types) > 1 or not op.gives_shape:
         return types
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 

@@ -56,7 +56,7 @@ def broadcasts(instruction: Instruction) -> bool:
 def tells_shape(instruction: Instruction) -> bool:
     """Whether the shape of an instruction's value follows from the shapes of its inputs."""
     op = instruction.op
-    return bool(op.defines("infer_shape")) or op.defines("output_shape")
+    return op.defines("infer_shape") or op.gives_shape  # type: ignore[no-any-return]
 
 
 def shapes_told(program: Program) -> list[bool]:
@@ -73,7 +73,7 @@ def _inferred(instruction: Instruction, given: list[Any]) -> Any:
     if op.defines("infer_shape"):
         shapes = op.infer_shape(node.owner, given)
         return list(shapes) if isinstance(node.type, TupleType) else tuple(shapes[0])
-    return op.output_shape(*given) if op.defines("output_shape") else None
+    return op.output_shape(*given) if op.gives_shape else None
 
 
 def _checked(instruction: Instruction, given: list[Any]) -> Any:
@@ -211,7 +211,7 @@ def _traced(instruction: Instruction, given: Sequence[Dims], dimensions: _Dimens
     if reads.axis_order is not None:
         return tuple([given[0][axis] for axis in reads.axis_order])
     fresh = dimensions.fresh(instruction.type)
-    if fresh is None or not instruction.op.defines("output_shape"):
+    if fresh is None or not instruction.op.gives_shape:
         return fresh
     for pair in reads.equal_axes:
         dimensions.join([given[operand][max(axis, -len(given[operand]))] for operand, axis in pair])

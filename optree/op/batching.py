@@ -106,6 +106,14 @@ def by_index_map(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any
     )
 
 
+def by_axis(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+    """A batching rule of ops along `axis`, non-negative or None for all, whose operands' axes are aligned."""
+    given = spread_all(inputs, batched)
+    given = aligned(given, [True] * len(given))
+    axis = tuple(range(given[0].ndim - 1)) if op.axis is None else op.axis
+    return op.with_props(axis=shifted(axis))(*given)
+
+
 def in_loop(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
     """An op applied to one example after another, by `scan`: right for any op that overwrites nothing."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.records import NamedTuple
+from optree.tree.types import Shape, broadcast
 
 
 class Read(NamedTuple):
@@ -128,6 +129,8 @@ class IndexMap:
         Whether kernels read the value as the operand along other axes.
     rearranges : bool
         Whether each element of the value is one of the first operand's, none used twice.
+    gives_shape : bool
+        Whether the value's shape follows from it, by `value_shape`.
     equal_axes : tuple of ((int, int), (int, int))
         Pairs of (operand, axis) whose sizes are equal. An axis before an operand's first is its first.
     is_stacked : bool
@@ -170,6 +173,7 @@ class IndexMap:
             for n, axes in sums[1:]
             for axis, other in zip(sums[0][1], axes, strict=True)
         )
+        self.gives_shape = self.broadcasts or self.shape_of is not None or self.axis_order is not None
         self.is_stacked = set(kinds) in _STACKS
         reads_shapes = len(self.shape_only) == len(kinds) > 0
         self.batches = self.is_stacked or reads_shapes or (self.broadcasts and not self.shape_only)
@@ -177,6 +181,12 @@ class IndexMap:
         self.view_map = DerivedMap({} if viewed is None else {0: [viewed]})
         others = len(kinds) - len(self.shape_only)
         self.is_view = viewed is not None and (others == 1 or kinds[viewed] == "same")
+
+    def value_shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The value's shape, from those of the operands."""
+        if self.axis_order is not None:
+            return tuple(shapes[0][axis] for axis in self.axis_order)
+        return broadcast(*shapes) if self.shape_of is None else shapes[self.shape_of]
 
     def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
         """Those of the value's axes, one entry each, along which flat indices count; along the others they repeat."""

@@ -275,6 +275,11 @@ class Op:
         """Whether the op, or its class, overrides this method of the contract."""
         return method in self.__dict__ or getattr(type(self), method) is not getattr(Op, method)
 
+    @property
+    def gives_shape(self) -> bool:
+        """Whether the value's shape follows from the operands' shapes, by `output_shape`."""
+        return type(self).index_map.gives_shape or self.defines("output_shape")
+
     def __copy__(self) -> Any:
         return self  # immutable
 
@@ -390,7 +395,7 @@ class Op:
         known = self.applications.get(specs)
         if known is not None and not any(map(is_huge, operands)):
             return known
-        if type(self).output_shape is Op.output_shape:
+        if not self.gives_shape:
             raise DefinitionError(
                 f"{self}: write make_node, or give itypes and otypes, or take a trait such as ElementwiseOperator"
             )
@@ -467,14 +472,16 @@ class Op:
         return self
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        """The value's shape from the operands' shapes.
+        """The value's shape from the operands' shapes, by default by `index_map`.
 
         Raises
         ------
         ShapeError
             If the shapes are invalid; the message need not name the operands.
         """
-        raise DefinitionError(f"{self}: define output_shape, or take it from a trait such as ElementwiseOperator")
+        if not self.gives_shape:
+            raise DefinitionError(f"{self}: define output_shape, or take it from a trait such as ElementwiseOperator")
+        return self.index_map.value_shape(shapes)
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         """The dtypes that the operands are computed in, and the value's after them.

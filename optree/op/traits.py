@@ -14,14 +14,14 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import own_dtypes, ufunc_dtypes
 from optree.errors import AxisError, ShapeError
-from optree.op.batching import aligned, shifted, spread_all
+from optree.op.batching import by_axis
 from optree.op.examples import Cases, Examples
 from optree.op.index_map import BROADCAST, IndexMap, per_op, reduced, windowed
 from optree.op.op import Op
 from optree.records import NamedTuple
 from optree.registry import associative, f
 from optree.tree.gradient_types import is_discrete
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote, weak_dtype
+from optree.tree.types import Shape, TensorType, normalise_axes, promote, weak_dtype
 from optree.tree.variable import Variable, is_neon, number_of
 
 #: The axes of a value and of each of its operands (None: whole) that blocks divide, and the least size of a block.
@@ -116,9 +116,6 @@ class ElementwiseOperator(Op):
     """An elementwise op of operands that are broadcast together."""
 
     index_map = IndexMap(BROADCAST)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return broadcast(*shapes)
 
 
 def kernel_of(op: Op, dtypes: Sequence[np.dtype]) -> str | None:
@@ -268,15 +265,7 @@ class AxisOperator(Op):
     def index_map(self) -> IndexMap:
         return IndexMap(windowed(self.axis))
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        given = spread_all(inputs, batched)
-        given = aligned(given, [True] * len(given))
-        axes = self.axes(given[0].ndim - 1)
-        axis = axes[0] if isinstance(self.axis, int) else axes
-        return self.with_props(axis=shifted(axis))(*given)
+    batch = by_axis
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The op's axes, non-negative, for an operand of `ndim` dimensions."""

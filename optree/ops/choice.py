@@ -449,9 +449,6 @@ class FlatIndices(UnaryOperator, IntegerOperator):
         axis = None if self.axis is None else normalise_axis(self.axis, types[0].ndim, "flat_indices")
         return self.make(axis=axis)
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
     def numpy(self, x: Any) -> Any:
         shape = np.shape(x)
         if self.axis is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.arrays import as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
-from optree.op.batching import aligned, numbers_of
+from optree.op.batching import aligned, by_axis, numbers_of
 from optree.op.op import Op
 from optree.op.traits import NonDifferentiableOperator, UnaryOperator
 from optree.ops.labels import first_outside
@@ -562,8 +562,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         axis = normalise_axis(self.axis, (1 if flat else x.ndim) + 1, "onehot")
         return self.make(n=int(self.n), axis=axis, dtype=as_dtype(self.dtype), flat=flat)
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*inputs)
+    batch = by_axis
 
     def output_shape(self, *shapes: Shape) -> Shape:
         shape = flattened(shapes[0]) if self.flat else shapes[0]

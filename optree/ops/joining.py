@@ -11,7 +11,7 @@ import numpy as np
 from optree.arrays import portable
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
-from optree.op.batching import spread_all
+from optree.op.batching import by_axis
 from optree.op.examples import Examples
 from optree.op.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
 from optree.op.op import Op
@@ -110,8 +110,7 @@ class Concatenate(CopyOperator, AssociativeOperator):
             yield out[(slice(None),) * self.axis + (slice(begin, end),)], part
             begin = end
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
+    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Views, each relative to the one before, so that the tree contains no sizes.
@@ -160,8 +159,7 @@ class HeadLike(MorphOperator):
     def numpy(self, x: Any, like: Any) -> Any:
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
+    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
@@ -353,8 +351,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
         for i in range(self.repeats):  # each a loop over many elements, where the other would have many short ones
             yield runs[(*before, i, ...)], x
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return f.repeat(*inputs, self.repeats, self.axis + 1)
+    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -394,8 +391,7 @@ class Unrepeat(MorphOperator):
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*spread_all(inputs, batched))
+    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

@@ -15,7 +15,7 @@ from optree.op.batching import aligned
 from optree.op.index_map import IndexMap, windowed
 from optree.op.op import Op
 from optree.op.traits import MorphOperator, NonDifferentiableOperator
-from optree.tree.types import Shape, TensorType
+from optree.tree.types import TensorType
 
 #: The unsigned dtypes by their bytes.
 UNSIGNED = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")}
@@ -104,9 +104,6 @@ class CheckLabels(MorphOperator, NonDifferentiableOperator):
         if not given or any(isinstance(x, bool) or not isinstance(x, int) for x in given):
             raise OperandError(f"{self.name}: classes are their number, or a tuple of integers, not {self.classes!r}")
         return self
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self(*aligned(inputs, batched))

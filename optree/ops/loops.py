@@ -88,7 +88,7 @@ class Body:
         for node in self.order:
             op = node.op
             shapes = [known[id(x)] if isinstance(x, Variable) else () for x in operands_of(node)]
-            if not op.defines("infer_shape") and not op.defines("output_shape"):
+            if not op.defines("infer_shape") and not op.gives_shape:
                 known[id(node)] = node.shape
                 continue
             found = op.infer_shape(node.owner, shapes)

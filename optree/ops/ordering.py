@@ -12,6 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.op.batching import by_axis
 from optree.op.examples import Cases, Examples
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.op.op import Op
@@ -270,9 +271,6 @@ class IsIn(BinaryOperator, LogicalOperator):
         found = [f.eq(x, f.slice(members, (i,))) for i in range(y.size)]
         return reduce(f.logical_or, found)
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self.batch_in_loop(inputs, batched) if batched[1] else self(*inputs)
 
@@ -507,8 +505,7 @@ class TopIndices(UnaryOperator, IntegerOperator, BlockOperator):
             raise ShapeError(f"k is from 0 to {size}, not {self.k}")
         return (*shape[: self.axis], self.k, *shape[self.axis + 1 :])
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*inputs)
+    batch = by_axis
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], self.axis)

@@ -14,9 +14,8 @@ from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.op.batching import aligned
 from optree.op.examples import Cases, Examples
-from optree.op.index_map import IndexMap, per_op, windowed
 from optree.op.op import Op
-from optree.op.traits import BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
+from optree.op.traits import AxisOperator, BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
@@ -29,7 +28,7 @@ from optree.tree.variable import Variable, in_dtype, variable_of
 UNLOCKED = 512
 
 
-class OneAxisOperator(UnaryOperator, BlockOperator):
+class OneAxisOperator(AxisOperator, UnaryOperator, BlockOperator):
     """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None.
 
     Attributes
@@ -38,8 +37,6 @@ class OneAxisOperator(UnaryOperator, BlockOperator):
         The least rows along the axis in a block of those that threads share.
     """
 
-    __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
-    axis: Any = None
     least_rows: ClassVar[int] = 1
     examples: ClassVar[Examples | Cases] = Examples(random_props=one_axis)
 
@@ -47,19 +44,6 @@ class OneAxisOperator(UnaryOperator, BlockOperator):
         if self.axis is None and len(inputs) == 1:
             return self.with_props(axis=0)(f.reshape(inputs[0], (-1,)))
         return super().__call__(*inputs)
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.with_props(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axis=self.axis + 1)(*inputs)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
-    @per_op(windowed())
-    def index_map(self) -> IndexMap:
-        return IndexMap(windowed(self.axis))
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], self.axis)

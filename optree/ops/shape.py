@@ -12,7 +12,7 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
-from optree.op.batching import aligned, example_of, of_batch_shape, shifted, spread_all
+from optree.op.batching import aligned, by_axis, example_of, of_batch_shape, shifted, spread_all
 from optree.op.examples import Examples
 from optree.op.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
 from optree.op.op import Op
@@ -103,9 +103,6 @@ class Transpose(MorphOperator):
     @per_op(permuted(()))
     def index_map(self) -> IndexMap:
         return IndexMap(permuted(self.axes))
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return tuple(shapes[0][axis] for axis in self.axes)
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -295,8 +292,7 @@ class ExpandDims(ReshapeOperator):
     def numpy(self, x: Any) -> Any:
         return as_array(x)[self.numpy_index]
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return f.expand_dims(inputs[0], shifted(self.axis))
+    batch = by_axis
 
 
 def _squeeze_props(choose: Choose, x: Variable) -> dict[str, Any]:
@@ -344,8 +340,7 @@ class Squeeze(ReshapeOperator):
     def numpy(self, x: Any) -> Any:
         return as_array(x).squeeze(self.axis)
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return f.squeeze(inputs[0], shifted(self.axis))
+    batch = by_axis
 
 
 def _slice_props(choose: Choose, x: Variable) -> dict[str, Any]:
@@ -507,17 +502,13 @@ class Flip(MorphOperator):
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.make(axis=normalise_axes(self.axis, types[0].ndim, "flip"))
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
+    batch = by_axis
 
     @portable
     def numpy(self, x: Any) -> Any:
         x = as_array(x)
         index = (slice(None, None, -1 if axis in self.axis else 1) for axis in range(x.ndim))
         return x[(*index, Ellipsis)]  # with an ellipsis, so that a 0-d value is a view too: NumPy's is a number
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return f.flip(inputs[0], shifted(self.axis))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
