@@ -360,7 +360,19 @@ class ReductionOperator(AxisOperator, UnaryOperator):
     has_identity: ClassVar[bool] = True
     accumulator: ClassVar[Accumulator | None] = None
 
-    examples: ClassVar[Examples | Cases] = Examples(random_props=_reduction_operator_props)
+    examples: ClassVar[Examples | Cases] = Examples(
+        (
+            (((3, 4),), {}),
+            (((3, 4),), {"axis": 0}),
+            (((3, 4),), {"axis": -1, "keepdims": False}),
+            (((2, 3, 4),), {"axis": (0, 2)}),
+            (((2, 3, 4),), {"axis": (-1, 0), "keepdims": False}),
+            (((1, 3),), {"axis": 0}),
+            (((),), {"keepdims": False}),
+            (((0, 3),), {"axis": 1}),
+        ),
+        random_props=_reduction_operator_props,
+    )
 
     @per_op(reduced())
     def index_map(self) -> IndexMap:

@@ -17,6 +17,7 @@ from optree.op.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
     AssociativeOperator,
+    AxisOperator,
     BlockOperator,
     Blocks,
     Choose,
@@ -38,11 +39,11 @@ LONG = 256
 
 
 @numpy_function(np.concatenate)
-class Concatenate(CopyOperator, AssociativeOperator):
+class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
     """Operands joined along an axis; flattened first, if that is None."""
 
     name = "concatenate"
-    __props__ = ("axis",)
+    index_map = IndexMap()
     axis: Any = 0
     examples = Examples(
         (
@@ -68,9 +69,6 @@ class Concatenate(CopyOperator, AssociativeOperator):
             normalise_axis(self.axis, x.ndim, "concatenate")
             return f.slice(x, Ellipsis)
         return super().__call__(*inputs)
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(axis=normalise_axis(self.axis, types[0].ndim, "concatenate"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         total: int | None = 0
@@ -110,8 +108,6 @@ class Concatenate(CopyOperator, AssociativeOperator):
             yield out[(slice(None),) * self.axis + (slice(begin, end),)], part
             begin = end
 
-    batch = by_axis
-
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         # Views, each relative to the one before, so that the tree contains no sizes.
         (rest,) = output_gradients
@@ -122,13 +118,12 @@ class Concatenate(CopyOperator, AssociativeOperator):
         return gradients
 
 
-class HeadLike(MorphOperator):
+class HeadLike(AxisOperator, MorphOperator):
     """The first elements of x along an axis, as many as `like` has."""
 
     name = "head_like"
     index_map = IndexMap(SELECTED, SHAPE)
     operands = ("x", "like")
-    __props__ = ("axis",)
     axis: int = 0
     examples = (
         (((5, 3), (2, 3)), {}),
@@ -136,9 +131,6 @@ class HeadLike(MorphOperator):
         (((4,), (0,)), {"axis": 0}),
         (((4,), (4,)), {"axis": 0}),
     )
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.make(axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes
@@ -158,8 +150,6 @@ class HeadLike(MorphOperator):
     @portable
     def numpy(self, x: Any, like: Any) -> Any:
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
-
-    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, like), (delta,) = inputs, output_gradients
@@ -358,7 +348,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
         return [Unrepeat.make(repeats=self.repeats, axis=self.axis)(delta, x)]
 
 
-class Unrepeat(MorphOperator):
+class Unrepeat(AxisOperator, MorphOperator):
     """Sums of `repeats` consecutive elements, in the shape of `like`: the derivative of `repeat`."""
 
     name = "unrepeat"
@@ -374,9 +364,6 @@ class Unrepeat(MorphOperator):
         (((0, 6), (0, 3)), {"repeats": 2, "axis": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.with_props(axis=normalise_axis(self.axis, types[1].ndim, "unrepeat"))
-
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes
         size = like[self.axis]
@@ -390,8 +377,6 @@ class Unrepeat(MorphOperator):
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
-
-    batch = by_axis
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients

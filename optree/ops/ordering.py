@@ -12,11 +12,11 @@ import numpy as np
 from optree.arrays import as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
-from optree.op.batching import by_axis
 from optree.op.examples import Cases, Examples
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
+    AxisOperator,
     BinaryOperator,
     BlockOperator,
     Blocks,
@@ -480,11 +480,12 @@ def topk(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     return f.take_along_axis(x, indices, axis), indices
 
 
-class TopIndices(UnaryOperator, IntegerOperator, BlockOperator):
+class TopIndices(AxisOperator, UnaryOperator, IntegerOperator, BlockOperator):
     """The indices of the k largest elements along an axis in descending order; of ties the first, nan the largest."""
 
     name = "top_indices"
     __props__ = ("k", "axis")
+    index_map = IndexMap()
     k: int = 1
     axis: Any = -1
     examples = (
@@ -495,17 +496,12 @@ class TopIndices(UnaryOperator, IntegerOperator, BlockOperator):
         (((0, 3),), {"k": 2}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.with_props(axis=normalise_axis(self.axis, types[0].ndim, "top_indices"))
-
     def output_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
         size = shape[self.axis]
         if self.k < 0 or (size is not None and self.k > size):
             raise ShapeError(f"k is from 0 to {size}, not {self.k}")
         return (*shape[: self.axis], self.k, *shape[self.axis + 1 :])
-
-    batch = by_axis
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0], self.axis)

@@ -12,6 +12,7 @@ from optree.arrays import as_array, filled, portable
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
+from optree.op.examples import examples_in
 from optree.op.index_map import SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
@@ -79,6 +80,15 @@ class SumDtypeOperator(Op):
         return promote(dtypes[0]), sum_dtype(dtypes[0])
 
 
+#: The examples of a reduction that has a value over empty axes.
+WITH_IDENTITY = (
+    *examples_in(ReductionOperator).cases,
+    (((20, 3, 2),), {"axis": (0, 2)}),
+    (((0, 3),), {"axis": 0}),
+    (((0, 3),), {"axis": 0, "keepdims": False}),
+)
+
+
 class UfuncReduction(ReductionOperator):
     """A reduction by one ufunc, of which parts are combined by it, too."""
 
@@ -89,17 +99,7 @@ class Sum(SumDtypeOperator, ReductionOperator):
 
     name = "sum"
     accumulator = Accumulator("0", "{0} + {1}", sums=True)
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1, "keepdims": False}),
-        (((20, 3, 2),), {"axis": (0, 2)}),
-        (((2, 3, 4),), {"axis": (-1, 0), "keepdims": False}),
-        (((1, 3),), {"axis": 0}),
-        (((),), {}),
-        (((0, 3),), {"axis": 0}),
-        (((0, 3),), {"axis": 1, "keepdims": False}),
-    )
+    examples = WITH_IDENTITY
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -119,14 +119,6 @@ class Mean(MeanDtypeOperator, ReductionOperator):
 
     name = "mean"
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": -2}),
-        (((3, 4),), {"axis": 1, "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((),), {"keepdims": False}),
-        (((0, 3),), {"axis": 1}),
-    )
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -181,15 +173,7 @@ class Prod(SumDtypeOperator, UfuncReduction):
     name = "prod"
     numpy = np.prod
     accumulator = Accumulator("1", "{0} * {1}")
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 5),), {"axis": -1, "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((1, 3),), {"axis": 0}),
-        (((),), {}),
-        (((0, 3),), {"axis": 0}),
-    )
+    examples = WITH_IDENTITY
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -338,16 +322,6 @@ class ExtremeOperator(UfuncReduction):
     start: ClassVar[str]
     further: ClassVar[str]
     of_bools: ClassVar[Accumulator]
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1, "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((2, 3, 4),), {"axis": (-1, 0), "keepdims": False}),
-        (((1, 3),), {"axis": 0}),
-        (((),), {}),
-        (((0, 3),), {"axis": 1}),
-    )
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
         if dtype == np.bool_:
@@ -411,15 +385,6 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
     index_of: ClassVar[Any]
     nan: ClassVar[int]
     has_identity = False
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1, "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((2, 3, 4),), {"axis": (1, 2), "keepdims": False}),
-        (((),), {}),
-        (((0, 3),), {"axis": 1}),
-    )
 
     def accumulator_for(self, dtype: np.dtype) -> Accumulator:
         replaces = self.extreme.further
@@ -507,7 +472,6 @@ class AllTrue(UfuncReduction, LogicalOperator):
     name = "all"
     numpy = np.all
     accumulator = Accumulator("1", AND, absorbing="0")
-    examples = ((((3, 4),), {}), (((3, 4),), {"axis": -1, "keepdims": False}), (((0, 3),), {"axis": 0}))
 
 
 class AnyTrue(UfuncReduction, LogicalOperator):
@@ -516,7 +480,6 @@ class AnyTrue(UfuncReduction, LogicalOperator):
     name = "any"
     numpy = np.any
     accumulator = Accumulator("0", "{0} | {1}", absorbing="1")
-    examples = AllTrue.examples
 
 
 # Statistics
@@ -594,10 +557,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     __props__ = ("axis", "keepdims", "ord")
     ord: Any = None
     examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": (0, 1), "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, -1)}),
+        *WITH_IDENTITY,
         (((3, 4),), {"axis": -1, "keepdims": False, "ord": 2}),
         (((3, 4),), {"axis": 0, "ord": 1}),
         (((3, 4),), {"axis": 1, "ord": float("inf")}),
@@ -606,8 +566,6 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((3, 4),), {"axis": 1, "ord": 2.5, "keepdims": False}),
         (((3, 4),), {"axis": 1, "ord": -1}),
         (((3, 4),), {"axis": 1, "ord": 0}),
-        (((1, 3),), {"axis": 0}),
-        (((0, 3),), {"axis": 0}),
     )
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:

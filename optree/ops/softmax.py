@@ -20,7 +20,7 @@ from optree.op.traits import (
     ReductionOperator,
     given_axes,
 )
-from optree.ops.reduction import MeanDtypeOperator, Sum, mean_dtype, supremum, widened
+from optree.ops.reduction import WITH_IDENTITY, MeanDtypeOperator, Sum, mean_dtype, supremum, widened
 from optree.ops.summation import accurate_sum
 from optree.registry import f, numpy_function
 from optree.tree.types import Shape, TensorType, may_equal, promote
@@ -92,14 +92,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """
 
     name = "logsumexp"
-    examples = (
-        (((3, 4),), {}),
-        (((3, 4),), {"axis": 0}),
-        (((3, 4),), {"axis": -1, "keepdims": False}),
-        (((2, 3, 4),), {"axis": (0, 2)}),
-        (((2, 1, 3),), {"axis": (-1, 1)}),
-        (((0, 3),), {"axis": 0}),
-    )
+    examples = WITH_IDENTITY
 
     def numpy(self, *arrays: Any) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
