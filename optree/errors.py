@@ -135,6 +135,10 @@ class DeviceMemoryError(OptreeError, MemoryError):
     """More memory than a device has free."""
 
 
+class DeviceFault(OptreeError, RuntimeError):
+    """A device that failed in a kernel or was lost: nothing in this process can use it any more."""
+
+
 class ReentryError(OptreeError, RuntimeError):
     """A call of a function from inside itself, while the outer call is using its memory."""
 

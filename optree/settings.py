@@ -73,6 +73,12 @@ def _seconds(given: Any) -> float:
     return number
 
 
+def _switch(given: Any) -> bool:
+    if given not in ("0", "1", False, True):
+        raise ValueError
+    return bool(int(given))
+
+
 def _folder(given: Any) -> Path:
     path = Path(given)
     if str(path).startswith("~") and os.environ.get("HOME") == "":  # ~ would expand to the root
@@ -152,6 +158,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 _one_of("warn", "error", "ignore"),
                 "warn",
                 "The response if a tree first runs after one of its tensors was written, and so reads the new value.",
+            ),
+            Setting(
+                "OPTREE_SYNC",
+                "0 or 1",
+                _switch,
+                False,
+                "Whether the host waits for a GPU after each step, and no step is captured as a CUDA graph, so that a "
+                "kernel's fault is raised by its own step.",
             ),
             Setting(
                 "OPTREE_TUPLE_ACCESS",

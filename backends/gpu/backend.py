@@ -24,7 +24,21 @@ from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
-from backends.gpu.cupy_device import TF32_CAPABILITY, Active, Constants, InFlight, InOrder, Uploads, find_cupy
+from backends.gpu.cupy_device import (
+    FAULTS,
+    TF32_CAPABILITY,
+    Active,
+    Constants,
+    InFlight,
+    InOrder,
+    Uploads,
+    check_no_fault,
+    fault_of,
+    faults,
+    find_cupy,
+    is_want_of_memory,
+    status_of,
+)
 from backends.gpu.kernel import ALIGNMENT, CUDA, CudaNest
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -106,6 +120,8 @@ class GPUBackend(Backend):
         self.cupy, self.devices = find_cupy()
         self.errstate = import_module("cupyx").errstate
         self.host_calls = 0
+        #: The instructions of the program that ran last.
+        self._latest: Sequence[Instruction] = ()
         self._constants, self.draws = Constants(self.cupy), InOrder(self.cupy)
         self._in_flight = InFlight(self.cupy)
         self._allocator = self._new_allocator(allocator)
@@ -161,7 +177,17 @@ class GPUBackend(Backend):
 
     def active(self) -> Active:
         """A context with the backend's device and allocator, and its own out-of-memory errors."""
-        return Active(self.cupy.cuda, self.device_id, self._malloc, self._out_of_memory)
+        return Active(self.cupy.cuda, self.device_id, self._malloc, self._described)
+
+    def _described(self, error: Exception) -> Exception | None:
+        """The error that says what to do about one of CUDA's; None for any other."""
+        cuda = self.cupy.cuda
+        if status_of(cuda, error) in FAULTS:
+            names = dict.fromkeys(str(each.op) for each in self._latest)
+            return fault_of(error, f"; the last program was: {', '.join(names)}" if names else "")
+        if isinstance(error, DeviceMemoryError) or not is_want_of_memory(cuda, error):
+            return None
+        return self._out_of_memory(error)
 
     def _out_of_memory(self, error: Exception) -> DeviceMemoryError:
         memory = self._memory()
@@ -177,16 +203,24 @@ class GPUBackend(Backend):
         return found
 
     def _memory(self) -> dict[str, int]:
-        """The bytes held by the allocator and of these in use, and of the device the free ones and all."""
+        """The bytes held by the allocator and of these in use, and of the device the free ones and all.
+
+        None of it can be used after a fault.
+        """
+        if faults:
+            return dict.fromkeys(("held", "used", "free", "total"), 0)
         pool = self._allocator or self.cupy.get_default_memory_pool()
-        with self.cupy.cuda.Device(self.device_id) as device:
-            free, total = device.mem_info
+        with self.active():
+            free, total = self.cupy.cuda.Device(self.device_id).mem_info
             return {"held": pool.total_bytes(), "used": pool.used_bytes(), "free": free, "total": total}
 
     def synchronize(self) -> None:
         """Wait until the device has finished the work of all streams."""
         with self.active():
-            self.cupy.cuda.Device(self.device_id).synchronize()
+            self._wait()
+
+    def _wait(self) -> None:
+        self.cupy.cuda.Device(self.device_id).synchronize()
 
     def uploads(self) -> Callable[[np.ndarray], Callable[[], Tensor]]:
         with self.active():
@@ -198,7 +232,8 @@ class GPUBackend(Backend):
                 found, wait = uploads(array.astype(as_dtype(wanted), copy=False))
 
             def arrive() -> Tensor:
-                wait()
+                with self.active():
+                    wait()
                 return self.over(found)
 
             return arrive
@@ -207,6 +242,7 @@ class GPUBackend(Backend):
 
     def info(self) -> str:
         """The device, the executor of assignments, and the allocator."""
+        check_no_fault()
         runtime = self.cupy.cuda.runtime
         properties = runtime.getDeviceProperties(self.device_id)
         version = f"{properties['major']}.{properties['minor']}"
@@ -220,7 +256,10 @@ class GPUBackend(Backend):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total."""
+        """Counts since the backend was made; ``memory`` has bytes: held here, of these used, free, and in total.
+
+        All of these bytes are 0 after a `DeviceFault`.
+        """
         kernels = {} if self.kernels is None else self.kernels.counts.counts()
         counts = {"host_calls": self.host_calls, "kernels": kernels, "graphs": asdict(self.graphs)}
         return {**super().stats(), **counts, "memory": self._memory()}
@@ -358,15 +397,19 @@ class GPUBackend(Backend):
         outline = lowered.outline()
         steps = self._steps(outline, reuse, observe is not None, shown=True)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
+        watch = observe
+        if settings.value("sync"):
+            uncaptured, watch = uncaptured or "OPTREE_SYNC=1 waits for each step", observe or _unobserved
         captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps, observe, self.synchronize), outputs_of(outline)
+        ready, outputs = runnable(steps, watch, self._wait), outputs_of(outline)
         note, is_new = self.noting(outline), True
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
             nonlocal is_new
             with self.active():
+                self._latest = outline.instructions
                 if graphs is not None:
                     return graphs.run(values, note)
                 if is_new:
@@ -482,6 +525,10 @@ class GPUBackend(Backend):
             return found
 
         return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
+
+
+def _unobserved(*_: Any) -> None:
+    """An observer of steps that wait for the device."""
 
 
 def _has_kernels(step: Step) -> bool:

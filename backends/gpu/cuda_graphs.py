@@ -20,7 +20,7 @@ import numpy as np
 from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.capture import CHECKED, is_among
-from backends.gpu.cupy_device import InFlight, InOrder, is_want_of_memory
+from backends.gpu.cupy_device import FAULTS, InFlight, InOrder, is_want_of_memory, status_of
 from backends.gpu.matmul import Workspace
 from optree.arrays import deferring_checks, is_portable
 from optree.cache import Cache
@@ -336,6 +336,8 @@ class _Memory:
 
     def _postpone(self, error: Exception) -> None:
         """Postpone the capture after an error, or give up."""
+        if status_of(self.of.cupy.cuda, error) in FAULTS:
+            raise error
         if is_want_of_memory(self.of.cupy.cuda, error):
             self._pause = self._paused = min(2 * self._paused or 1, LONGEST_PAUSE)
         else:

@@ -14,7 +14,7 @@ from weakref import finalize
 
 import numpy as np
 
-from optree.errors import BackendError, DeviceMemoryError
+from optree.errors import BackendError, DeviceFault, DeviceMemoryError
 from optree.locks import Locked
 
 REQUIREMENT = "gen_backend('gpu') needs an NVIDIA driver, a device and CuPy"
@@ -23,8 +23,15 @@ INSTALL = "pip install 'cupy-cuda13x[ctk]' installs it"
 #: CUDA's error codes (`cudaError_t`); the first is also the driver's (`CUresult`).
 ALLOCATION_FAILED, OLD_DRIVER = 2, 35
 
-#: CUDA's errors after which every call of the process fails.
+#: CUDA's errors after which every call of the process fails, and the first of them that came.
 FAULTS = frozenset((214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 911, 999))
+faults: list[str] = []
+
+#: The remedy of a fault.
+FIND_FAULT = (
+    "no call of this process can use the device any more: restart the process. To find the kernel, set OPTREE_SYNC=1, "
+    "so that each step waits for the device, and run: compute-sanitizer --tool memcheck python program.py"
+)
 
 #: `cudaStreamPerThread`: one handle for the default streams of all threads.
 PER_THREAD = 2
@@ -36,8 +43,21 @@ MOST_DROPPED = 16 << 20
 TF32_CAPABILITY = 80
 
 
+def check_no_fault() -> None:
+    """Raise DeviceFault if a device has failed in this process, without a call of CUDA's."""
+    if faults:
+        raise DeviceFault(faults[0])
+
+
+def fault_of(error: Any, ran: str) -> DeviceFault:
+    """The error for a device's fault, with what ran before; every later call raises it."""
+    notes = getattr(error, "__notes__", ())
+    faults.append(f"a device has failed ({error}), found {', '.join(notes) or 'by a later call'}{ran}; {FIND_FAULT}")
+    return DeviceFault(faults[0])
+
+
 class Active:
-    """A context that sets the current device and the allocator, and describes out-of-memory errors.
+    """A context that sets the current device and the allocator, and describes its errors.
 
     Every assignment enters one, and a generator-based context manager takes three times as long.
 
@@ -49,15 +69,17 @@ class Active:
     malloc : callable, optional
         The allocator, if it is not CuPy's current one.
     described : callable
-        A function from CuPy's out-of-memory error to `DeviceMemoryError`.
+        From an error of CUDA's to the one that is raised instead, or None.
     """
 
     __slots__ = ("_allocating", "_before", "_cuda", "_described", "_device_id", "_malloc")
 
-    def __init__(self, cuda: Any, device_id: int, malloc: Any, described: Callable[[Exception], Exception]) -> None:
+    def __init__(self, cuda: Any, device_id: int, malloc: Any, described: Callable[[Any], Exception | None]) -> None:
         self._cuda, self._device_id, self._malloc, self._described = cuda, device_id, malloc, described
 
     def __enter__(self) -> None:
+        if faults:
+            check_no_fault()
         runtime = self._cuda.runtime
         self._before = runtime.getDevice()
         if self._before != self._device_id:
@@ -69,17 +91,23 @@ class Active:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._malloc is not None:
             self._allocating.__exit__(None, None, None)
-        if self._before != self._device_id:
+        found = None if error is None else self._described(error)
+        if self._before != self._device_id and not faults:
             self._cuda.runtime.setDevice(self._before)
-        if error is not None and is_want_of_memory(self._cuda, error) and not isinstance(error, DeviceMemoryError):
-            raise self._described(error) from error
+        if found is not None:
+            raise found from error
+
+
+def status_of(cuda: Any, error: BaseException) -> int:
+    """The number of an error of CUDA's; 0 of any other."""
+    is_cudas = isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError)
+    return int(error.status) if is_cudas else 0  # type: ignore[attr-defined]
 
 
 def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
     """Whether an error means that the device is out of memory, for an array, a kernel's code or its launch."""
-    if isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
-        return bool(error.status == ALLOCATION_FAILED)
-    return isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
+    is_memorys = isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
+    return is_memorys or status_of(cuda, error) == ALLOCATION_FAILED
 
 
 class InFlight(Locked):
@@ -225,19 +253,20 @@ def load_driver() -> Any:
 
 def find_cupy() -> tuple[Any, int]:
     """CuPy and its number of devices, at least one; BackendError if CuPy, a driver or a device is missing."""
+    check_no_fault()
     load_driver()
     try:
         cupy = import_module("cupy")
     except Exception as error:  # CuPy raises any error of the libraries that it loads
         installed = not isinstance(error, ImportError) or find_spec("cupy") is not None
-        raise _unmet(*_driver_faults(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
+        raise _unmet(*_driverfaults(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         raise _unmet(f"CuPy {cupy.__version__} is built for AMD's ROCm, and not for CUDA")
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        raise _unmet(*(_driver_faults() or [_refusal(cupy, error)])) from error
+        raise _unmet(*(_driverfaults() or [_refusal(cupy, error)])) from error
     if not count:
         raise _unmet("the driver finds no device")
     try:
@@ -262,7 +291,7 @@ def _no_cupy() -> str:
     return f"CuPy is not installed ({INSTALL})"
 
 
-def _driver_faults() -> list[str]:
+def _driverfaults() -> list[str]:
     """The driver's own fault, at most one."""
     driver = load_driver()
     if driver is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from backends.gpu import cupy_device
 from harness.fake_cublaslt import FakeCuBLASLt
 from harness.rig.compiler import Compiler
 from harness.rig.driver import Driver
@@ -99,6 +100,7 @@ class Rig:
     def recovered(self) -> list[str]:
         """The faults since the last call; all devices are reset."""
         machine = self.machine
+        cupy_device.faults.clear()
         with machine.lock:
             faults, machine.faults = machine.faults, []
             for device in machine.devices:
