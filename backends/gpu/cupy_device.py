@@ -259,14 +259,14 @@ def find_cupy() -> tuple[Any, int]:
         cupy = import_module("cupy")
     except Exception as error:  # CuPy raises any error of the libraries that it loads
         installed = not isinstance(error, ImportError) or find_spec("cupy") is not None
-        raise _unmet(*_driverfaults(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
+        raise _unmet(*_driver_refusals(), f"CuPy does not load: {error}" if installed else _no_cupy()) from error
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         raise _unmet(f"CuPy {cupy.__version__} is built for AMD's ROCm, and not for CUDA")
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        raise _unmet(*(_driverfaults() or [_refusal(cupy, error)])) from error
+        raise _unmet(*(_driver_refusals() or [_refusal(cupy, error)])) from error
     if not count:
         raise _unmet("the driver finds no device")
     try:
@@ -291,7 +291,7 @@ def _no_cupy() -> str:
     return f"CuPy is not installed ({INSTALL})"
 
 
-def _driverfaults() -> list[str]:
+def _driver_refusals() -> list[str]:
     """The driver's own fault, at most one."""
     driver = load_driver()
     if driver is None:

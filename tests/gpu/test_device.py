@@ -54,7 +54,7 @@ def _raising(error: Exception) -> Any:
 
 @pytest.fixture
 def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_driver_faults", list)
+    monkeypatch.setattr(device, "_driver_refusals", list)
 
 
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
