@@ -22,6 +22,7 @@ EXAMPLES = {
     "compile_seconds": ("2.5", 2.5, ("0", "-1", "nan", "inf", "soon")),
     "num_threads": ("3", 3, ("0", "-2", "two", "1.5")),
     "stale_trees": ("error", "error", ("Error", "yes", "0")),
+    "sync": ("1", True, ("yes", "2")),
     "tuple_access": ("ignore", "ignore", ("never", "0")),
     "show": ("fusion, source", frozenset({"fusion", "source"}), ("sauce", "source,sauce")),
 }
