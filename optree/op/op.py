@@ -35,7 +35,6 @@ from optree.op.examples import DEFAULT, Cases, Examples
 from optree.op.index_map import DerivedMap, IndexMap
 from optree.op.registration import check_and_register, sorted_arguments, usage
 from optree.op.unlisted import MARKS, Unlisted, unlisted_of
-from optree.tree.applications import new_cache
 from optree.tree.gradient_types import grad_undefined
 from optree.tree.lazy import LazyValue
 from optree.tree.node import OpDict, applied
@@ -47,6 +46,7 @@ from optree.tree.variable import (
     as_operand,
     as_variable,
     check_same_backend,
+    new_cache,
     spec_of,
 )
 

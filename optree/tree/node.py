@@ -26,7 +26,7 @@ from optree.errors import (
     names,
 )
 from optree.registry import OPS
-from optree.tree import applications, printing
+from optree.tree import printing, variable
 from optree.tree.numpy_protocol import write_out
 from optree.tree.telling import tell
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
@@ -286,7 +286,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         )
 
 
-applications.Node = OpTreeNode
+variable.Node = OpTreeNode
 
 
 def _pandas_asks() -> bool:

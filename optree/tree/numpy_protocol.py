@@ -160,11 +160,6 @@ def _cast(operand: Any, dtype: np.dtype) -> Any:
     return [_cast(x, dtype) for x in operand] if isinstance(operand, list | tuple) else operand
 
 
-def call_method(func: Callable[..., Any], operand: Any, **given: Any) -> Any:
-    """The tree of a NumPy function's call on an operand, its other arguments given by NumPy's names."""
-    return call_function(func, (operand,), given)
-
-
 def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     """The tree; or, where `out` is a tensor, run it, and return the tensor with its value, where a mask is true.
 

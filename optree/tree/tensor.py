@@ -16,12 +16,11 @@ from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
 from optree.locks import import_later
 from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
-from optree.tree import applications
 from optree.tree import indexing as indices
 from optree.tree.node import parts_of
 from optree.tree.numpy_protocol import write_out
 from optree.tree.types import NUMBERS, Spec, TensorType, array_of, check_fits, check_name, is_huge
-from optree.tree.variable import Variable, as_operand, is_neon
+from optree.tree.variable import Variable, as_operand, is_neon, new_cache
 
 #: Maximum entries of the cache from kinds of array to specs.
 SPECS = 4096
@@ -29,7 +28,7 @@ SPECS = 4096
 _specs = Cache("specs of arrays", SPECS)
 
 #: The applications of assignments.
-_assignments = APPLICATIONS.setdefault("assign", applications.new_cache())
+_assignments = APPLICATIONS.setdefault("assign", new_cache())
 
 
 def _spec_of(array: Any, backend: Any) -> Spec:

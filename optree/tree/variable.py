@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, NoReturn
 
 import numpy as np
 
 from optree.arrays import check_unmasked, frozen, is_foreign
+from optree.cache import Cache
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -18,20 +21,126 @@ from optree.errors import (
     ShapeError,
     brief,
     class_of,
+    clock,
     describe,
 )
 from optree.instead import refuse_attributes, remedy_for
-from optree.registry import METADIFF, f
+from optree.registry import APPLICATIONS, FUNCTIONS, METADIFF, f
 from optree.tree import numpy_protocol
-from optree.tree.applications import binary, reflected, unary
 from optree.tree.elements import Elements
 from optree.tree.gradient_types import contribution_to, sum_of_deltas
-from optree.tree.types import NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
+from optree.tree.types import HUGE, NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
     number: Spec.own(TensorType(dtype, ())) for number, dtype in ((bool, "bool"), (int, "int64"), (float, "float64"))
 }
+
+
+#: `OpTreeNode`, which `optree.tree.node` sets: nodes are variables.
+Node: Any = None
+
+#: Maximum entries of an op's cache of applications.
+INFERENCES = 4096
+
+
+def new_cache() -> Cache:
+    """A new cache of an op's applications: operand specs -> op_dict."""
+    return Cache("types of ops' values", INFERENCES)
+
+
+def binary(name: str, depth: int = 1, slow: Callable[[Any, Any], Any] | None = None) -> Callable[[Any, Any], Variable]:
+    """A binary operator, by its op's name; it caches applications by its operands' specs.
+
+    Parameters
+    ----------
+    depth : int
+        The frames between the operator and the user's line.
+    slow : callable, optional
+        Called where the op has not been applied to operands of these types before; by default the op's function. Most
+        nodes are made here, without a call.
+    """
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
+    slow, now, least, most = slow or (lambda x, y: FUNCTIONS[name](x, y)), clock, -HUGE, HUGE
+
+    def method(self: Any, other: Any) -> Any:
+        try:
+            spec = getattr(other, "spec", None)
+            if spec is None:
+                spec = other.__class__
+                if spec is int and not least < other < most:
+                    return slow(self, other)
+            op_dict = applications.get((self.spec, spec))
+        except Exception:  # of a foreign object's attribute, which may raise anything
+            op_dict = None
+        if op_dict is None:
+            return slow(self, other)
+        node = new(Node, (op_dict, self, other))
+        node.spec = op_dict.value_spec
+        frame = frame_at(depth)
+        node.origin = (frame.f_code, frame.f_lasti, now[0])
+        return node
+
+    return method
+
+
+def unary(name: str, depth: int = 1, slow: Callable[[Any], Any] | None = None) -> Callable[[Any], Variable]:
+    """The same for a unary operator."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
+    slow, now = slow or (lambda x: FUNCTIONS[name](x)), clock
+
+    def method(self: Any) -> Any:
+        op_dict = applications.get((self.spec,))
+        if op_dict is None:
+            return slow(self)
+        node = new(Node, (op_dict, self, None))
+        node.spec = op_dict.value_spec
+        frame = frame_at(depth)
+        node.origin = (frame.f_code, frame.f_lasti, now[0])
+        return node
+
+    return method
+
+
+def reflected(
+    name: str, depth: int = 1, slow: Callable[[Any, Any], Any] | None = None
+) -> Callable[[Any, Any], Variable]:
+    """The same for a reflected operator, whose left operand is a number."""
+    applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
+    slow, now, least, most = slow or (lambda x, y: FUNCTIONS[name](y, x)), clock, -HUGE, HUGE
+
+    def method(self: Any, other: Any) -> Any:
+        kind = other.__class__
+        op_dict = applications.get((kind, self.spec))
+        if op_dict is None or (kind is int and not least < other < most):
+            return slow(self, other)
+        node = new(Node, (op_dict, other, self))
+        node.spec = op_dict.value_spec
+        frame = frame_at(depth)
+        node.origin = (frame.f_code, frame.f_lasti, now[0])
+        return node
+
+    return method
+
+
+def by_numpy(function: Any) -> Callable[..., Any]:
+    """A method of NumPy's arrays, by NumPy's function of an array."""
+
+    @wraps(function)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return self.__array_function__(function, (), (self, *args), options)
+
+    method.__doc__ = f"``np.{function.__name__}`` of this operand."
+    return method
+
+
+def metadiff(name: str) -> Callable[..., Any]:
+    """A method of Metadiff's nodes, which `optree.compat.metadiff` implements."""
+
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return METADIFF[name](self, *args, **options)
+
+    return method
 
 
 class Variable(Labelled):
@@ -146,53 +255,23 @@ class Variable(Labelled):
 
     # Python's operators
 
-    @binary("add")
-    def __add__(self, other: Any) -> Variable:
-        return f.add(self, other)
-
-    @reflected("add")
-    def __radd__(self, other: Any) -> Variable:
-        return f.add(other, self)
-
-    @binary("sub")
-    def __sub__(self, other: Any) -> Variable:
-        return f.sub(self, other)
-
-    @reflected("sub")
-    def __rsub__(self, other: Any) -> Variable:
-        return f.sub(other, self)
-
-    @binary("mul")
-    def __mul__(self, other: Any) -> Variable:
-        return f.mul(self, other)
-
-    @reflected("mul")
-    def __rmul__(self, other: Any) -> Variable:
-        return f.mul(other, self)
-
-    @binary("div")
-    def __truediv__(self, other: Any) -> Variable:
-        return f.div(self, other)
-
-    @reflected("div")
-    def __rtruediv__(self, other: Any) -> Variable:
-        return f.div(other, self)
-
-    @binary("floor_divide")
-    def __floordiv__(self, other: Any) -> Variable:
-        return f.floor_divide(self, other)
-
-    @reflected("floor_divide")
-    def __rfloordiv__(self, other: Any) -> Variable:
-        return f.floor_divide(other, self)
-
-    @binary("mod")
-    def __mod__(self, other: Any) -> Variable:
-        return f.mod(self, other)
-
-    @reflected("mod")
-    def __rmod__(self, other: Any) -> Variable:
-        return f.mod(other, self)
+    __add__, __radd__ = binary("add"), reflected("add")
+    __sub__, __rsub__ = binary("sub"), reflected("sub")
+    __mul__, __rmul__ = binary("mul"), reflected("mul")
+    __truediv__, __rtruediv__ = binary("div"), reflected("div")
+    __floordiv__, __rfloordiv__ = binary("floor_divide"), reflected("floor_divide")
+    __mod__, __rmod__ = binary("mod"), reflected("mod")
+    _power, __rpow__ = binary("pow", depth=2), reflected("pow")
+    __matmul__, __rmatmul__ = binary("matmul"), reflected("matmul")
+    __and__, __rand__ = binary("bitwise_and"), reflected("bitwise_and")
+    __or__, __ror__ = binary("bitwise_or"), reflected("bitwise_or")
+    __xor__, __rxor__ = binary("bitwise_xor"), reflected("bitwise_xor")
+    __lshift__, __rlshift__ = binary("left_shift"), reflected("left_shift")
+    __rshift__, __rrshift__ = binary("right_shift"), reflected("right_shift")
+    __lt__, __le__, __gt__, __ge__ = binary("lt"), binary("le"), binary("gt"), binary("ge")
+    __eq__, __ne__ = binary("eq"), binary("ne")  # type: ignore[assignment]
+    __neg__, __abs__ = unary("neg"), unary("abs")
+    __pos__, __invert__ = unary("positive"), unary("invert")
 
     def __pow__(self, other: Any) -> Variable:
         if other.__class__ in (int, float):  # which may make a product of it
@@ -200,90 +279,6 @@ class Variable(Labelled):
             is_bool = getattr(self.type, "dtype", None) == np.bool_
             return f.square(self) if is_bool and other.__class__ is int and other == 2 else f.pow(self, other)
         return self._power(other)
-
-    @binary("pow", depth=2)
-    def _power(self, other: Any) -> Variable:
-        return f.pow(self, other)
-
-    @reflected("pow")
-    def __rpow__(self, other: Any) -> Variable:
-        return f.pow(other, self)
-
-    @binary("matmul")
-    def __matmul__(self, other: Any) -> Variable:
-        return f.matmul(self, other)
-
-    @reflected("matmul")
-    def __rmatmul__(self, other: Any) -> Variable:
-        return f.matmul(other, self)
-
-    @unary("neg")
-    def __neg__(self) -> Variable:
-        return f.neg(self)
-
-    @unary("abs")
-    def __abs__(self) -> Variable:
-        return f.abs(self)
-
-    @binary("lt")
-    def __lt__(self, other: Any) -> Variable:
-        return f.lt(self, other)
-
-    @binary("le")
-    def __le__(self, other: Any) -> Variable:
-        return f.le(self, other)
-
-    @binary("gt")
-    def __gt__(self, other: Any) -> Variable:
-        return f.gt(self, other)
-
-    @binary("ge")
-    def __ge__(self, other: Any) -> Variable:
-        return f.ge(self, other)
-
-    @binary("eq")
-    def __eq__(self, other: Any) -> Variable:  # type: ignore[override]
-        return f.eq(self, other)
-
-    @binary("ne")
-    def __ne__(self, other: Any) -> Variable:  # type: ignore[override]
-        return f.ne(self, other)
-
-    def __and__(self, other: Any) -> Variable:
-        return f.bitwise_and(self, other)
-
-    def __rand__(self, other: Any) -> Variable:
-        return f.bitwise_and(other, self)
-
-    def __or__(self, other: Any) -> Variable:
-        return f.bitwise_or(self, other)
-
-    def __ror__(self, other: Any) -> Variable:
-        return f.bitwise_or(other, self)
-
-    def __xor__(self, other: Any) -> Variable:
-        return f.bitwise_xor(self, other)
-
-    def __rxor__(self, other: Any) -> Variable:
-        return f.bitwise_xor(other, self)
-
-    def __invert__(self) -> Variable:
-        return f.invert(self)
-
-    def __lshift__(self, other: Any) -> Variable:
-        return f.left_shift(self, other)
-
-    def __rlshift__(self, other: Any) -> Variable:
-        return f.left_shift(other, self)
-
-    def __rshift__(self, other: Any) -> Variable:
-        return f.right_shift(self, other)
-
-    def __rrshift__(self, other: Any) -> Variable:
-        return f.right_shift(other, self)
-
-    def __pos__(self) -> Variable:
-        return f.positive(self)
 
     def __divmod__(self, other: Any) -> tuple[Variable, Variable]:
         return f.divmod(self, other)
@@ -293,121 +288,24 @@ class Variable(Labelled):
 
     # NumPy's array methods: the functions of the same names
 
-    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.all`` of this operand."""
-        return numpy_protocol.call_method(np.all, self, axis=axis, out=out, keepdims=keepdims, **options)
-
-    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.any`` of this operand."""
-        return numpy_protocol.call_method(np.any, self, axis=axis, out=out, keepdims=keepdims, **options)
-
-    def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        """``np.argmax`` of this operand."""
-        return numpy_protocol.call_method(np.argmax, self, axis=axis, out=out, keepdims=keepdims)
-
-    def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        """``np.argmin`` of this operand."""
-        return numpy_protocol.call_method(np.argmin, self, axis=axis, out=out, keepdims=keepdims)
-
-    def argpartition(self, kth: Any, axis: int | None = -1, **options: Any) -> Any:
-        """``np.argpartition`` of this operand."""
-        return np.argpartition(self, kth, axis, **options)
-
-    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
-        """``np.searchsorted`` of this operand."""
-        return np.searchsorted(self, v, side, sorter)
-
-    def argsort(self, axis: int | None = -1, **options: Any) -> Any:
-        """``np.argsort`` of this operand."""
-        return np.argsort(self, axis, **options)
+    all, any = by_numpy(np.all), by_numpy(np.any)
+    argmax, argmin = by_numpy(np.argmax), by_numpy(np.argmin)
+    argpartition, argsort = by_numpy(np.argpartition), by_numpy(np.argsort)
+    conj, conjugate = by_numpy(np.conjugate), by_numpy(np.conjugate)
+    copy = by_numpy(np.copy)
+    cumprod, cumsum = by_numpy(np.cumprod), by_numpy(np.cumsum)
+    diagonal, trace = by_numpy(np.diagonal), by_numpy(np.trace)
+    dot = by_numpy(np.dot)
+    max, min = by_numpy(np.max), by_numpy(np.min)
+    mean, prod, sum = by_numpy(np.mean), by_numpy(np.prod), by_numpy(np.sum)
+    ravel, squeeze, swapaxes = by_numpy(np.ravel), by_numpy(np.squeeze), by_numpy(np.swapaxes)
+    repeat, round = by_numpy(np.repeat), by_numpy(np.round)
+    searchsorted, take = by_numpy(np.searchsorted), by_numpy(np.take)
+    std, var = by_numpy(np.std), by_numpy(np.var)
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
         """``np.clip`` of this operand."""
         return np.clip(self, min, max, out=out, **options)
-
-    def conj(self) -> Any:
-        """``np.conjugate`` of this operand."""
-        return np.conjugate(self)
-
-    def conjugate(self) -> Any:
-        """``np.conjugate`` of this operand."""
-        return np.conjugate(self)
-
-    def copy(self, *args: Any, **options: Any) -> Any:
-        """``np.copy`` of this operand."""
-        return np.copy(self, *args, **options)
-
-    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        """``np.cumprod`` of this operand."""
-        return np.cumprod(self, axis, dtype, out)
-
-    def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        """``np.cumsum`` of this operand."""
-        return np.cumsum(self, axis, dtype, out)
-
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-        """``np.diagonal`` of this operand."""
-        return np.diagonal(self, offset, axis1, axis2)
-
-    def dot(self, b: Any, out: Any = None) -> Any:
-        """``np.dot`` of this operand."""
-        return np.dot(self, b, out)
-
-    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.max`` of this operand."""
-        return numpy_protocol.call_method(np.max, self, axis=axis, out=out, keepdims=keepdims, **options)
-
-    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.min`` of this operand."""
-        return numpy_protocol.call_method(np.min, self, axis=axis, out=out, keepdims=keepdims, **options)
-
-    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.mean`` of this operand."""
-        return numpy_protocol.call_method(np.mean, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
-
-    def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.prod`` of this operand."""
-        return numpy_protocol.call_method(np.prod, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
-
-    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **options: Any) -> Any:
-        """``np.sum`` of this operand."""
-        return numpy_protocol.call_method(np.sum, self, axis=axis, dtype=dtype, out=out, keepdims=keepdims, **options)
-
-    def ravel(self, order: Any = "C") -> Any:
-        """``np.ravel`` of this operand."""
-        return np.ravel(self, order)
-
-    def repeat(self, repeats: Any, axis: int | None = None) -> Any:
-        """``np.repeat`` of this operand."""
-        return np.repeat(self, repeats, axis)
-
-    def round(self, decimals: int = 0, out: Any = None) -> Any:
-        """``np.round`` of this operand."""
-        return np.round(self, decimals, out)
-
-    def squeeze(self, axis: Any = None) -> Any:
-        """``np.squeeze`` of this operand."""
-        return np.squeeze(self, axis)
-
-    def std(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
-        """``np.std`` of this operand."""
-        return numpy_protocol.call_method(np.std, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
-
-    def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **options: Any) -> Any:
-        """``np.var`` of this operand."""
-        return numpy_protocol.call_method(np.var, self, axis=axis, dtype=dtype, out=out, ddof=ddof, **options)
-
-    def swapaxes(self, axis1: int, axis2: int) -> Any:
-        """``np.swapaxes`` of this operand."""
-        return np.swapaxes(self, axis1, axis2)
-
-    def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
-        """``np.take`` of this operand."""
-        return np.take(self, indices, axis, out, **options)
-
-    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
-        """``np.trace`` of this operand."""
-        return np.trace(self, offset, axis1, axis2, dtype, out)
 
     # Derivatives
 
@@ -426,19 +324,14 @@ class Variable(Labelled):
         """
         adjoints[self] = sum_of_deltas(adjoints.get(self), contribution_to(self, delta))
 
-    # Metadiff's methods of nodes, which `optree.compat.metadiff` implements
+    # Metadiff's methods of nodes
 
-    def is_input_dependent(self) -> bool:
-        """Whether the value depends on a tensor or an input."""
-        return METADIFF["is_input_dependent"](self)
-
-    def is_differentiable(self) -> bool:
-        """Whether the value has a derivative by some leaf."""
-        return METADIFF["is_differentiable"](self)
-
-    def get_grad_level(self) -> int:
-        """The order of differentiation in the tree: 1 for a gradient, 2 for a gradient of one."""
-        return METADIFF["get_grad_level"](self)
+    is_input_dependent, is_differentiable = metadiff("is_input_dependent"), metadiff("is_differentiable")
+    get_grad_level, get_parents = metadiff("get_grad_level"), metadiff("get_parents")
+    get_arguments, get_ancestors = metadiff("get_arguments"), metadiff("get_ancestors")
+    get_parent_grad, generate_gradients = metadiff("get_parent_grad"), metadiff("generate_gradients")
+    send_grad_message = metadiff("send_grad_message")
+    equals, copy_to = metadiff("equals"), metadiff("copy_to")
 
     def get_data_type(self) -> Any:
         """The value's dtype, or its type if it is no array."""
@@ -447,38 +340,6 @@ class Variable(Labelled):
     def get_shape(self) -> Any:
         """The value's shape."""
         return self.shape
-
-    def get_parents(self) -> list[Variable]:
-        """The operands by which the value is differentiable, in order."""
-        return METADIFF["get_parents"](self)
-
-    def get_arguments(self) -> list[Variable]:
-        """The other operands: indices, conditions, operands whose shape alone is read."""
-        return METADIFF["get_arguments"](self)
-
-    def get_ancestors(self) -> list[Variable]:
-        """All the operands, in order."""
-        return METADIFF["get_ancestors"](self)
-
-    def get_parent_grad(self, my_grad: Any, index: int) -> Any:
-        """The gradient of a parent, by its index among the parents, given this node's own."""
-        return METADIFF["get_parent_grad"](self, my_grad, index)
-
-    def send_grad_message(self, parent: Variable, message: Variable, messages: dict[Variable, Any]) -> None:
-        """Add a gradient to a parent's adjoint in `messages`."""
-        METADIFF["send_grad_message"](self, parent, message, messages)
-
-    def generate_gradients(self, my_grad: Any, messages: dict[Variable, Any] | None = None) -> dict[Variable, Any]:
-        """The gradients of all parents, given this node's own, added to those in `messages`."""
-        return METADIFF["generate_gradients"](self, my_grad, messages)
-
-    def equals(self, other: Any) -> bool:
-        """Whether two expressions are equal up to associativity and commutativity."""
-        return METADIFF["equals"](self, other)
-
-    def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
-        """The node's op applied to other operands; a leaf is itself."""
-        return METADIFF["copy_to"](self, ancestors)
 
     # Values
 

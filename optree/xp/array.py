@@ -10,7 +10,7 @@ import numpy as np
 from optree.errors import DTypeError, OperandError, ShapeError, brief
 from optree.instead import refuse_attributes
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
-from optree.tree import applications, numpy_protocol
+from optree.tree import numpy_protocol, variable
 from optree.tree.lazy import BASIC, LazyValue, own
 from optree.tree.node import OpTreeNode, parts_of
 from optree.tree.tensor import Tensor
@@ -55,8 +55,8 @@ def of(given: Any, what: str) -> Array:
 
 def _binary(name: str) -> tuple[Any, Any, Any]:
     """The methods of a binary operator: itself, reflected and in place."""
-    tree_of = applications.binary(name, 2)(lambda x, y: own(FUNCTIONS[name](x, y)))
-    tree_of_reflected = applications.reflected(name, 2)(lambda x, y: own(FUNCTIONS[name](y, x)))
+    tree_of = variable.binary(name, 2, lambda x, y: own(FUNCTIONS[name](x, y)))
+    tree_of_reflected = variable.reflected(name, 2, lambda x, y: own(FUNCTIONS[name](y, x)))
 
     def method(self: Array, other: Any) -> Any:
         if isinstance(other, LazyValue):
@@ -80,7 +80,7 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
 
 
 def _unary(name: str) -> Any:
-    tree_of = applications.unary(name, 2)(lambda x: own(FUNCTIONS[name](x)))
+    tree_of = variable.unary(name, 2, lambda x: own(FUNCTIONS[name](x)))
 
     def method(self: Array) -> Array:
         return Array(tree_of(self.tree))

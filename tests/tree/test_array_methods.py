@@ -108,7 +108,10 @@ def test_every_method_and_operator_is_written_out() -> None:
     """So that it is found where one looks for it, and type checkers read it: nothing is put on the class later."""
     (written,) = ast.parse(textwrap.dedent(inspect.getsource(Variable))).body
     assert isinstance(written, ast.ClassDef)
+    assigned = [target for x in written.body if isinstance(x, ast.Assign) for target in x.targets]
+    listed = [name for target in assigned for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
     names = {x.name for x in written.body if isinstance(x, ast.FunctionDef)}
+    names |= {name.id for name in listed if isinstance(name, ast.Name)}
     assert {"sum", "__add__", "__rmatmul__", "__eq__", "__invert__", "equals"} <= names
     assert {name for name, member in vars(Variable).items() if inspect.isfunction(member)} <= names
 

@@ -429,7 +429,7 @@ def test_a_value_that_does_not_fill_a_mask_is_counted(be, host):
 def crowded(monkeypatch, be):
     """Threads take turns all the time, and the caches that they share overflow."""
     monkeypatch.setattr(be.plans, "size", 4)
-    monkeypatch.setattr(optree.tree.applications, "INFERENCES", 8)
+    monkeypatch.setattr(optree.tree.variable, "INFERENCES", 8)
     for caches in (optree.cache._caches["types of ops' values"], optree.cache._caches["ops by parameters"]):
         for cache in list(caches):
             monkeypatch.setattr(cache, "size", 8)
