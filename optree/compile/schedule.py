@@ -20,6 +20,7 @@ from typing import Any
 
 from optree.compile.aliasing import shared_memories
 from optree.compile.program import Instruction, Program, owners_of
+from optree.op.index_map import is_view
 from optree.op.traits import (
     BeginningOperator,
     DividedOperator,
@@ -201,12 +202,14 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
     """Whether a node's op may raise on operands of valid types and sizes."""
     if not op.raises:
         return False
-    dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
-    if len(dtypes) < len(node.inputs):
-        return True
-    if isinstance(op, ReductionOperator):  # kernels do not raise
-        return op.accumulator_for(dtypes[0]) is None
-    return not isinstance(op, ElementwiseOperator) or kernel_of(op, dtypes) is None
+    inputs = node.inputs
+    dtypes = [x.type.dtype for x in inputs if hasattr(x.type, "dtype")]
+    if len(dtypes) == len(inputs):  # kernels do not raise
+        if isinstance(op, ReductionOperator) and op.accumulator_for(dtypes[0]) is not None:
+            return False
+        if isinstance(op, ElementwiseOperator) and kernel_of(op, dtypes) is not None:
+            return False
+    return not is_view(op)
 
 
 def is_assignment(op: Any) -> bool:
