@@ -25,6 +25,7 @@ from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import (
+    CUDNN_CAPABILITY,
     FAULTS,
     TF32_CAPABILITY,
     Active,
@@ -101,7 +102,7 @@ class GPUBackend(Backend):
         Whether float32 is multiplied in TensorFloat-32, with mantissas of 10 bits.
     cudnn : bool, optional
         Whether cuDNN computes convolutions, where it has a plan for them; by default, if `nvidia-cudnn-frontend` is
-        installed.
+        installed and the device has compute capability 7.5 or newer.
     """
 
     name = "gpu"
@@ -133,12 +134,13 @@ class GPUBackend(Backend):
                 raise BackendError(f"{option} is True or False on a GPU, not {value!r}")
         if cudnn not in (None, True, False):
             raise BackendError(f"cudnn is True, False or None, not {cudnn!r}")
-        self._uses_cudnn = find_spec("cudnn") is not None if cudnn is None else cudnn
         self.graphs, self.product = Counts(), Products(self.cupy, tf32)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         capability = self.cupy.cuda.Device(self.device_id).compute_capability
         target_of(capability, self.cupy.cuda.nvrtc)  # CuPy's kernels are compiled for it, too
+        is_found = cudnn is None and int(capability) >= CUDNN_CAPABILITY and find_spec("cudnn") is not None
+        self._uses_cudnn = bool(cudnn) or is_found
         if tf32 and int(capability) < TF32_CAPABILITY:
             raise BackendError(
                 f"tf32=True needs a device of compute capability 8.0 or newer, and {self.device_id} has "

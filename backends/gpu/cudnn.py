@@ -98,7 +98,7 @@ def installed() -> Any:
     except Exception as error:  # it raises any error of the libraries that it loads
         raise BackendError(
             f"convolutions by cuDNN need its library and nvidia-cudnn-frontend, which do not load ({_said(error)}): "
-            "pip install nvidia-cudnn-frontend nvidia-cudnn-cu13 installs them; cudnn=False goes without"
+            "pip install '.[gpu]' installs them; cudnn=False goes without"
         ) from error
     return frontend
 

@@ -39,8 +39,8 @@ PER_THREAD = 2
 #: The maximum bytes of dropped constants that are not yet freed.
 MOST_DROPPED = 16 << 20
 
-#: The minimum compute capability for TensorFloat-32.
-TF32_CAPABILITY = 80
+#: The minimum compute capabilities for TensorFloat-32, and for cuDNN since 9.11.
+TF32_CAPABILITY, CUDNN_CAPABILITY = 80, 75
 
 
 def check_no_fault() -> None:

@@ -19,7 +19,7 @@ __all__ = ["DistributedError", "Engine", "Group", "Launch", "init", "launched"]
 #: The module of each engine, and the packages to install for it.
 ENGINES = {
     "mpi": ("optree.distributed.mpi", "mpi4py: pip install mpi4py mpich"),
-    "nccl": ("optree.distributed.nccl", "CuPy with NCCL: pip install cupy-cuda13x"),
+    "nccl": ("optree.distributed.nccl", "CuPy and NCCL: pip install '.[gpu]' installs both"),
 }
 
 

@@ -41,6 +41,8 @@ class NCCLEngine(Engine):
     def __init__(self, be: Any, launch: Launch, timeout: float) -> None:
         self.rank, self.size, self.timeout = launch.rank, launch.size, timeout
         self.cupy, self._nccl = be.cupy, import_module("cupy.cuda.nccl")
+        if not self._nccl.available:  # else CuPy's class raises a NameError
+            raise ImportError("libnccl.so.2 is not found")
         by_mpi = launch.by == "mpi"
         self._control = import_module("optree.distributed.mpi").started(be, launch, timeout) if by_mpi else None
         options = {"use_mpi": True} if by_mpi else {"host": launch.host, "port": launch.port}

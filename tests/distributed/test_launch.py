@@ -96,7 +96,7 @@ class SilentComm:
 def device() -> Any:
     """A GPU's backend, and NCCL, as stand-ins."""
     cupy = fake_cupy()
-    binding = SimpleNamespace(groupStart=None, groupEnd=None)
+    binding = SimpleNamespace(available=True, groupStart=None, groupEnd=None)
     stand_ins = {
         "cupy": cupy,
         "cupy.cuda": SimpleNamespace(**{**vars(cupy.cuda), "nccl": binding}),
@@ -105,6 +105,13 @@ def device() -> Any:
     }
     with patch.dict(sys.modules, stand_ins):
         yield stand_in(cupy)
+
+
+def test_a_missing_nccl_is_named_with_its_extra(device: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys.modules["cupy.cuda.nccl"], "available", False)
+    monkeypatch.setattr("optree.distributed.launched", lambda: Launch("torchrun", 1, 2, 0, "node1", 29500))
+    with pytest.raises(DistributedError, match=r"nccl needs CuPy and NCCL: pip install '\.\[gpu\]' .*libnccl.so.2"):
+        init(device)
 
 
 @pytest.mark.parametrize("others", [0, 1])

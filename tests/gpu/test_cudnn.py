@@ -212,5 +212,10 @@ def test_a_missing_library_is_named() -> None:
             gen_backend("gpu", cudnn=True)
         be = gen_backend("gpu")
         assert "cuDNN" not in be.info()
+        with patch("backends.gpu.backend.find_spec", lambda name: name):
+            assert gen_backend("gpu")._uses_cudnn
+            with patch.multiple(cupy.cuda.Device, compute_capability="70"):
+                cupy.cuda.nvrtc.getSupportedArchs = lambda: (60, 70, 75)
+                assert not gen_backend("gpu")._uses_cudnn, "cuDNN has dropped the card"
         with pytest.raises(BackendError, match="cudnn is True, False or None, not 'yes'"):
             gen_backend("gpu", cudnn="yes")

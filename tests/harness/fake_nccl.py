@@ -97,7 +97,7 @@ def group_end() -> None:
 
 def modules(cupy: Any) -> dict[str, Any]:
     """Modules for `sys.modules`, beside a stand-in for CuPy."""
-    nccl = SimpleNamespace(groupStart=lambda: None, groupEnd=group_end)
+    nccl = SimpleNamespace(available=True, groupStart=lambda: None, groupEnd=group_end)
     return {
         "cupy": cupy,
         "cupy.cuda": SimpleNamespace(**{**vars(cupy.cuda), "nccl": nccl}),
