@@ -19,6 +19,9 @@ from optree.errors import Labelled, OperandError, describe
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: An array of NumPy's, or of a library with the same protocols, attributes and methods.
+Array = np.ndarray
+
 #: The types of NumPy's functions that dispatch on their arguments.
 _DISPATCHED = (np.ufunc, type(np.transpose))
 

@@ -22,21 +22,20 @@ HEAD = '''"""The types of backends' methods. Made by `make functions` from the r
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable
+from optree.tree.types import Axis
+from optree.tree.variable import Operand, Variable
 
-#: Tensors, trees and inputs, numbers, and arrays.
-Operand: TypeAlias = Variable | complex | np.generic | np.ndarray[Any, Any]
-Axis: TypeAlias = int | Sequence[int] | None
 Out: TypeAlias = Tensor | Sequence[Tensor] | None
 
 class Functions:
 '''
 
 #: The annotations of composed functions that mean the same here; others are Any.
-KNOWN = ("bool", "int", "float", "str", "int | None", "float | None", "tuple[Any, ...]", "tuple[Any, Any]", "list[Any]")
+KNOWN = (
+    *("bool", "int", "float", "str", "int | None", "float | None", "Operand", "Axis"),
+    *("tuple[Any, ...]", "tuple[Any, Any]", "list[Any]"),
+)
 
 OUT = "out: Out = ..."
 

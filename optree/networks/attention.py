@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import Array, as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.apply import Apply
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     columns: tuple[int, ...]
 
 
-def _masked(scores: Any, mask: Sequence[Any]) -> Any:
+def _masked(scores: Array, mask: Sequence[Any]) -> Any:
     """Scores where a mask of bools has them, -inf elsewhere; plus a mask of floats."""
     for x in mask:
         is_condition = x.dtype.kind == "b"
@@ -63,7 +63,7 @@ def _masked(scores: Any, mask: Sequence[Any]) -> Any:
     return scores
 
 
-def _soften(scores: Any, top: Any, total: Any, decay: Any, *mask: Any) -> tuple[Any, ...]:
+def _soften(scores: Array, top: Any, total: Any, decay: Any, *mask: Array) -> tuple[Any, ...]:
     """The weights of a tile, the running maximum and sum after it, and the factor of what was summed before.
 
     Where no score is above -inf yet, all weights are 0.
@@ -79,7 +79,7 @@ def _accumulate(found: Any, decay: Any, more: Any) -> tuple[Any, ...]:
     return (found * decay + more,)
 
 
-def _finish(out: Any, sums: Any, found: Any, top: Any, total: Any) -> tuple[Any, ...]:
+def _finish(out: Array, sums: Any, found: Array, top: Any, total: Any) -> tuple[Any, ...]:
     """Weighted means, and the logarithms of sums of exponentials, by which a gradient finds no weights again: inf."""
     is_empty = np.equal(total, 0)
     total = np.where(is_empty, np.ones_like(total), total)
@@ -87,7 +87,7 @@ def _finish(out: Any, sums: Any, found: Any, top: Any, total: Any) -> tuple[Any,
     return value.astype(out.dtype), np.where(is_empty, np.full_like(top, np.inf), np.log(total) + top)
 
 
-def _slope(scores: Any, products: Any, sums: Any, along: Any, *mask: Any) -> tuple[Any, ...]:
+def _slope(scores: Array, products: Any, sums: Any, along: Any, *mask: Array) -> tuple[Any, ...]:
     """The weights of a tile, and the derivatives by its scores.
 
     `products` are those of deltas with values, `along` those of the queries' deltas with what attention gives.
@@ -114,7 +114,7 @@ class Tiles:
         """The product of matrices, or of stacks of them."""
         return np.matmul(x, y, out=out)
 
-    def update(self, step: Step, *arrays: Any) -> None:
+    def update(self, step: Step, *arrays: Array) -> None:
         """Write what a step makes of arrays into those that it writes."""
         for i, value in zip(step.writes, step.function(*arrays), strict=True):
             arrays[i][...] = value
@@ -200,7 +200,7 @@ class AttentionOperator(Op):
         return [slice(0, queries)]
 
     def compute(
-        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Array, outputs: Array, part: slice
     ) -> None:
         """Compute some queries of a head, or of a stack of them, in tiles of a size."""
         raise NotImplementedError
@@ -209,7 +209,7 @@ class AttentionOperator(Op):
         """The keys of a tile that its last query has."""
         return slice(columns.start, min(columns.stop, rows.stop)) if self.causal else columns
 
-    def hide(self, tiles: Tiles, scores: Any, rows: slice, columns: slice, order: Any) -> None:
+    def hide(self, tiles: Tiles, scores: Array, rows: slice, columns: slice, order: Any) -> None:
         """Take the scores of keys after each query out of a tile, whose keys are those of its last query at most."""
         first = max(rows.start, columns.start)
         if self.causal and columns.stop > rows.start + 1:
@@ -277,7 +277,7 @@ class Attention(AttentionOperator):
         return [slice(i, min(i + size, queries)) for i in range(0, queries, max(size, 1))]
 
     def compute(
-        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Array, outputs: Array, part: slice
     ) -> None:
         (query, key, value, *mask), (out, sums), (tile, order) = given, outputs, memory
         dtype = tile.dtype
@@ -338,7 +338,7 @@ class AttentionGradient(AttentionOperator):
         return [np.empty(x.shape, x.dtype, like=x) for x in matrices[:3]]
 
     def compute(
-        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Any, outputs: Any, part: slice
+        self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Array, outputs: Array, part: slice
     ) -> None:
         (query, key, value, delta, along, sums, *mask), (of_query, of_key, of_value) = given, outputs
         dtype, factor = memory[0].dtype, memory[0].dtype.type(self.factor(query))
@@ -441,7 +441,7 @@ def _stacks(lead: tuple[int, ...], count: int) -> list[tuple[Any, ...]]:
     return [(*at, part) for at in others for part in _blocks(0, lead[axis - 1], size)]
 
 
-def _laid_across(x: Any) -> Any:
+def _laid_across(x: Array) -> Any:
     """Matrices transposed, for several products; on the host a copy, by which BLAS multiplies a sixth faster."""
     across = x.swapaxes(-1, -2)
     return np.ascontiguousarray(across) if isinstance(x, np.ndarray) else across

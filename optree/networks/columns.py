@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
 from optree.networks.windows import (
@@ -41,7 +41,7 @@ class ColumnsOperator(WindowOperator):
     padding: Any = 0
     dilation: Any = 1
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.bound_to(types[self.images].ndim)
 
     def bound_to(self, ndim: int) -> Op:
@@ -127,7 +127,7 @@ class Unfold(ColumnsOperator, MorphOperator):
         return with_images(self, inputs, batched, (self.layout.index("N"),), 0)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return self.unfolded(as_array(x))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -159,7 +159,7 @@ class FoldLike(ColumnsOperator, FirstDtypeOperator):
         return with_images(self, inputs, batched, (0, axis), axis)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         columns, like = (as_array(a, *arrays) for a in arrays)
         return self.folded(columns, like.shape)
 
@@ -196,7 +196,7 @@ class Fold(ColumnsOperator, MorphOperator):
         (((1, 8, 20),), {"size": (5, 4), "window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if types[0].ndim != 3:
             raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {types[0].ndim}")
         size = self.size if isinstance(self.size, tuple | list) else (self.size,)
@@ -216,7 +216,7 @@ class Fold(ColumnsOperator, MorphOperator):
         return with_images(self, inputs, batched, (0,), self.layout.index("N"))
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         columns = as_array(x)
         return self.folded(columns, self.output_shape(columns.shape))  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import OperandError, ShapeError, describe
 from optree.networks.windows import (
@@ -31,7 +31,7 @@ from optree.op.op import Op
 from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Variable
+from optree.tree.variable import Operand, Variable
 
 #: The most spatial dimensions.
 MOST = 3
@@ -71,7 +71,7 @@ class ConvolutionOperator(ImageOperator):
     weights_layout: Any = None
     roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         what, ndims = str(self.name), {t.ndim for t in types}
         if len(ndims) > 1 or not 3 <= min(ndims) <= MOST + 2:
             raise ShapeError(
@@ -237,7 +237,7 @@ def _factors(weights: Any, element: tuple[int, ...], groups: int) -> Any:
     return part.reshape(groups, part.shape[0] // groups, part.shape[1])
 
 
-def _matched(factors: Any, x: Any, shape: Shape) -> Any:
+def _matched(factors: Any, x: Array, shape: Shape) -> Any:
     """The products of matrices and images, as images."""
     is_one = x.shape[-2] == 1  # channel: no sum, and NumPy's product of matrices of integers has no BLAS
     return (factors * x if is_one else np.matmul(factors, x)).reshape(shape)
@@ -299,7 +299,7 @@ class Conv(ConvolutionOperator):
         return self.convolved_shape(x, weights)
 
     @portable
-    def numpy(self, x: Any, weights: Any) -> Any:
+    def numpy(self, x: Array, weights: Array) -> Any:
         return self.correlate(x, weights)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -325,7 +325,7 @@ class ConvDerivative(ConvolutionOperator):
             raise ShapeError(f"the convolution has the shape {wanted}, and the delta {delta}")
         return shapes[-1]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         *loop, out = super().resolve_dtypes(*dtypes[:2])
         return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
 
@@ -355,7 +355,7 @@ class ConvInput(ConvDerivative):
     )
 
     @portable
-    def numpy(self, delta: Any, weights: Any, like: Any) -> Any:
+    def numpy(self, delta: Array, weights: Array, like: Array) -> Any:
         return self.spread(delta, weights, like.shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -389,7 +389,7 @@ class ConvWeights(ConvDerivative):
     )
 
     @portable
-    def numpy(self, x: Any, delta: Any, like: Any) -> Any:
+    def numpy(self, x: Array, delta: Array, like: Array) -> Any:
         return self.gather_weights(x, delta, like.shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -439,7 +439,7 @@ class ConvTranspose(ConvolutionOperator):
         (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         bound: Any = super().bind(types, backend)
         more = per_axis(self.output_padding, types[0].ndim - 2, "conv_transpose: output_padding", 0)
         if bound.padding == "same" and any(more):
@@ -478,7 +478,7 @@ class ConvTranspose(ConvolutionOperator):
         return size
 
     @portable
-    def numpy(self, x: Any, weights: Any) -> Any:
+    def numpy(self, x: Array, weights: Array) -> Any:
         return self.spread(x, weights, self.output_shape(x.shape, weights.shape))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -489,7 +489,7 @@ class ConvTranspose(ConvolutionOperator):
 # Correlations of vectors
 
 
-def _vector_of(value: Any, what: str) -> Variable:
+def _vector_of(value: Operand, what: str) -> Variable:
     """An operand as a vector: numbers and lists have NumPy's dtype, and a number is a vector of one."""
     x = f.atleast_1d(strong(value, what))
     if x.ndim != 1:
@@ -519,14 +519,14 @@ def _correlation(x: Variable, weights: Variable, mode: str, what: str, flipped: 
 
 
 @function(numpy=np.convolve)
-def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Any:
     """The convolution of two vectors: `full`, of the longer's size (`same`), or where they overlap wholly (`valid`)."""
     x, weights = (_vector_of(value, "convolve") for value in (a, v))
     return _correlation(x, weights, mode, "convolve", flipped=True)
 
 
 @function(numpy=np.correlate)
-def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Any:
     """The cross-correlation of two vectors: where they overlap wholly (`valid`), of the longer's size, or `full`."""
     x, weights = (_vector_of(value, "correlate") for value in (a, v))
     return _correlation(x, weights, mode, "correlate", flipped=False)

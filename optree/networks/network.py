@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import ufunc_dtypes
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.elementwise import floating_of
 from optree.ops.transcendental import LN2, OwnFunction
 from optree.registry import f, function, numpy_function
-from optree.tree.variable import in_dtype, number_of, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, number_of, variable_of
 
 
 class Safelog(OwnFunction):
@@ -57,7 +57,7 @@ class Sig(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return _logistic(np.exp, x)
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.sig(x) * f.sig(-x)  # 1 - sig(x) would lose the digits of a small slope
 
 
@@ -70,7 +70,7 @@ class Sig2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return _logistic(np.exp2, x)
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.sig2(x) * f.sig2(-x) * LN2  # 1 - sig2(x) would lose the digits of a small slope
 
 
@@ -83,7 +83,7 @@ class Tanh2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return np.tanh(x * LN2)
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.sech2(x * LN2) * LN2
 
 
@@ -167,7 +167,7 @@ class Erf(OwnFunction):
             target[block] = _erf(source[block].astype(np.float64, copy=False))
         return out
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         # Beyond 40 it is 0 in every dtype; the square of an inf would make the second derivative nan.
         return f.exp(-f.square(f.clip(x, -40.0, 40.0))) * (2 / math.sqrt(math.pi))
 
@@ -186,11 +186,11 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
     # condition, compilers compute it once.
     kernel = f"({{0}} > {{1}} ? {{0}} : {{1}}) + (exp({_GAP}) < (T)1e-18 ? exp({_GAP}) : log1p(exp({_GAP}) + (T)1e-37))"
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return ufunc_dtypes(np.logaddexp, dtypes)
 
     @portable
-    def numpy(self, x: Any, y: Any) -> Any:
+    def numpy(self, x: Array, y: Array) -> Any:
         if np.result_type(x, y) != np.float32:
             return np.logaddexp(x, y)
         # By vectorised ufuncs: np.logaddexp is ten times slower.
@@ -203,7 +203,7 @@ class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * f.sig(ahead), delta * f.sig(-ahead)]
 
 
-def _lead(x: Any, y: Any) -> Any:
+def _lead(x: Variable, y: Variable) -> Any:
     """X - y, and 0 for equal infinities alone: finite ties have higher derivatives, which a constant would cut."""
     lead = x - y
     if any(number is not None and math.isfinite(number) for number in (number_of(x), number_of(y))):
@@ -212,7 +212,7 @@ def _lead(x: Any, y: Any) -> Any:
 
 
 @function(numpy=np.logaddexp2)
-def logaddexp2(x: Any, y: Any) -> Any:
+def logaddexp2(x: Operand, y: Operand) -> Any:
     """log2(2 ** x + 2 ** y), without overflow."""
     x, y = (variable_of(operand, "logaddexp2") for operand in (x, y))
     dtype = floating_of(np.logaddexp2, x, y)
@@ -222,13 +222,13 @@ def logaddexp2(x: Any, y: Any) -> Any:
 
 
 @function()
-def softplus(x: Any) -> Any:
+def softplus(x: Operand) -> Any:
     """log(1 + exp(x)), without overflow."""
     return f.logaddexp(x, 0)
 
 
 @function()
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: Operand) -> Any:
     """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``."""
     x = variable_of(x, "log_sigmoid")
     return -softplus(f.neg(in_dtype(x, softplus(x).dtype)))  # an unsigned -x would wrap

@@ -17,7 +17,7 @@ from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.gradient_types import or_zeros
 from optree.tree.types import Shape, TensorType, integer_of, may_equal
-from optree.tree.variable import Variable, as_variable, variable_of
+from optree.tree.variable import Operand, Variable, as_variable, variable_of
 
 
 class Recurrent(NamedTuple):
@@ -229,7 +229,7 @@ class _Given:
                 raise DTypeError(f"{what}: the mask {describe(self.mask)} is no condition; `mask > 0` makes it one")
             self._check("the mask", self.mask, self.x.shape[:2])
 
-    def _operand(self, value: Any, name: str) -> Variable:
+    def _operand(self, value: Operand, name: str) -> Variable:
         found = variable_of(value, f"{self.what}: {name}")
         if not isinstance(found.type, TensorType):
             raise OperandError(f"{self.what}: {name} is a tensor, not {describe(found)}")
@@ -252,7 +252,7 @@ class _Given:
         self._check(name, found, (self.units,))
         return found
 
-    def begun(self, value: Any, name: str) -> Variable:
+    def begun(self, value: Variable, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
         if value is None:  # of sizes that may be open: those of sums, which are not computed

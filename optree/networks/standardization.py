@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import OperandError, ShapeError, brief, describe
 from optree.op.op import Op
@@ -15,8 +15,8 @@ from optree.op.traits import CompositeOperator, GivenAxisOperator
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.records import NamedTuple
 from optree.registry import f, function
-from optree.tree.types import TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
+from optree.tree.types import Axis, TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, as_variable, in_dtype, variable_of
 
 #: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
@@ -29,7 +29,7 @@ def _number(value: Any, what: str) -> float:
     return float(value)
 
 
-def _moments(x: Variable, axis: Any) -> tuple[Variable, Variable, Variable]:
+def _moments(x: Variable, axis: Axis) -> tuple[Variable, Variable, Variable]:
     """The mean over axes, the operand less that, and its variance."""
     x = widened(x)
     mean = f.mean(x, axis=axis, keepdims=True)
@@ -62,7 +62,7 @@ class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
         return super().bind(types, backend)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         x = x.astype(wide_dtype(dtype), copy=False)
@@ -276,7 +276,7 @@ def _channels(x: Variable, axis: int, what: str) -> tuple[int]:
     return (found,)
 
 
-def _along(value: Any, x: Variable, axes: Sequence[int], what: str, name: str) -> Any:
+def _along(value: Operand, x: Variable, axes: Sequence[int], what: str, name: str) -> Any:
     """An operand with the sizes of some axes of another, broadcast along these; ShapeError if it has other sizes."""
     if value is None:
         return None

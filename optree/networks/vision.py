@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, brief
 from optree.networks.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
@@ -20,7 +20,7 @@ from optree.op.traits import NonDifferentiableOperator
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, promote
-from optree.tree.variable import is_neon, variable_of
+from optree.tree.variable import Operand, is_neon, variable_of
 
 INT64 = np.dtype("int64")
 
@@ -41,7 +41,7 @@ class ResizeOperator(ImageOperator):
     method: str = "bilinear"
     align_corners: bool = False
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         what, ndim = str(self.name), types[self.images].ndim
         if ndim < 3 or len({t.ndim for t in types}) > 1:
             raise ShapeError("images have a batch, channels and spatial axes")
@@ -103,7 +103,7 @@ def _factors(value: Any, count: int, what: str) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _along(values: np.ndarray, axis: int, like: Any) -> Any:
+def _along(values: np.ndarray, axis: int, like: Array) -> Any:
     """Numbers along an axis of an array, in its library."""
     return np.asarray(values, like=like).reshape(-1, *(1,) * (like.ndim - axis - 1))
 
@@ -147,12 +147,12 @@ class Resize(ResizeOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.resized_shape(shapes[0])
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x = promote(dtypes[0])
         return x, x if self.method == "nearest" else mean_dtype(x)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype, after = self.resolve_dtypes(x.dtype)[-1], self.resized_shape(x.shape)
         is_copy = self.method == "nearest"
@@ -193,7 +193,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
         return like
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
         out = delta.astype(wide_dtype(dtype))
@@ -208,7 +208,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator):
         return [self.other(Resize)(output_gradients[0]), None]
 
 
-def _gathered(x: Any, index: np.ndarray, axis: int, size: int) -> Any:
+def _gathered(x: Array, index: np.ndarray, axis: int, size: int) -> Any:
     """For each element of an axis the sum of those of x that a sorted index sends there, the first first."""
     first = np.searchsorted(index, np.arange(size), side="left")
     counts = np.searchsorted(index, np.arange(size), side="right") - first
@@ -231,7 +231,7 @@ class RegionOperator(ImageOperator):
     scale: float = 1.0
     batch = Op.batch_in_loop
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.bound(types, str(self.name))
 
     def bound(self, types: Sequence[TensorType], what: str) -> Op:
@@ -286,10 +286,10 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), INT64)
 
-    def numpy(self, x: Any, boxes: Any) -> Any:
+    def numpy(self, x: Array, boxes: Array) -> Any:
         shape: Any = self.regions_shape(x.shape, boxes.shape)
         out = np.full(shape, -1, INT64)
         target, images = out.transpose(self.order), x.transpose(self.order)
@@ -322,7 +322,7 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
 
 
 @function()
-def roi_pool(x: Any, boxes: Any, size: Any, scale: float = 1.0, layout: Any = None) -> Any:
+def roi_pool(x: Operand, boxes: Any, size: Any, scale: float = 1.0, layout: Any = None) -> Any:
     """The maxima of boxes of images, each divided into bins of about equal size; 0 of an empty bin.
 
     Parameters
@@ -368,7 +368,7 @@ class AlignOperator(RegionOperator):
         (samples,) = per_axis(self.samples, 1, f"{what}: samples")
         return super().bound(types, what).with_props(samples=samples, aligned=bool(self.aligned))
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
     def weights(self, box: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
@@ -434,7 +434,7 @@ class RoiAlign(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def numpy(self, x: Any, boxes: Any) -> Any:
+    def numpy(self, x: Array, boxes: Array) -> Any:
         dtype = mean_dtype(x.dtype)
         images, boxes = x.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         shape: Any = self.regions_shape(x.shape, boxes.shape)
@@ -472,7 +472,7 @@ class RoiAlignInput(AlignOperator):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
 
-    def numpy(self, delta: Any, boxes: Any, like: Any) -> Any:
+    def numpy(self, delta: Array, boxes: Array, like: Array) -> Any:
         dtype = mean_dtype(delta.dtype)
         deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
         out = np.zeros(like.shape, deltas.dtype)
@@ -530,7 +530,7 @@ class Nms(NonDifferentiableOperator):
         sample=(0.1, 2.0),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         is_number = not isinstance(self.threshold, bool) and isinstance(self.threshold, int | float | np.number)
         if not is_number or np.isnan(self.threshold):
             raise OperandError(f"nms: threshold is a number, not {brief(self.threshold)}")
@@ -546,10 +546,10 @@ class Nms(NonDifferentiableOperator):
             raise ShapeError(f"boxes have the shape (count, 5), columns x0, y0, x1, y1, score, not {boxes}")
         return (boxes[0], 1) if self.keepdims else boxes[:1]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT64
 
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         boxes = np.asarray(x, np.float64)
         (x0, y0, x1, y1, score), more = boxes.T, 0.0 if self.normalized else 1.0
         area = (x1 - x0 + more) * (y1 - y0 + more)

@@ -14,8 +14,8 @@ from optree.op.batching import batched_trees, spread
 from optree.ops.indexing import rows_and_columns
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Spec, TensorType, broadcast, integer_of, normalise_axis
-from optree.tree.variable import Input, Variable, in_dtype, variable_of
+from optree.tree.types import Axis, Spec, TensorType, broadcast, integer_of, normalise_axis
+from optree.tree.variable import Input, Operand, Variable, in_dtype, variable_of
 
 
 def zero_of(x: Variable) -> Any:
@@ -37,19 +37,19 @@ def _triangle(x: Any, k: Any, what: str, lower: bool) -> Any:
 
 
 @function(numpy=np.tril)
-def tril(x: Any, k: int = 0) -> Any:
+def tril(x: Operand, k: int = 0) -> Any:
     """The lower triangle of matrices: zeros above the k-th diagonal; k > 0 is above the main one."""
     return _triangle(x, k, "tril", lower=True)
 
 
 @function(numpy=np.triu)
-def triu(x: Any, k: int = 0) -> Any:
+def triu(x: Operand, k: int = 0) -> Any:
     """The upper triangle of matrices: zeros below the k-th diagonal; k > 0 is above the main one."""
     return _triangle(x, k, "triu", lower=False)
 
 
 @function(numpy=np.diagonal)
-def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diagonal(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The diagonals ``x[i, i + offset]`` along two axes, as the last axis."""
     x, offset = variable_of(x, "diagonal"), integer_of(offset, "diagonal: offset")
     if x.ndim < 2:
@@ -70,7 +70,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 @function(numpy=np.diag)
-def diag(x: Any, k: int = 0) -> Any:
+def diag(x: Operand, k: int = 0) -> Any:
     """The k-th diagonal of a matrix; for a vector, the matrix with this k-th diagonal."""
     x, k = variable_of(x, "diag"), integer_of(k, "diag: k")
     if x.ndim == 2:
@@ -83,13 +83,13 @@ def diag(x: Any, k: int = 0) -> Any:
 
 
 @function(numpy=np.diagflat)
-def diagflat(x: Any, k: int = 0) -> Any:
+def diagflat(x: Operand, k: int = 0) -> Any:
     """The matrix with all elements, flattened, as its k-th diagonal."""
     return diag(f.ravel(variable_of(x, "diagflat")), k)
 
 
 @function(numpy=np.trace)
-def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def trace(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The sum of a diagonal (`diagonal`)."""
     return f.sum(diagonal(x, offset, axis1, axis2), axis=-1, keepdims=False)
 
@@ -98,7 +98,7 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 @function(numpy=np.fliplr)
-def fliplr(x: Any) -> Any:
+def fliplr(x: Operand) -> Any:
     """The operand reversed along its second axis."""
     x = variable_of(x, "fliplr")
     if x.ndim < 2:
@@ -107,7 +107,7 @@ def fliplr(x: Any) -> Any:
 
 
 @function(numpy=np.flipud)
-def flipud(x: Any) -> Any:
+def flipud(x: Operand) -> Any:
     """The operand reversed along its first axis."""
     x = variable_of(x, "flipud")
     if x.ndim < 1:
@@ -116,7 +116,7 @@ def flipud(x: Any) -> Any:
 
 
 @function(numpy=np.rot90)
-def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
+def rot90(x: Operand, k: int = 1, axes: Any = (0, 1)) -> Any:
     """The operand rotated k times by 90 degrees, from the first of two axes towards the second."""
     x, turns = variable_of(x, "rot90"), integer_of(k, "rot90: k") % 4
     plane = [normalise_axis(axis, x.ndim, "rot90") for axis in axes]
@@ -141,13 +141,13 @@ def _shifted(x: Any, axes: Any, what: str, forward: bool) -> Any:
 
 
 @numpy_function(np.fft.fftshift)
-def _fftshift(x: Any, axes: Any = None) -> Any:
+def _fftshift(x: Operand, axes: Any = None) -> Any:
     """The operand rolled along axes by half their size, which puts frequency 0 in the middle."""
     return _shifted(x, axes, "fftshift", forward=True)
 
 
 @numpy_function(np.fft.ifftshift)
-def _ifftshift(x: Any, axes: Any = None) -> Any:
+def _ifftshift(x: Operand, axes: Any = None) -> Any:
     """The inverse of `fftshift`."""
     return _shifted(x, axes, "ifftshift", forward=False)
 
@@ -175,13 +175,13 @@ def _sliding_window_view(x: Any, window_shape: Any, axis: Any = None) -> Any:
 
 
 @function(numpy=np.array_split)
-def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def array_split(x: Operand, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Split the operand along an axis into a number of nearly equal parts, or at indices."""
     return _parts(variable_of(x, "array_split"), indices_or_sections, axis, "array_split")
 
 
 @function(numpy=np.split)
-def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def split(x: Operand, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Split the operand along an axis into a number of equal parts, or at indices."""
     x = variable_of(x, "split")
     if not np.ndim(indices_or_sections):
@@ -193,7 +193,7 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     return _parts(x, indices_or_sections, axis, "split")
 
 
-def _parts(x: Variable, indices_or_sections: Any, axis: Any, what: str) -> list[Any]:
+def _parts(x: Variable, indices_or_sections: Any, axis: Axis, what: str) -> list[Any]:
     axis = normalise_axis(axis, x.ndim, what)
     if np.ndim(indices_or_sections):
         inner: Sequence[int] = sizes_of(list(indices_or_sections), what)
@@ -212,13 +212,13 @@ def _parts(x: Variable, indices_or_sections: Any, axis: Any, what: str) -> list[
 
 
 @function(numpy=np.hsplit)
-def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+def hsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
     """Split horizontally: `split` along the second axis, of a vector along its only one."""
     return split(x, indices_or_sections, 0 if variable_of(x, "hsplit").ndim == 1 else 1)
 
 
 @function(numpy=np.vsplit)
-def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+def vsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
     """Split vertically: `split` along the first of two axes or more."""
     x = variable_of(x, "vsplit")
     if x.ndim < 2:
@@ -227,13 +227,13 @@ def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 
 
 @function(numpy=np.dsplit)
-def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+def dsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
     """Split in depth: `split` along the third axis."""
     return split(x, indices_or_sections, 2)
 
 
 @function(numpy=np.unstack)
-def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: Operand, axis: int = 0) -> tuple[Any, ...]:
     """The parts of the operand at each index along an axis, without that axis."""
     x = variable_of(x, "unstack")
     axis = normalise_axis(axis, x.ndim, "unstack")
@@ -246,7 +246,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
 # Deletions and insertions at indices that are known when the tree is built
 
 
-def _along(x: Any, axis: Any, obj: Any, what: str) -> tuple[Variable, int, int]:
+def _along(x: Operand, axis: Axis, obj: Any, what: str) -> tuple[Variable, int, int]:
     """An operand, flattened without an axis, the axis, and its size; the indices along it are no tensor."""
     if isinstance(obj, Variable):
         raise OperandError(
@@ -291,7 +291,7 @@ def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> 
 
 
 @function(numpy=np.delete)
-def delete(x: Any, obj: Any, axis: Any = None) -> Any:
+def delete(x: Operand, obj: Any, axis: Axis = None) -> Any:
     """The operand without the elements at indices along an axis; of the flattened operand without one.
 
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
@@ -385,7 +385,7 @@ def _numpy_meshgrid(xi: Any, copy: bool = True, sparse: bool = False, indexing: 
 
 
 @numpy_function(np.apply_along_axis)
-def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, args: tuple[Any, ...] = ()) -> Any:
+def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Operand, args: tuple[Any, ...] = ()) -> Any:
     """A function of vectors, called once on one that stands for all, and applied to those along an axis together."""
     x = variable_of(arr, "apply_along_axis")
     axis = normalise_axis(axis, x.ndim, "apply_along_axis")

@@ -14,7 +14,7 @@ from optree.ops.joining import widths_of
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
 from optree.tree.types import integer_of, normalise_axis
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The modes that pad with elements of the operand, gathered by index.
 GATHERED = ("edge", "reflect", "symmetric", "wrap")
@@ -192,7 +192,7 @@ def _spread(edge: Variable, count: int, axis: int) -> Variable:
 
 @numpy_function(np.pad)
 def _numpy_pad(
-    x: Any,
+    x: Operand,
     pad_width: Any,
     mode: str = "constant",
     constant_values: Any = None,

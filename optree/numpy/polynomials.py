@@ -11,7 +11,7 @@ from optree.errors import ShapeError, describe
 from optree.ops.shape import strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import integer_of, promote
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 
 def _coefficients(given: Any, what: str) -> Variable:
@@ -22,7 +22,7 @@ def _coefficients(given: Any, what: str) -> Variable:
 
 
 @function(numpy=np.polyval)
-def polyval(p: Any, x: Any) -> Any:
+def polyval(p: Operand, x: Operand) -> Any:
     """A polynomial at x, from its coefficients, the highest power's first, by Horner's rule."""
     p, x = _coefficients(p, "polyval"), variable_of(x, "polyval")
     value = f.fill_like(x, False if x.dtype.kind == "b" else 0)
@@ -70,7 +70,7 @@ def _of_one_degree(a1: Any, a2: Any, what: str) -> list[Variable]:
 
 
 @function(numpy=np.vander)
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+def vander(x: Operand, N: int | None = None, increasing: bool = False) -> Any:
     """The Vandermonde matrix: the powers of a vector as columns, decreasing unless `increasing`."""
     x = variable_of(x, "vander")
     count = x.shape[0] if x.ndim == 1 and N is None else N

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.ops.reduction import mean_dtype
 from optree.ops.shape import sizes_for_reshape, strong
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
-from optree.tree.types import check_fits, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
+from optree.tree.types import Axis, check_fits, normalise_axes, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, as_variable, in_dtype, variable_of
 
 # Reductions with NumPy's `where` and `initial`
 
@@ -24,7 +24,7 @@ from optree.tree.variable import Variable, as_variable, in_dtype, variable_of
 IDENTITIES = {"sum": 0, "prod": 1, "all": True, "any": False}
 
 
-def _of_some(name: str, a: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+def _of_some(name: str, a: Operand, axis: Axis, keepdims: bool, initial: Any, where: Any) -> Any:
     """A reduction with NumPy's `where` and `initial`."""
     x = variable_of(a, name)
     if initial is not None:
@@ -57,7 +57,7 @@ def _initial(value: Any, dtype: np.dtype, name: str) -> Any:
 def _with_some(name: str) -> Callable[..., Any]:
     """A reduction with NumPy's parameters."""
 
-    def ours(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+    def ours(a: Any, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
         where = None if where is True else where
         if where is None and initial is None:
             return FUNCTIONS[name](a, axis=axis, keepdims=keepdims)
@@ -71,7 +71,7 @@ def _with_where(name: str) -> Callable[..., Any]:
     """The same for a reduction without `initial`."""
     of_some = _with_some(name)
 
-    def ours(a: Any, axis: Any = None, keepdims: bool = False, where: Any = None) -> Any:
+    def ours(a: Any, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
         return of_some(a, axis, keepdims, None, where)
 
     ours.__name__ = name
@@ -84,7 +84,7 @@ NUMPY_FUNCTIONS[np.all] = _with_where("all")
 NUMPY_FUNCTIONS[np.any] = _with_where("any")
 
 
-def _mean_of(x: Variable, counts: Variable, axis: Any, keepdims: bool) -> tuple[Variable, Variable]:
+def _mean_of(x: Variable, counts: Variable, axis: Axis, keepdims: bool) -> tuple[Variable, Variable]:
     """The mean of the elements selected by a mask, and their number, in the accumulator's dtype."""
     dtype = wide_dtype(mean_dtype(x.dtype))
     counts = f.broadcast_like(counts, x)
@@ -94,7 +94,7 @@ def _mean_of(x: Variable, counts: Variable, axis: Any, keepdims: bool) -> tuple[
 
 
 def _deviation(
-    x: Variable, counts: Variable, axis: Any, ddof: float, keepdims: bool, root: bool, mean: Any = None
+    x: Variable, counts: Variable, axis: Axis, ddof: float, keepdims: bool, root: bool, mean: Any = None
 ) -> Variable:
     """The variance of the elements selected by a mask, or its square root, about their mean or another number."""
     mean = _mean_of(x, counts, axis, True)[0] if mean is None else in_dtype(mean, wide_dtype(mean_dtype(x.dtype)))
@@ -107,7 +107,7 @@ def _deviation(
 
 
 @numpy_function(np.mean)
-def _numpy_mean(a: Any, axis: Any = None, keepdims: bool = False, where: Any = None) -> Any:
+def _numpy_mean(a: Operand, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
     if where is None or where is True:
         return f.mean(a, axis=axis, keepdims=keepdims)
     x = variable_of(a, "mean")
@@ -121,8 +121,8 @@ def _with_freedom(name: str) -> Callable[..., Any]:
     """``var`` or ``std`` with NumPy's parameters."""
 
     def ours(
-        a: Any,
-        axis: Any = None,
+        a: Operand,
+        axis: Axis = None,
         ddof: float = 0,
         keepdims: bool = False,
         where: Any = None,
@@ -146,14 +146,14 @@ NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
 
 @function(numpy=np.count_nonzero)
-def count_nonzero(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def count_nonzero(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The number of elements over axes that are not zero; a nan is not."""
     x = variable_of(x, "count_nonzero")
     return f.sum(x if x.dtype.kind == "b" else f.ne(x, 0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.ptp)
-def ptp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def ptp(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The range over axes: maximum minus minimum."""
     return f.max(x, axis=axis, keepdims=keepdims) - f.min(x, axis=axis, keepdims=keepdims)
 
@@ -161,48 +161,50 @@ def ptp(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
 # Ignoring nans
 
 
-def _without_nans(x: Any, what: str, instead: float) -> Variable:
+def _without_nans(x: Operand, what: str, instead: float) -> Variable:
     x = variable_of(x, what)
     return f.where(f.isnan(x), instead, x) if is_floating(x.dtype) else x
 
 
 @function(numpy=np.nansum)
-def nansum(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nansum(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The sum over axes, ignoring nans."""
     return f.sum(_without_nans(x, "nansum", 0.0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.nanprod)
-def nanprod(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanprod(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The product over axes, ignoring nans."""
     return f.prod(_without_nans(x, "nanprod", 1.0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.nancumsum)
-def nancumsum(x: Any, axis: Any = None) -> Any:
+def nancumsum(x: Operand, axis: Axis = None) -> Any:
     """The cumulative sum along an axis, with nans as 0."""
     return f.cumsum(_without_nans(x, "nancumsum", 0.0), axis)
 
 
 @function(numpy=np.nancumprod)
-def nancumprod(x: Any, axis: Any = None) -> Any:
+def nancumprod(x: Operand, axis: Axis = None) -> Any:
     """The cumulative product along an axis, with nans as 1."""
     return f.cumprod(_without_nans(x, "nancumprod", 1.0), axis)
 
 
 @function(numpy=np.nanmax)
-def nanmax(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanmax(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The maximum over axes, ignoring nans; nan where all elements are nan."""
     return _over_numbers(f.max, x, "nanmax", -math.inf, math.nan, axis, keepdims)
 
 
 @function(numpy=np.nanmin)
-def nanmin(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanmin(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The minimum over axes, ignoring nans; nan where all elements are nan."""
     return _over_numbers(f.min, x, "nanmin", math.inf, math.nan, axis, keepdims)
 
 
-def _over_numbers(reduce: Any, x: Any, what: str, instead: float, of_none: float, axis: Any, keepdims: bool) -> Any:
+def _over_numbers(
+    reduce: Any, x: Operand, what: str, instead: float, of_none: float, axis: Axis, keepdims: bool
+) -> Any:
     """A reduction with nans replaced by `instead`; `of_none` where all elements are nan."""
     x = variable_of(x, what)
     found = reduce(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
@@ -218,19 +220,19 @@ NUMPY_FUNCTIONS[np.fmin.reduce] = nanmin
 
 
 @function(numpy=np.nanargmax)
-def nanargmax(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanargmax(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The index of the maximum, ignoring nans; -1 where all elements are nan, for which NumPy raises."""
     return _over_numbers(f.argmax, x, "nanargmax", -math.inf, -1, axis, keepdims)
 
 
 @function(numpy=np.nanargmin)
-def nanargmin(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanargmin(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The index of the minimum, ignoring nans; -1 where all elements are nan, for which NumPy raises."""
     return _over_numbers(f.argmin, x, "nanargmin", math.inf, -1, axis, keepdims)
 
 
 @function(numpy=np.nanmean)
-def nanmean(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanmean(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The mean over axes, ignoring nans; nan where all elements are nan."""
     x = variable_of(x, "nanmean")
     if not is_floating(x.dtype):
@@ -239,18 +241,18 @@ def nanmean(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
 
 
 @function(numpy=np.nanvar)
-def nanvar(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+def nanvar(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The variance over axes, ignoring nans; nan where at most ddof elements remain."""
     return _nan_deviation(x, axis, ddof, keepdims, "nanvar")
 
 
 @function(numpy=np.nanstd)
-def nanstd(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+def nanstd(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The standard deviation over axes, ignoring nans; nan where at most ddof elements remain."""
     return _nan_deviation(x, axis, ddof, keepdims, "nanstd")
 
 
-def _nan_deviation(x: Any, axis: Any, ddof: float, keepdims: bool, what: str) -> Any:
+def _nan_deviation(x: Operand, axis: Axis, ddof: float, keepdims: bool, what: str) -> Any:
     x = variable_of(x, what)
     root = what == "nanstd"
     if not is_floating(x.dtype):
@@ -279,13 +281,13 @@ AVERAGING = ("midpoint", "averaged_inverted_cdf")
 
 
 @function(numpy=np.median)
-def median(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def median(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The median over axes; nan where there is a nan."""
     return _ranked(x, None, axis, "median", keepdims, "median", False)
 
 
 @function(numpy=np.nanmedian)
-def nanmedian(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+def nanmedian(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     """The median over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, None, axis, "median", keepdims, "nanmedian", True)
 
@@ -306,7 +308,7 @@ def quantile(
 
 
 @function(numpy=np.nanquantile)
-def nanquantile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
+def nanquantile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The quantiles over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, q, axis, method, keepdims, "nanquantile", True)
 
@@ -331,7 +333,7 @@ def _fractions(q: Any) -> Any:
     return q / 100 if isinstance(q, Variable) or type(q) in (int, float) else np.asarray(q) / 100
 
 
-def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, omits: bool) -> Any:
+def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
     """Quantiles over axes; without a `q`, the median."""
     x = variable_of(x, what)
     if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
@@ -366,7 +368,7 @@ def _ranked(x: Any, q: Any, axis: Any, method: str, keepdims: bool, what: str, o
     return f.expand_dims(found, axes) if keepdims and axes else found
 
 
-def _weighted(x: Any, q: Any, axis: Any, method: str, keepdims: bool, weights: Any, what: str) -> Any:
+def _weighted(x: Operand, q: Operand, axis: Axis, method: str, keepdims: bool, weights: Operand, what: str) -> Any:
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
@@ -558,7 +560,7 @@ def cov(
     return f.squeeze(found, tuple(i for i in range(2) if found.shape[i] == 1))
 
 
-def _observations(x: Any, rowvar: bool) -> Variable:
+def _observations(x: Operand, rowvar: bool) -> Variable:
     """A matrix with a row for each variable, in float64 at least, as NumPy's."""
     x = variable_of(x, "cov")
     if x.ndim > 2:
@@ -575,7 +577,7 @@ class Correlation(UnaryOperator, ElementwiseOperator, FloatOperator):
     kernel = "{0} > 1 ? (T)1 : {0} < -1 ? (T)-1 : {0}"
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return np.clip(as_array(x), -1.0, 1.0)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

@@ -15,10 +15,10 @@ from optree.registry import f
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Variable, as_variable
+from optree.tree.variable import Operand, Variable, as_variable
 
 
-def example_rank(x: Any, is_batched: bool) -> int:
+def example_rank(x: Operand, is_batched: bool) -> int:
     """The number of dimensions of an operand's examples."""
     return as_variable(x).ndim - is_batched
 
@@ -40,7 +40,7 @@ def of_batch_shape(batch: Variable, example: Variable) -> Variable:
     return column + f.expand_dims(f.flat_indices(example), 0)
 
 
-def spread(x: Any, batch: Variable) -> Variable:
+def spread(x: Operand, batch: Variable) -> Variable:
     """An operand that is the same for all examples, repeated for each of a batch."""
     x = as_variable(x)
     return f.broadcast_like(f.expand_dims(x, 0), of_batch_shape(batch, x))

@@ -467,7 +467,7 @@ class Op:
                 raise DefinitionError(f"{type(self).__name__}: its parameter {name} is {brief(value)}, {why}") from None
         self.__dict__["is_checked"] = True
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Any:
         """The op with its parameters normalised for operands of these types."""
         return self
 
@@ -483,7 +483,7 @@ class Op:
             raise DefinitionError(f"{self}: define output_shape, or take it from a trait such as ElementwiseOperator")
         return self.index_map.value_shape(shapes)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         """The dtypes that the operands are computed in, and the value's after them.
 
         By default those of the op's ufunc, or else the operands' common dtype. That of a

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import Array, portable
 from optree.dtypes import own_dtypes, ufunc_dtypes
 from optree.errors import AxisError, ShapeError
 from optree.op.batching import by_axis
@@ -143,7 +143,7 @@ class BlockOperator(Op):
 class UpdateOperator(Op):
     """An op whose value is its first operand with some elements changed."""
 
-    def update(self, out: Any, *arrays: Any) -> Any:
+    def update(self, out: Array, *arrays: Any) -> Any:
         """Write the value over the first operand and return it; nothing is written if it raises."""
         raise NotImplementedError
 
@@ -174,12 +174,12 @@ class WaitingOperator(Op):
 class CopyOperator(Op):
     """An op whose value is made up of copies of its operands, and of numbers."""
 
-    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+    def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         """The copies into an array, in order: a part of the array, and an operand or a number that goes there."""
         raise NotImplementedError
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:  # type: ignore[override]
+    def fill(self, out: Array, *arrays: Array) -> None:  # type: ignore[override]
         for target, source in self.copies(out, *arrays):
             target[...] = source
 
@@ -199,7 +199,7 @@ def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> Blocks | None:
 class MorphOperator(UnaryOperator):
     """An op of one operand that keeps its dtype."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         dtype = promote(dtypes[0])
         return (dtype,) * (len(dtypes) + 1)
 
@@ -207,14 +207,14 @@ class MorphOperator(UnaryOperator):
 class FirstDtypeOperator(Op):
     """An op whose value has its first operand's dtype, whatever those of the others are."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), promote(dtypes[0]))
 
 
 class FloatOperator(Op):
     """An op whose value is floating; integers are promoted as by NumPy's ufuncs."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         common = ufunc_dtypes(np.exp, (promote(*dtypes),))[-1]
         return own_dtypes(self.numpy, dtypes) or (common,) * (len(dtypes) + 1)
 
@@ -233,14 +233,14 @@ class FloatOperator(Op):
 class IntegerOperator(NonDifferentiableOperator):
     """An op whose value is an int64."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), np.dtype("int64"))
 
 
 class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return own_dtypes(self.numpy, dtypes) or (*map(promote, dtypes), np.dtype(bool))
 
 
@@ -256,7 +256,7 @@ class AxisOperator(Op):
     __props__: ClassVar[tuple[str, ...] | None] = ("axis",)
     axis: Any = None
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         axes = self.axes(types[0].ndim)
         axis = self.axis if self.axis is None else axes if isinstance(self.axis, tuple | list) else axes[0]
         return self.with_props(axis=axis)
@@ -279,7 +279,7 @@ class GivenAxisOperator(AxisOperator, UnaryOperator):
     (JAX's) and all of them (SciPy's). In neon's mode it is the first.
     """
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x = types[0]
         if self.axis is not None or x.ndim < 2:
             return super().bind(types, backend)
@@ -382,7 +382,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
         """One for each element of the operand."""
         return super().flops(outputs, inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return super().bind(types, backend).with_props(keepdims=bool(self.keepdims or is_neon(backend)))
 
     def output_shape(self, *shapes: Shape) -> Shape:

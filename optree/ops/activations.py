@@ -7,16 +7,16 @@ from typing import Any
 
 from optree.dtypes import floating
 from optree.registry import f, function
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 
-def _floating(x: Any, what: str) -> Variable:
+def _floating(x: Operand, what: str) -> Variable:
     x = variable_of(x, what)
     return in_dtype(x, floating(x.dtype))
 
 
 @function()
-def gelu(x: Any, approximate: bool = False) -> Any:
+def gelu(x: Operand, approximate: bool = False) -> Any:
     """X times the standard normal distribution function of x (Gaussian error linear unit).
 
     Parameters
@@ -36,21 +36,21 @@ def gelu(x: Any, approximate: bool = False) -> Any:
 
 
 @function(names=("swish",))
-def silu(x: Any) -> Any:
+def silu(x: Operand) -> Any:
     """X * sig(x), also named swish."""
     x = _floating(x, "silu")
     return x * f.sig(x)
 
 
 @function()
-def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
     """X where it is positive, and `slope` times x elsewhere; the derivative at 0 is `slope`."""
     x = _floating(x, "leaky_relu")
     return f.where(x > 0, x, slope * x)
 
 
 @function()
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Operand, alpha: float = 1.0) -> Any:
     """X where it is positive, and alpha * (exp(x) - 1) elsewhere; the derivative at 0 is `alpha`."""
     x = _floating(x, "elu")
     # The inner where keeps exp from overflowing in the branch that is not taken.
@@ -58,26 +58,26 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 @function()
-def selu(x: Any) -> Any:
+def selu(x: Operand) -> Any:
     """`elu` scaled so that layers keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     return 1.0507009873554805 * f.elu(x, 1.6732632423543772)
 
 
 @function()
-def softsign(x: Any) -> Any:
+def softsign(x: Operand) -> Any:
     """X / (1 + abs(x))."""
     x = _floating(x, "softsign")
     return x / (1 + f.abs(x))
 
 
 @function()
-def hardtanh(x: Any, lo: float = -1.0, hi: float = 1.0) -> Any:
+def hardtanh(x: Operand, lo: float = -1.0, hi: float = 1.0) -> Any:
     """X between two bounds, and the nearer bound elsewhere."""
     return f.clip(x, lo, hi)
 
 
 @function()
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: Operand, axis: int = -1) -> Any:
     """The first half of x along an axis times `sig` of the second (gated linear unit).
 
     Raises

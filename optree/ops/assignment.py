@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from optree.arrays import overlap, portable
+from optree.arrays import Array, overlap, portable
 from optree.dtypes import is_bfloat16, rounded
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.apply import Apply
@@ -62,7 +62,7 @@ class Assign(NonDifferentiableOperator):
         return target, target, target
 
     @portable
-    def numpy(self, target: Any, value: Any) -> Any:
+    def numpy(self, target: Array, value: Array) -> Any:
         """Write the value, which is copied first if it overlaps the target."""
         if value is target:  # it has been computed there
             return target

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
@@ -136,11 +136,11 @@ class Shift(BitOperator, BinaryOperator):
     examples = Examples(sample=(0.0, 7.0))
     ufunc: ClassVar[np.ufunc]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return ufunc_dtypes(self.ufunc, dtypes)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         if any(isinstance(x, np.ndarray | np.generic) for x in arrays) or not any(hasattr(x, "dtype") for x in arrays):
             return self.ufunc(*arrays)
         dtype = promote(*(x.dtype if hasattr(x, "dtype") else type(x) for x in arrays), *self._least(arrays))
@@ -194,7 +194,7 @@ class RightShift(Shift):
     def _beyond(self, dtype: np.dtype) -> str:
         return "(T)0" if dtype.kind == "u" else "{0} < 0 ? (T)-1 : (T)0"
 
-    def _outside(self, x: Any) -> Any:
+    def _outside(self, x: Array) -> Any:
         return np.where(x < 0, x.dtype.type(-1), x.dtype.type(0)) if x.dtype.kind == "i" else x.dtype.type(0)
 
 
@@ -206,7 +206,7 @@ class CommonFactor(NonDifferentiableOperator, ElementwiseOperator, BinaryOperato
     examples = Examples(sample=(0.0, 12.0), takes_floats=False)
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         self.numpy(*arrays, out=out)
 
 

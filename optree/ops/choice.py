@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, is_array, portable
+from optree.arrays import Array, as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, spread, spread_all
@@ -27,12 +27,22 @@ from optree.op.traits import (
 from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import NUMBERS, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote, weak_dtype
-from optree.tree.variable import Variable, any_neon, as_operand, as_variable, in_dtype, number_of, spec_of, variable_of
+from optree.tree.variable import (
+    Operand,
+    Variable,
+    any_neon,
+    as_operand,
+    as_variable,
+    in_dtype,
+    number_of,
+    spec_of,
+    variable_of,
+)
 
 # Maximum and minimum
 
 
-def _share(wins: Any, ties: Any, delta: Any, inputs: Sequence[Any]) -> Any:
+def _share(wins: Any, ties: Any, delta: Variable, inputs: Sequence[Any]) -> Any:
     """The delta of an operand: in full where it is selected, and a half at ties."""
     return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
 
@@ -96,7 +106,7 @@ class Relu(MorphOperator, ElementwiseOperator):
     kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         if x.dtype in (np.float32, np.float64):
             # np.maximum with a number is four times slower; adding 0 turns -0.0 into 0.0.
@@ -120,7 +130,7 @@ def fmin(x: Any, y: Any) -> Any:
     return _of_numbers(f.minimum, x, y, "fmin")
 
 
-def _of_numbers(extreme: Any, x: Any, y: Any, what: str) -> Any:
+def _of_numbers(extreme: Any, x: Variable, y: Variable, what: str) -> Any:
     x, y = (as_operand(operand, what) for operand in (x, y))
     found = extreme(x, y)
     for one, other in ((x, y), (y, x)):
@@ -130,7 +140,7 @@ def _of_numbers(extreme: Any, x: Any, y: Any, what: str) -> Any:
 
 
 @function()
-def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
+def clip(x: Operand, lo: Any = None, hi: Any = None) -> Any:
     """Limit x to the interval from `lo` to `hi`; None is no bound.
 
     It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
@@ -148,7 +158,7 @@ def clip(x: Any, lo: Any = None, hi: Any = None) -> Any:
 
 
 @numpy_function(np.clip)
-def _numpy_clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _numpy_clip(a: Operand, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     """`clip` with the parameters of `numpy.clip`, to which a number that it clips is an array."""
     return clip(
         np.asarray(a) if type(a) in NUMBERS else a, a_min if min is None else min, a_max if max is None else max
@@ -174,13 +184,13 @@ class Where(ElementwiseOperator):
         """The kernel; for bools without a conditional, which compilers do not vectorise."""
         return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else "{0} != 0 ? {1} : {2}"
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes
         common = promote(x, y)
         return promote(condition), common, common, common
 
     @portable
-    def numpy(self, condition: Any, x: Any, y: Any) -> Any:
+    def numpy(self, condition: Array, x: Array, y: Array) -> Any:
         return np.where(as_array(condition, x, y), x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -250,7 +260,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
         random_props=_cast_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.dtype is None:
             raise DTypeError("cast: give the dtype to convert to, as in be.cast(x, 'float32')")
         return self.make(dtype=as_dtype(self.dtype))
@@ -265,11 +275,11 @@ class Cast(UnaryOperator, ElementwiseOperator):
             return f"{{0}} >= {limit} ? (unsigned long long){{0}} : (unsigned long long)(long long){{0}}"
         return "(int){0}" if dtypes[0].kind == "b" else "{0}"  # GCC does not vectorise _Bool
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return rounded(as_array(x), self.dtype)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -304,14 +314,14 @@ class FillLike(BinaryOperator):
             raise ShapeError(f"the value has shape {value}; a number or one element is wanted")
         return x
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         dtype = promote(dtypes[0])
         if _rank(promote(dtypes[1])) > _rank(dtype):
             raise TypeError(f"a value of {dtypes[1]} does not go into {dtype}")
         return dtype, dtype, dtype
 
     @portable
-    def numpy(self, x: Any, value: Any) -> Any:
+    def numpy(self, x: Array, value: Array) -> Any:
         return np.full_like(as_array(x, value), value.reshape(()) if is_array(value) else value, order="C")
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -334,37 +344,37 @@ def _rank(dtype: np.dtype) -> int:
 
 
 @numpy_function(np.zeros_like, np.empty_like)
-def _zeros_like(a: Any) -> Any:
+def _zeros_like(a: Operand) -> Any:
     return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
 
 
 @numpy_function(np.ones_like)
-def _ones_like(a: Any) -> Any:
+def _ones_like(a: Operand) -> Any:
     return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
 
 
 @numpy_function(np.isreal)
-def _isreal(x: Any) -> Any:
+def _isreal(x: Operand) -> Any:
     return f.fill_like(f.cast(x, "bool"), True)
 
 
 @numpy_function(np.iscomplex)
-def _iscomplex(x: Any) -> Any:
+def _iscomplex(x: Operand) -> Any:
     return f.fill_like(f.cast(x, "bool"), False)
 
 
 @numpy_function(np.real_if_close)
-def _real_if_close(a: Any, tol: Any = 100) -> Any:
+def _real_if_close(a: Operand, tol: Any = 100) -> Any:
     return f.copy(a)
 
 
 @numpy_function(np.astype)
-def _astype(x: Any, dtype: Any, copy: bool = True) -> Any:
+def _astype(x: Operand, dtype: Any, copy: bool = True) -> Any:
     return f.cast(x, np.dtype(dtype))
 
 
 @numpy_function(np.full_like)
-def _full_like(a: Any, fill_value: Any) -> Any:
+def _full_like(a: Operand, fill_value: Operand) -> Any:
     """A value of another kind is cast to the dtype of `a`, as by NumPy, which refuses an integer that overflows it."""
     dtype = as_variable(a).dtype
     if isinstance(fill_value, Variable):
@@ -402,12 +412,12 @@ class BroadcastLike(BinaryOperator):
             raise ShapeError(f"{x} does not broadcast to {like}")
         return found
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, like = map(promote, dtypes)
         return x, like, x
 
     @portable
-    def numpy(self, x: Any, like: Any) -> Any:
+    def numpy(self, x: Array, like: Array) -> Any:
         return np.broadcast_to(as_array(x, like), np.shape(like))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -445,11 +455,11 @@ class FlatIndices(UnaryOperator, IntegerOperator):
         (((2, 3, 4),), {"axis": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         axis = None if self.axis is None else normalise_axis(self.axis, types[0].ndim, "flat_indices")
         return self.make(axis=axis)
 
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         shape = np.shape(x)
         if self.axis is None:
             return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)

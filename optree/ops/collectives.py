@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import Array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.op.index_map import SAME, IndexMap
@@ -44,14 +44,14 @@ class Collective(DividedOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[1]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return np.dtype("uint64"), promote(dtypes[1]), promote(dtypes[1])
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         return self.compute(arrays[1])
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         """The value on this rank's array."""
         raise NotImplementedError
 
@@ -100,11 +100,11 @@ class Begin(Half, BeginningOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.whole.output_shape(*shapes)  # type: ignore[no-any-return]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return self.whole.resolve_dtypes(*dtypes)  # type: ignore[no-any-return]
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         return self.into(*arrays)
 
     def into(self, turn: Any, x: Any, out: Any = None) -> Any:
@@ -127,11 +127,11 @@ class Await(Half, WaitingOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
 
     @portable
-    def numpy(self, begun: Any, x: Any) -> Any:
+    def numpy(self, begun: Array, x: Array) -> Any:
         made, finish = self.whole.group.begun.pop(id(begun))
         finish()
         return made
@@ -155,7 +155,7 @@ class AxisCollective(Collective):
     axis: int = 0
     method: ClassVar[str]
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.make(group=self.group, axis=normalise_axis(self.axis, types[1].ndim, self.method))
 
 
@@ -176,7 +176,7 @@ class AllReduce(Collective):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self(*inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.kind not in KINDS:
             raise OperandError(f"all_reduce: the kind is {', '.join(KINDS)}, not {self.kind!r}")
         dtype = types[1].dtype
@@ -186,7 +186,7 @@ class AllReduce(Collective):
             raise OperandError(f"all_reduce: replicated=True is for a sum, not for {self.kind!r}")
         return self
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
 
     def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
@@ -219,7 +219,7 @@ class Replicated(Op):
     raises = False
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return x
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -230,7 +230,7 @@ class Replicated(Op):
 class Broadcast(RootCollective):
     """The value of one rank, on all."""
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return self.group.engine.broadcast(x, self.root)
 
     def adjoint(self) -> Collective:
@@ -240,7 +240,7 @@ class Broadcast(RootCollective):
 class Reduce(RootCollective):
     """The sum of all ranks' values on one rank, and zeros on the others."""
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return self.group.engine.reduce(x, self.root)
 
     def adjoint(self) -> Collective:
@@ -260,14 +260,14 @@ class AllToAll(Collective):
     split: int = 0
     join: int = 0
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         split, join = (normalise_axis(axis, types[1].ndim, "all_to_all") for axis in (self.split, self.join))
         return self.make(group=self.group, split=split, join=join)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return _gathered(_scattered(shapes[1], self.split, self.group), self.join, self.group)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return _joined(self.group.engine.all_to_all(_parts(x, self.split, self.group)), self.join)
 
     def adjoint(self) -> Collective:
@@ -282,7 +282,7 @@ class AllGather(AxisCollective):
     def output_shape(self, *shapes: Shape) -> Shape:
         return _gathered(shapes[1], self.axis, self.group)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
     def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
@@ -302,7 +302,7 @@ class ReduceScatter(AxisCollective):
 
     method = "reduce_scatter"
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if types[1].dtype.kind == "b":
             raise DTypeError("reduce_scatter: there is no sum of bool; cast it before")
         return super().bind(types, backend)
@@ -310,7 +310,7 @@ class ReduceScatter(AxisCollective):
     def output_shape(self, *shapes: Shape) -> Shape:
         return _scattered(shapes[1], self.axis, self.group)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
 
     def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
@@ -334,7 +334,7 @@ class Exchange(Collective):
     to: Any = None
     source: Any = None
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return self.group.engine.exchange(x, self.to, self.source)
 
     def adjoint(self) -> Collective:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import NARROW
 from optree.errors import AxisError, ShapeError, describe
 from optree.op.batching import aligned, example_rank
@@ -18,7 +18,7 @@ from optree.op.op import Op
 from optree.op.traits import BinaryOperator, CompositeOperator, no_props
 from optree.registry import OPS, f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, is_neon, variable_of
 
 
 def _times(x: Variable, y: Variable) -> Variable:
@@ -170,7 +170,7 @@ class MatMul(ProductOperator):
 
 
 @function()
-def batched_dot(x: Any, y: Any) -> Any:
+def batched_dot(x: Operand, y: Operand) -> Any:
     """The matrix products of two stacks of matrices along the first axis.
 
     Raises
@@ -219,7 +219,7 @@ class TensorDot(BinaryOperator):
         (((2, 3), (2, 3)), {"axes": 2}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x, y = (t.ndim for t in types)
         given = self.axes
         if isinstance(given, int | np.integer):
@@ -274,7 +274,7 @@ class TensorDot(BinaryOperator):
         return f.einsum(f"{batch}{''.join(of_x)},{batch}{''.join(of_y)}->{batch}{''.join(free)}", x, y)
 
     @portable
-    def numpy(self, x: Any, y: Any) -> Any:
+    def numpy(self, x: Array, y: Array) -> Any:
         return as_array(np.tensordot(as_array(x, y), as_array(y, x), self.axes))
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
@@ -312,7 +312,7 @@ class Outer(CompositeOperator, BinaryOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return tuple(None if None in shape else prod(shape) for shape in shapes)  # type: ignore[arg-type]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         common = promote(*dtypes)
         return common, common, common
 
@@ -331,7 +331,7 @@ class Outer(CompositeOperator, BinaryOperator):
         return found if found.ndim == 2 else f.reshape(found, (1, 1))  # of two numbers
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         x, y = arrays  # Python numbers stay weak
         column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
         row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
@@ -343,12 +343,12 @@ class Outer(CompositeOperator, BinaryOperator):
 
 
 @numpy_function(np.dot)
-def _numpy_dot(a: Any, b: Any) -> Any:
+def _numpy_dot(a: Operand, b: Operand) -> Any:
     return f.multiply(a, b) if not (np.ndim(a) and np.ndim(b)) else f.dot(a, b)
 
 
 @numpy_function(np.outer)
-def _numpy_outer(a: Any, b: Any) -> Any:
+def _numpy_outer(a: Operand, b: Operand) -> Any:
     return f.outer(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
 
 

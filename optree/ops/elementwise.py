@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
@@ -26,7 +26,7 @@ from optree.op.traits import (
 from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
-from optree.tree.variable import Variable, as_variable, in_dtype, number_of, variable_of
+from optree.tree.variable import Operand, Variable, as_variable, in_dtype, number_of, variable_of
 
 # Arithmetic
 
@@ -218,13 +218,13 @@ class Fmod(BinaryOperator, ElementwiseOperator):
 
 @numpy_function(np.divmod)
 @function()
-def divmod(x: Any, y: Any) -> tuple[Any, Any]:
+def divmod(x: Operand, y: Operand) -> tuple[Any, Any]:
     """The quotient and remainder of floor division: `floor_divide` and `mod`."""
     return f.floor_divide(x, y), f.mod(x, y)
 
 
 @function(numpy=np.modf)
-def modf(x: Any) -> tuple[Any, Any]:
+def modf(x: Operand) -> tuple[Any, Any]:
     """The fraction and the whole part, each with the sign of x; of infinities the fraction is 0."""
     x = variable_of(x, "modf")
     x = in_dtype(x, floating_of(np.modf, x))
@@ -257,11 +257,11 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
 
     blocks = blocks_of_equal_shapes
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return ufunc_dtypes(np.nextafter, dtypes)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else weak_dtype(type(a)) for a in arrays))[-1]
         if not is_narrow(dtype):
             return np.nextafter(*arrays)
@@ -269,7 +269,7 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
         return np.nextafter(x, y) if isinstance(x, np.ndarray | np.generic) else _narrow_after(x, y)
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         if isinstance(out, np.ndarray):
             x, y = (rounded(as_array(a, *arrays), out.dtype, copy=False) for a in arrays)
             np.nextafter(x, y, out=out)
@@ -281,7 +281,7 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
         return [delta, zero_gradient(y, delta.dtype)]
 
 
-def _narrow_after(x: Any, y: Any) -> Any:
+def _narrow_after(x: Array, y: Array) -> Any:
     """`nextafter` of 16 bits, by the bits: CuPy has none of bfloat16, and its of an infinite float16 is nan."""
     is_half = x.dtype == np.float16
     infinity = 0x7C00 if is_half else 0x7F80
@@ -332,14 +332,14 @@ def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
 
 
 @function(numpy=np.fabs)
-def fabs(x: Any) -> Any:
+def fabs(x: Operand) -> Any:
     """The absolute value, floating for integers too."""
     x = variable_of(x, "fabs")
     return f.abs(in_dtype(x, floating_of(np.fabs, x)))
 
 
 @function(numpy=np.positive)
-def positive(x: Any) -> Any:
+def positive(x: Operand) -> Any:
     """+x, a copy; refuses bools, as NumPy does."""
     x = variable_of(x, "positive")
     if x.dtype.kind == "b":
@@ -348,27 +348,27 @@ def positive(x: Any) -> Any:
 
 
 @function(numpy=np.conjugate, names=("conj",))
-def conjugate(x: Any) -> Any:
+def conjugate(x: Operand) -> Any:
     """The complex conjugate: of real numbers a copy."""
     x = variable_of(x, "conjugate")
     return f.copy(in_dtype(x, floating_of(np.conjugate, x)))
 
 
 @function(numpy=np.real)
-def real(x: Any) -> Any:
+def real(x: Operand) -> Any:
     """The real part: of real numbers a copy."""
     return f.copy(variable_of(x, "real"))
 
 
 @function(numpy=np.imag)
-def imag(x: Any) -> Any:
+def imag(x: Operand) -> Any:
     """The imaginary part: of real numbers zeros."""
     x = variable_of(x, "imag")
     return f.fill_like(x, False if x.dtype.kind == "b" else 0)
 
 
 @function(numpy=np.angle)
-def angle(x: Any, deg: bool = False) -> Any:
+def angle(x: Operand, deg: bool = False) -> Any:
     """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0."""
     x = in_dtype(variable_of(x, "angle"), f.arctan2(0, x).dtype)
     negative = f.fill_like(x, 180.0 if deg else math.pi)
@@ -376,19 +376,19 @@ def angle(x: Any, deg: bool = False) -> Any:
 
 
 @function(numpy=np.isposinf)
-def isposinf(x: Any) -> Any:
+def isposinf(x: Operand) -> Any:
     """Whether each element is infinity."""
     return f.eq(variable_of(x, "isposinf"), math.inf)
 
 
 @function(numpy=np.isneginf)
-def isneginf(x: Any) -> Any:
+def isneginf(x: Operand) -> Any:
     """Whether each element is -infinity."""
     return f.eq(variable_of(x, "isneginf"), -math.inf)
 
 
 @function(numpy=np.heaviside)
-def heaviside(x: Any, y: Any) -> Any:
+def heaviside(x: Operand, y: Operand) -> Any:
     """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
     x, y = (variable_of(operand, "heaviside") for operand in (x, y))
     dtype = floating_of(np.heaviside, x, y)
@@ -398,7 +398,7 @@ def heaviside(x: Any, y: Any) -> Any:
 
 
 @function(numpy=np.nan_to_num)
-def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(x: Operand, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest."""
     x = variable_of(x, "nan_to_num")
     if not is_floating(x.dtype):
@@ -446,7 +446,7 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
 
 
 @function(numpy=np.float_power)
-def float_power(x: Any, y: Any) -> Any:
+def float_power(x: Operand, y: Operand) -> Any:
     """The power y of x in float64, of integers too."""
     wide = np.dtype("float64")
     operands = [variable_of(operand, "float_power") for operand in (x, y)]
@@ -474,7 +474,7 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
         return self.kernels[self.numerator]
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         return np.power(x.astype(self.resolve_dtypes(x.dtype)[-1], copy=False), self.numerator / 2)
 
@@ -543,11 +543,11 @@ class Pow(BinaryOperator, ElementwiseOperator):
             return cls.make(**props)(x, y)
         return product(f.cast(x, ufunc_dtypes(np.power, (base, float))[-1]))
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return ufunc_dtypes(np.power, dtypes)
 
     @portable
-    def numpy(self, x: Any, y: Any) -> Any:
+    def numpy(self, x: Array, y: Array) -> Any:
         if not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray):
             _check_power(x, y)
         return np.power(x, y)
@@ -564,7 +564,7 @@ def _check_power(x: Any, y: Any) -> None:
         raise ValueError("Integers to negative integer powers are not allowed.")
 
 
-def _delta_of_base(x: Any, y: Any, delta: Any) -> Any:
+def _delta_of_base(x: Variable, y: Variable, delta: Variable) -> Any:
     number = number_of(y)
     if number is None:
         # 0 ** 0 is flat in x, but y * x ** (y - 1) would be 0 * inf there.
@@ -577,7 +577,7 @@ def _delta_of_base(x: Any, y: Any, delta: Any) -> Any:
     return delta * 2 * x if number == 2 else delta * number * f.pow(x, number - 1)
 
 
-def _delta_of_exponent(x: Any, y: Any, delta: Any) -> Any:
+def _delta_of_exponent(x: Variable, y: Variable, delta: Variable) -> Any:
     if number_of(y) is not None:
         return None
     number = number_of(x)
@@ -590,7 +590,7 @@ def _delta_of_exponent(x: Any, y: Any, delta: Any) -> Any:
 
 
 @function()
-def shift(a: Any, b: Any, value: bool = True) -> Any:
+def shift(a: Operand, b: Operand, value: bool = True) -> Any:
     """The first operand shifted by the second, as bits are: positive exponents make it larger.
 
     Parameters

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, is_any, portable
+from optree.arrays import Array, as_array, is_any, portable
 from optree.dtypes import is_floating, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.op.apply import Apply
@@ -28,7 +28,7 @@ from optree.records import NamedTuple
 from optree.registry import f, numpy_function
 from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Variable, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 
@@ -45,7 +45,7 @@ class LapackOperator(FloatOperator):
     index_map = IndexMap(STACKED)
     work: ClassVar[float] = 2.0
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         common = promote(*(dtype if is_floating(dtype) else FLOAT64 for dtype in map(promote, dtypes)))
         return (common,) * (len(dtypes) + 1)
 
@@ -60,7 +60,7 @@ class MatrixOperator(LapackOperator, UnaryOperator):
 
     square: ClassVar[bool] = True
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_dimensions(backend, self.output_shape(types[0].shape))
         return self
 
@@ -69,11 +69,11 @@ class MatrixOperator(LapackOperator, UnaryOperator):
         return shapes[0]
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         dtype = x.dtype if is_floating(x.dtype) else FLOAT64
         return rounded(as_array(self.compute(wide(x, dtype)), x), dtype, copy=False)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         """The value on an array of float32 or float64."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Factorisation(LapackOperator, UnaryOperator):
         for cell, value in zip(output_storage, self.compute(wide(x, dtype)), strict=True):
             cell[0] = rounded(as_array(value, x), dtype, copy=False)
 
-    def compute(self, x: Any) -> Sequence[Any]:
+    def compute(self, x: Array) -> Sequence[Any]:
         """The values on an array of float32 or float64."""
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ def wide(x: Any, dtype: np.dtype) -> Any:
     return as_array(x).astype(wide_dtype(dtype), copy=False)
 
 
-def iterated(x: Any) -> Any:
+def iterated(x: Array) -> Any:
     """An array for an iterative routine; LinAlgError if it is not finite, for which some never end."""
     if is_any(~np.isfinite(x)):
         raise np.linalg.LinAlgError("a matrix has infinite or nan elements")
@@ -211,11 +211,11 @@ class Cholesky(MatrixOperator):
     work = 1 / 3
 
     @classmethod
-    def function(cls, x: Any, upper: bool = False) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, upper: bool = False) -> Any:  # type: ignore[override]
         op = cls.make()
         return transposed(op(transposed(variable_of(x, "cholesky")))) if upper else op(x)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return np.linalg.cholesky(x) if x.size else x.copy()
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -249,7 +249,7 @@ class QR(Factorisation):
     result = QRResult
 
     @classmethod
-    def function(cls, x: Any, mode: str = "reduced") -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, mode: str = "reduced") -> Any:  # type: ignore[override]
         if mode not in ("reduced", "complete", "r"):
             raise OperandError(f"qr: mode is 'reduced', 'complete' or 'r', not {mode!r}")
         found = QRResult(*cls.make(mode="complete" if mode == "complete" else "reduced")(x))
@@ -259,7 +259,7 @@ class QR(Factorisation):
         k = m if self.mode == "complete" else least(m, n)
         return [(*stack, m, k), (*stack, k, n)]
 
-    def compute(self, x: Any) -> Sequence[Any]:
+    def compute(self, x: Array) -> Sequence[Any]:
         return tuple(np.linalg.qr(x, mode=self.mode))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -310,14 +310,14 @@ class EigenvaluesOfSymmetric(MatrixOperator):
     UPLO: Any = "L"
     work = 4 / 3
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         super().bind(types, backend)
         return self.make(UPLO=_half("eigvalsh", self.UPLO))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return super().output_shape(*shapes)[:-1]
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return np.linalg.eigvalsh(iterated(x), UPLO=self.UPLO)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -353,7 +353,7 @@ class Eigh(Factorisation):
     def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
         return [(*stack, n), (*stack, n, n)]
 
-    def compute(self, x: Any) -> Sequence[Any]:
+    def compute(self, x: Array) -> Sequence[Any]:
         return tuple(np.linalg.eigh(iterated(x), UPLO=self.UPLO))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -382,7 +382,7 @@ class SingularValues(MatrixOperator):
         *stack, m, n = super().output_shape(*shapes)
         return (*stack, least(m, n))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return np.linalg.svd(iterated(x), compute_uv=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -414,7 +414,7 @@ class SVD(Factorisation):
     work = 22.0
 
     @classmethod
-    def function(cls, x: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, full_matrices: bool = True, compute_uv: bool = True) -> Any:  # type: ignore[override]
         return SVDResult(*cls.make(full_matrices=bool(full_matrices))(x)) if compute_uv else f.svdvals(x)
 
     def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
@@ -422,7 +422,7 @@ class SVD(Factorisation):
         rows, columns = (m, n) if self.full_matrices else (k, k)
         return [(*stack, m, rows), (*stack, k), (*stack, columns, n)]
 
-    def compute(self, x: Any) -> Sequence[Any]:
+    def compute(self, x: Array) -> Sequence[Any]:
         return tuple(np.linalg.svd(iterated(x), full_matrices=self.full_matrices))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, is_any, is_array, portable, stored
+from optree.arrays import Array, as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, by_axis, numbers_of
 from optree.op.op import Op
@@ -21,8 +21,8 @@ from optree.ops.shape import Slice, part, sizes_of, strong
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree import indexing as indices
-from optree.tree.types import Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
+from optree.tree.types import Axis, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
 
 
 def check_indices(types: Sequence[TensorType], what: str) -> None:
@@ -32,7 +32,7 @@ def check_indices(types: Sequence[TensorType], what: str) -> None:
             raise DTypeError(f"{what}: indices are integers, not {type}; x.astype('int64') makes them so")
 
 
-def as_positions(array: Any) -> Any:
+def as_positions(array: Array) -> Any:
     """Index values as ``intp``."""
     array = as_array(array)
     if array.dtype == np.uint64 and is_any(array > np.iinfo(np.intp).max):
@@ -94,7 +94,7 @@ class TemplateOperator(ArraysOperator):
     __props__: ClassVar[tuple[str, ...] | None] = ("index",)
     index: Any = (indices.ARRAY,)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x, arrays, what = types[0], types[self.leading :], str(self.name)
         check_indices(arrays, what)
         template = indices.as_template(self.index, x.shape, what)
@@ -122,12 +122,12 @@ class Indexing(ArraysOperator):
         """
         return 0, flat_positions(shape, self.index_of(shape, arrays), str(self.name))
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, *rest = map(promote, dtypes)
         return (x, *rest, x)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = self.index_of(x.shape, [as_positions(a) for a in rest])
         picked = checked_pick(str(self.name), x, index, lambda: x[index])
@@ -232,7 +232,7 @@ def _arange(count: int, like: Any) -> Any:
     return np.arange(count) if isinstance(like, np.generic) else np.arange(count, like=like)
 
 
-def parsed(x: Any, index: Any, what: str) -> tuple[Any, indices.Template, list[Any]]:
+def parsed(x: Operand, index: Any, what: str) -> tuple[Any, indices.Template, list[Any]]:
     """An operand, and the template and arrays of a NumPy-style index of it."""
     x = as_operand(x, what)
     return x, *indices.parse(index, as_variable(x).shape, what)
@@ -269,7 +269,7 @@ class Gather(TemplateOperator, Indexing):
     )
 
     @classmethod
-    def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: Any) -> Any:  # type: ignore[override]
         return part(x, index, "gather")
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -279,7 +279,7 @@ class Gather(TemplateOperator, Indexing):
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         return indices.to_numpy(self.index, arrays)
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         x, *rest = (as_array(a) for a in arrays)
         index = self.index_of(x.shape, [as_positions(a) for a in rest])
         check_bounds("gather", x.shape, index)
@@ -321,7 +321,7 @@ class Take(Indexing):
             return self.make(axis=0, flat=self.flat)(f.reshape(inputs[0], (-1,)), inputs[1])
         return super().__call__(*inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x, rest = types
         check_indices([rest], "take")
         return self.make(
@@ -340,12 +340,12 @@ class Take(Indexing):
         return tuple(index)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         index = self.index_of(x.shape, [positions])
         return checked_pick("take", x, index, lambda: x.take(index[self.axis], self.axis))
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         x, positions = arrays
         index = self.index_of(x.shape, [as_positions(positions)])[self.axis]
         indices.check_range(index, x.shape[self.axis], self.axis, str(self.name))
@@ -382,10 +382,10 @@ class Embedding(Take):
     )
 
     @classmethod
-    def function(cls, table: Any, ids: Any) -> Any:  # type: ignore[override]
+    def function(cls, table: Operand, ids: Operand) -> Any:  # type: ignore[override]
         return cls.make()(table, ids)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         table, ids = types
         if not table.ndim:
             raise ShapeError("the table has no rows; it has a row for each id, as (ids, features)")
@@ -450,7 +450,7 @@ class TakeAlongAxis(Indexing):
             return self.make(axis=0)(flat, rest)
         return super().__call__(*inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x, rest = types
         check_indices([rest], "take_along_axis")
         return self.make(axis=normalise_axis(self.axis, x.ndim, "take_along_axis"))
@@ -478,7 +478,7 @@ class TakeAlongAxis(Indexing):
         return rows, flat_positions(shape[rows:], index, str(self.name))
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         if not isinstance(x, np.ndarray):
             return super().numpy(*arrays)
@@ -486,7 +486,7 @@ class TakeAlongAxis(Indexing):
         found = _rows_of(x, rows).take(flat, 1)
         return found.reshape((*x.shape[:rows], *flat.shape))
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         x, positions = as_array(*arrays), as_positions(as_array(*arrays[::-1]))
         if isinstance(out, np.ndarray) and out.flags.c_contiguous:
             rows, flat = self.in_rows(x.shape, positions)
@@ -504,7 +504,7 @@ class TakeAlongAxis(Indexing):
 
 
 @numpy_function(np.take)
-def _numpy_take(a: Any, where: Any, axis: Any = None, mode: str = "raise") -> Any:
+def _numpy_take(a: Operand, where: Any, axis: Axis = None, mode: str = "raise") -> Any:
     """`take` with NumPy's parameters: indices out of range are refused, wrapped, or clipped."""
     if mode == "raise":
         return f.take(a, where, axis)
@@ -553,7 +553,7 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         tree = cls.make(n=n, axis=axis, dtype=dtype or (cls.dtype if home is None else home.datatype))(indices)
         return stored(tree, out)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         (x,) = types
         check_indices(types, "onehot")
         if isinstance(self.n, bool) or not hasattr(self.n, "__index__") or int(self.n) < 0:
@@ -568,11 +568,11 @@ class OneHot(UnaryOperator, NonDifferentiableOperator):
         shape = flattened(shapes[0]) if self.flat else shapes[0]
         return (*shape[: self.axis], self.n, *shape[self.axis :])
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), self.dtype
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         positions = as_positions(arrays[0])
         positions = positions.reshape(-1) if self.flat else positions
         found = first_outside(positions, self.n)
@@ -650,7 +650,7 @@ def _ix(args: Any) -> Any:
 def _indices_from(numpy: Any) -> Any:
     """Known indices of a matrix by its shape, as NumPy's arrays."""
 
-    def ours(arr: Any, k: int = 0) -> Any:
+    def ours(arr: Operand, k: int = 0) -> Any:
         shape = as_variable(arr).shape
         if None in shape or len(shape) != 2:
             raise ShapeError(
@@ -666,7 +666,7 @@ NUMPY_FUNCTIONS[np.triu_indices_from] = _indices_from(np.triu_indices)
 
 
 @numpy_function(np.diag_indices_from)
-def _diag_indices_from(arr: Any) -> Any:
+def _diag_indices_from(arr: Operand) -> Any:
     shape = as_variable(arr).shape
     if None in shape or len(shape) < 2 or len(set(shape)) > 1:
         raise ShapeError(f"diag_indices_from: equal axes, two at least, are wanted, not {describe(as_variable(arr))}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
@@ -17,12 +17,12 @@ from optree.ops.indexing import Take
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
 from optree.registry import f, function, numpy_function
-from optree.tree.types import NUMBERS, Shape, integer_of, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Variable, in_dtype, number_of, variable_of
+from optree.tree.types import NUMBERS, Axis, Shape, integer_of, normalise_axes, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, in_dtype, number_of, variable_of
 
 
 @function()
-def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
+def gradient(x: Operand, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
     """The gradient of samples along axes, by central differences; at the ends of order `edge_order`.
 
     Parameters
@@ -53,7 +53,7 @@ def gradient(x: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> An
 
 
 @numpy_function(np.gradient)
-def _numpy_gradient(x: Any, varargs: Any = (), axis: Any = None, edge_order: int = 1) -> Any:
+def _numpy_gradient(x: Operand, varargs: Any = (), axis: Axis = None, edge_order: int = 1) -> Any:
     found = gradient(x, *varargs, axis=axis, edge_order=edge_order)
     return tuple(found) if isinstance(found, list) else found
 
@@ -130,7 +130,7 @@ class Interpolate(BlockOperator):
             raise ShapeError("the points are two vectors of one size, at least of 1")
         return x
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (np.dtype("float64"),) * 4
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -141,7 +141,7 @@ class Interpolate(BlockOperator):
         return None if axis is None else (axis, (axis, None, None), 1)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, xp, fp = (as_array(a, *arrays).astype("float64", copy=False) for a in arrays)
         return as_array(np.interp(x.reshape(-1), xp.reshape(-1), fp.reshape(-1)), x).reshape(x.shape)
 
@@ -205,7 +205,7 @@ def _linspace(
 
 @numpy_function(np.logspace)
 def _logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Operand = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
     """Numbers evenly spaced on a logarithmic scale, ``base ** start`` to ``base ** stop``, along a new axis."""
     found = f.pow(base, _linspace(start, stop, num, endpoint, axis=axis))
@@ -213,7 +213,7 @@ def _logspace(
 
 
 @function(numpy=np.interp)
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def interp(x: Operand, xp: Operand, fp: Operand, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
 
     It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.

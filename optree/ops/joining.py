@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import Array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.op.batching import by_axis
@@ -28,8 +28,8 @@ from optree.op.traits import (
 )
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, variable_of
+from optree.tree.types import Axis, Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, as_operand, as_variable, in_dtype, variable_of
 
 #: The maximum number of copies that are written one after the other.
 FEW = 16
@@ -56,7 +56,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
     )
 
     @classmethod
-    def function(cls, operands: Any, axis: Any = 0) -> Any:  # type: ignore[override]
+    def function(cls, operands: Any, axis: Axis = 0) -> Any:  # type: ignore[override]
         if is_one(operands):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
@@ -86,7 +86,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
         return tuple(sizes)
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         # A CUDA graph cannot capture CuPy's function, which copies pointers from the host.
         if isinstance(out, np.ndarray) and not self._repeats(arrays):
             np.concatenate(arrays, self.axis, out=out, casting="unsafe")  # all have one dtype; to ask takes 3 us
@@ -98,7 +98,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
         first = arrays[0]
         return len(set(map(id, arrays))) == 1 and prod(first.shape[self.axis :]) * first.itemsize >= LONG
 
-    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+    def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         if self._repeats(arrays):
             yield _runs(out, self.axis, len(arrays)), arrays[0]
             return
@@ -148,7 +148,7 @@ class HeadLike(AxisOperator, MorphOperator):
         return front, whole - front
 
     @portable
-    def numpy(self, x: Any, like: Any) -> Any:
+    def numpy(self, x: Array, like: Array) -> Any:
         return x[(slice(None),) * self.axis + (slice(None, np.shape(like)[self.axis]),)]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -167,7 +167,7 @@ class TailLike(HeadLike):
         return (*x[: self.axis], self._sizes(x, like)[1], *x[self.axis + 1 :])
 
     @portable
-    def numpy(self, x: Any, like: Any) -> Any:
+    def numpy(self, x: Array, like: Array) -> Any:
         return x[(slice(None),) * self.axis + (slice(np.shape(like)[self.axis], None),)]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -210,7 +210,7 @@ class Pad(CopyOperator, MorphOperator):
 
     @classmethod
     def function(  # type: ignore[override]
-        cls, x: Any, pad_width: Any = 0, constant_values: Any = 0, mode: str = "constant", **options: Any
+        cls, x: Operand, pad_width: Any = 0, constant_values: Any = 0, mode: str = "constant", **options: Any
     ) -> Any:
         if mode == "constant" and not np.ndim(constant_values) and not options and not isinstance(pad_width, dict):
             return super().function(x, pad_width, constant_values)
@@ -218,7 +218,7 @@ class Pad(CopyOperator, MorphOperator):
             options["constant_values"] = constant_values
         return f.pad_by(x, pad_width, mode, **options)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x = types[0]
         number = _number_of(self.constant_values, x.dtype)
         return self.make(pad_width=widths_of(self.pad_width, x.ndim), constant_values=number)
@@ -227,7 +227,7 @@ class Pad(CopyOperator, MorphOperator):
         pairs = zip(shapes[0], self.pad_width, strict=True)
         return tuple(None if size is None else before + size + after for size, (before, after) in pairs)
 
-    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+    def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         inner = out
         for axis, (before, after) in enumerate(self.pad_width):  # what is around the other axes, then around this one
             along = (slice(None),) * axis
@@ -297,7 +297,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, repeats: Any = 1, axis: Any = None) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, repeats: Any = 1, axis: Axis = None) -> Any:  # type: ignore[override]
         if isinstance(repeats, Variable):
             raise OperandError(
                 f"repeat: the shape depends on {describe(repeats)}; give numbers, or with {repeats.label}.get() its own"
@@ -318,7 +318,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
             return self.make(repeats=self.repeats, axis=0)(f.reshape(inputs[0], (-1,)))
         return super().__call__(*inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         repeats = integer_of(self.repeats, "repeat: repeats", 0)
         return self.make(repeats=repeats, axis=normalise_axis(self.axis, types[0].ndim, "repeat"))
 
@@ -331,7 +331,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
         axis = longest_axis(shapes[0][: self.axis])
         return None if axis is None else (axis, (axis,), 1)
 
-    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+    def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         (x,), after = arrays, self.axis + 1
         runs = out.reshape(*x.shape[:after], self.repeats, *x.shape[after:])
         before = (slice(None),) * after
@@ -373,7 +373,7 @@ class Unrepeat(AxisOperator, MorphOperator):
         return like
 
     @portable
-    def numpy(self, x: Any, like: Any) -> Any:
+    def numpy(self, x: Array, like: Array) -> Any:
         shape = np.shape(like)
         runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
         return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
@@ -391,7 +391,7 @@ def is_one(operands: Any) -> bool:
     return isinstance(operands, Variable | np.ndarray) and variable_of(operands, "operands").ndim > 0
 
 
-def _rows_joined(operands: Any, axis: Any, what: str) -> Any:
+def _rows_joined(operands: Any, axis: Axis, what: str) -> Any:
     """The parts of an array along its first axis, concatenated along another."""
     x = variable_of(operands, what)
     if axis is None:
@@ -504,7 +504,7 @@ def _blocks(arrays: Any, depth: int) -> list[tuple[tuple[int, ...], Variable]]:
 
 
 @function(numpy=np.append)
-def append(x: Any, values: Any, axis: int | None = None) -> Any:
+def append(x: Operand, values: Operand, axis: int | None = None) -> Any:
     """The operand with values appended along an axis; both flattened, if that is None."""
     operands = [variable_of(operand, "append") for operand in (x, values)]
     dtype = promote(*(operand.dtype for operand in operands))  # a number is not weak here, as in NumPy
@@ -539,7 +539,7 @@ def tile(x: Any, reps: Any) -> Any:
 
 
 @numpy_function(np.resize)
-def _numpy_resize(a: Any, new_shape: Any) -> Any:
+def _numpy_resize(a: Operand, new_shape: Any) -> Any:
     """The elements repeated, or cut, to fill another shape."""
     x, shape = f.ravel(variable_of(a, "resize")), sizes_of(new_shape, "resize")
     (size,), wanted = x.shape, prod(shape)

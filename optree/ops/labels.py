@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, is_any, portable
+from optree.arrays import Array, as_array, is_any, portable
 from optree.errors import AxisError, DTypeError, OperandError
 from optree.op.batching import aligned
 from optree.op.index_map import IndexMap, windowed
@@ -96,7 +96,7 @@ class CheckLabels(MorphOperator, NonDifferentiableOperator):
         (([],), {"classes": 2}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         (labels,) = types
         if labels.dtype.kind not in "iu":
             raise DTypeError(f"labels are integers, not {labels}; labels.astype('int64') makes them so")
@@ -109,7 +109,7 @@ class CheckLabels(MorphOperator, NonDifferentiableOperator):
         return self(*aligned(inputs, batched))
 
     @portable
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         labels = as_array(arrays[0])
         found = first_outside(labels, self.classes, self.ignored, self.blank)
         if found is not None:

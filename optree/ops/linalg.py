@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.batching import aligned, example_rank
@@ -38,8 +38,8 @@ from optree.ops.shape import broadcasts_to, sizes_for_reshape, with_leading_axes
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.types import NUMBERS, Axis, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 
 class SlogdetResult(NamedTuple):
@@ -57,7 +57,7 @@ class Solve(LapackOperator, BinaryOperator):
     operands = ("a", "b")
     work = 2 / 3
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
         return self
 
@@ -78,7 +78,7 @@ class Solve(LapackOperator, BinaryOperator):
             raise ShapeError(f"the stacks {a[:-2]} and {b[:-2]} do not broadcast") from None
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         a, b = (wide(as_array(x, *arrays), dtype) for x in arrays)
         columns = b[:, None] if b.ndim == 1 else b
@@ -111,7 +111,7 @@ class Inverse(MatrixOperator):
 
     name = "inv"
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return np.linalg.inv(x) if x.size else x.copy()
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -133,7 +133,7 @@ class Determinant(MatrixOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return super().output_shape(*shapes)[:-2]
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         return np.linalg.det(x)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -150,7 +150,7 @@ class Cofactors(MatrixOperator):
     name = "cofactors"
     work = 22.0
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         if not x.size or x.shape[-1] == 1:
             return np.ones_like(x)
         u, s, v, sign = _signed_svd(x)
@@ -174,7 +174,7 @@ class CofactorsAlong(LapackOperator, BinaryOperator):
         return broadcast(*shapes)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
         x, direction = np.broadcast_arrays(*(wide(as_array(x, *arrays), dtype) for x in arrays))
         if not x.size or x.shape[-1] == 1:
@@ -204,7 +204,7 @@ class CofactorsAlong(LapackOperator, BinaryOperator):
         return [by_x, self(x, delta)]
 
 
-def _signed_svd(x: Any) -> tuple[Any, Any, Any, Any]:
+def _signed_svd(x: Array) -> tuple[Any, Any, Any, Any]:
     """The singular value decomposition of square matrices, nan for those that are not finite, and det(u) * det(v)."""
     finite = np.isfinite(x).all(axis=(-2, -1))[..., None, None]
     u, s, v = np.linalg.svd(np.where(finite, x, 0))
@@ -212,7 +212,7 @@ def _signed_svd(x: Any) -> tuple[Any, Any, Any, Any]:
     return u, s, v, np.where(finite, sign, np.nan)
 
 
-def _products_of_others(x: Any) -> Any:
+def _products_of_others(x: Array) -> Any:
     """For each element along the last axis, the product of all others, without division."""
     ones = np.ones_like(x[..., :1])
     before = np.cumprod(np.concatenate([ones, x[..., :-1]], axis=-1), axis=-1)
@@ -234,7 +234,7 @@ class LogDeterminant(Factorisation):
     def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
         return [stack, stack]
 
-    def compute(self, x: Any) -> Sequence[Any]:
+    def compute(self, x: Array) -> Sequence[Any]:
         return tuple(np.linalg.slogdet(x))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -265,7 +265,7 @@ class PseudoInverse(MatrixOperator):
     work = 24.0
 
     @classmethod
-    def function(cls, x: Any, rcond: Any = None, rtol: Any = None) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, rcond: Any = None, rtol: Any = None) -> Any:  # type: ignore[override]
         if rcond is not None and rtol is not None:
             raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
         given = rcond if rtol is None else rtol
@@ -277,12 +277,12 @@ class PseudoInverse(MatrixOperator):
         *stack, m, n = super().output_shape(*shapes)
         return (*stack, n, m)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: Array) -> Any:
         if not x.size:
             return np.swapaxes(x, -2, -1).copy()
         return self._within(x, max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol)
 
-    def _within(self, x: Any, rtol: Any) -> Any:
+    def _within(self, x: Array, rtol: Any) -> Any:
         """The value for a tolerance, or for an array of them with an axis of size 1 at the end."""
         u, s, v = np.linalg.svd(iterated(x), full_matrices=False)
         counts = s > rtol * s[..., :1]
@@ -307,10 +307,10 @@ class PseudoInverseByTolerances(PseudoInverse):
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
-    def function(cls, x: Any, rtol: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, rtol: Any) -> Any:  # type: ignore[override]
         return cls.make()(x, rtol)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
         return self
 
@@ -321,12 +321,12 @@ class PseudoInverseByTolerances(PseudoInverse):
             raise ShapeError(f"tolerances of shape {rtol} are not one for each matrix of a stack of {x[:-2]}")
         return found
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, rtol = dtypes
         return (*super().resolve_dtypes(x)[:1], promote(rtol), super().resolve_dtypes(x)[-1])
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, rtol = (as_array(a, *arrays) for a in arrays)
         dtype = self.resolve_dtypes(x.dtype, rtol.dtype)[-1]
         given = wide(x, dtype)
@@ -346,7 +346,7 @@ def _less_from_identity(x: Variable) -> Variable:
     return in_dtype(on_diagonal(x), x.dtype) - x
 
 
-def _square(x: Any, what: str) -> Variable:
+def _square(x: Operand, what: str) -> Variable:
     """An operand of square matrices; ShapeError if it is none."""
     x = variable_of(x, what)
     try:
@@ -366,7 +366,7 @@ def _tolerance(what: str, given: Any) -> float | None:
 
 
 @function(numpy=np.linalg.lstsq)
-def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
+def lstsq(a: Operand, b: Operand, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     """Least squares: the shortest x that minimises the norm of b - a @ x, the residuals, rank and singular values.
 
     b is a vector if it is 1-D, and else matrices of columns. There are residuals for rank-deficient
@@ -402,7 +402,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
 
 
 @function(numpy=np.linalg.matrix_rank)
-def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
+def matrix_rank(x: Operand, tol: Any = None, rtol: Any = None) -> Any:
     """The number of singular values above `tol`, or above `rtol` times the largest; 0 or 1 for 1-D operands.
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
@@ -424,7 +424,7 @@ def matrix_rank(x: Any, tol: Any = None, rtol: Any = None) -> Any:
 
 
 @function(numpy=np.linalg.matrix_power)
-def matrix_power(x: Any, n: int) -> Any:
+def matrix_power(x: Operand, n: int) -> Any:
     """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
     x, n = _square(x, "matrix_power"), integer_of(n, "matrix_power: n")
     if n == 0:
@@ -439,7 +439,7 @@ def matrix_power(x: Any, n: int) -> Any:
 
 
 @function()
-def cross(a: Any, b: Any, axis: int = -1) -> Any:
+def cross(a: Operand, b: Operand, axis: int = -1) -> Any:
     """The cross products of vectors of three elements along an axis."""
     a, b = (variable_of(x, "cross") for x in (a, b))
     axes = [normalise_axis(axis, x.ndim, "cross") for x in (a, b)]
@@ -452,26 +452,28 @@ def cross(a: Any, b: Any, axis: int = -1) -> Any:
 
 
 @numpy_function(np.cross)
-def _numpy_cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+def _numpy_cross(
+    a: Operand, b: Operand, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = f.moveaxis(variable_of(a, "cross"), axisa, -1), f.moveaxis(variable_of(b, "cross"), axisb, -1)
     return f.moveaxis(cross(a, b), -1, axisc)
 
 
 @numpy_function(np.inner)
-def _numpy_inner(a: Any, b: Any) -> Any:
+def _numpy_inner(a: Operand, b: Operand) -> Any:
     return inner(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
 
 
 @function()
-def inner(x: Any, y: Any) -> Any:
+def inner(x: Operand, y: Operand) -> Any:
     """The sums of products over the last axes of both; of a number, the product."""
     x, y = (variable_of(given, "inner") for given in (x, y))
     return f.tensordot(x, y, axes=((-1,), (-1,))) if x.ndim and y.ndim else x * y
 
 
 @function(numpy=np.vdot)
-def vdot(x: Any, y: Any) -> Any:
+def vdot(x: Operand, y: Operand) -> Any:
     """The dot product of two operands, flattened."""
     return f.dot(f.ravel(variable_of(x, "vdot")), f.ravel(variable_of(y, "vdot")))
 
@@ -505,20 +507,20 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
 
 
 @function(numpy=np.matvec)
-def matvec(x: Any, y: Any) -> Any:
+def matvec(x: Operand, y: Operand) -> Any:
     """The products of matrices with vectors, stacks of them broadcast."""
     x, y = (variable_of(given, "matvec") for given in (x, y))
     return f.squeeze(f.matmul(x, f.expand_dims(y, -1)), -1)
 
 
 @function(numpy=np.vecmat)
-def vecmat(x: Any, y: Any) -> Any:
+def vecmat(x: Operand, y: Operand) -> Any:
     """The products of vectors with matrices, stacks of them broadcast."""
     x, y = (variable_of(given, "vecmat") for given in (x, y))
     return f.squeeze(f.matmul(f.expand_dims(x, -2), y), -2)
 
 
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def norm(x: Operand, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
     """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
     Parameters
@@ -634,7 +636,7 @@ def _multi_dot(arrays: Any) -> Any:
     return multi_dot(arrays)
 
 
-def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+def vector_norm(x: Operand, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """The norm of the vectors along axes, or of all elements, as in the array API standard."""
     x = variable_of(x, "vector_norm")
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
@@ -650,11 +652,11 @@ def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
-def _diagonal(x: Any, offset: int = 0) -> Any:
+def _diagonal(x: Operand, offset: int = 0) -> Any:
     return f.diagonal(x, offset, -2, -1)
 
 
-def _trace(x: Any, offset: int = 0) -> Any:
+def _trace(x: Operand, offset: int = 0) -> Any:
     return f.trace(x, offset, -2, -1)
 
 

@@ -17,7 +17,7 @@ from optree.op.traits import (
 )
 from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
-from optree.tree.variable import Variable, number_of, variable_of
+from optree.tree.variable import Operand, Variable, number_of, variable_of
 
 # Comparisons
 
@@ -245,7 +245,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 
 @numpy_function(np.around)
 @function(numpy=np.round)
-def round(x: Any, decimals: int = 0) -> Any:
+def round(x: Operand, decimals: int = 0) -> Any:
     """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
     x, decimals = variable_of(x, "round"), integer_of(decimals, "round: decimals")
     if x.dtype.kind == "b" and decimals:
@@ -261,7 +261,7 @@ def round(x: Any, decimals: int = 0) -> Any:
 
 
 @function(numpy=np.isclose)
-def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     """Whether abs(x - y) <= atol + rtol * abs(y), or x == y; with `equal_nan`, nans are close."""
     x, y = (variable_of(operand, "isclose") for operand in (x, y))
     wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
@@ -270,13 +270,13 @@ def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
 
 
 @function()
-def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+def allclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     """Whether all elements are close (`isclose`), as a 0-d bool. ``np.allclose`` runs it, for a Python bool."""
     return f.all(isclose(x, y, rtol, atol, equal_nan), keepdims=False)
 
 
 @function()
-def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
+def array_equal(x: Operand, y: Operand, equal_nan: bool = False) -> Any:
     """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
     x, y = (variable_of(operand, "array_equal") for operand in (x, y))
     if not may_equal(x.shape, y.shape):
@@ -286,19 +286,19 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
 
 
 @numpy_function(np.allclose)
-def _numpy_allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def _numpy_allclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """`allclose`, run at once for a Python bool, as NumPy's."""
     return bool(allclose(x, y, rtol, atol, equal_nan).item())
 
 
 @numpy_function(np.array_equal)
-def _numpy_array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
+def _numpy_array_equal(x: Operand, y: Operand, equal_nan: bool = False) -> bool:
     """`array_equal`, run at once for a Python bool, as NumPy's."""
     return bool(array_equal(x, y, equal_nan).item())
 
 
 @numpy_function(np.array_equiv)
-def _numpy_array_equiv(x: Any, y: Any) -> bool:
+def _numpy_array_equiv(x: Operand, y: Operand) -> bool:
     """Whether two operands broadcast together and all elements are equal, run at once."""
     x, y = (variable_of(operand, "array_equiv") for operand in (x, y))
     pairs = zip(x.shape[::-1], y.shape[::-1], strict=False)

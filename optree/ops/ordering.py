@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.examples import Cases, Examples
@@ -33,8 +33,8 @@ from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import strong
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
-from optree.tree.types import Shape, TensorType, integer_of, normalise_axis
-from optree.tree.variable import Variable, constant, in_dtype, variable_of
+from optree.tree.types import Axis, Shape, TensorType, integer_of, normalise_axis
+from optree.tree.variable import Operand, Variable, constant, in_dtype, variable_of
 
 # Sorting
 
@@ -66,13 +66,13 @@ class ArgSort(OneAxisOperator, IntegerOperator):
     examples = _SORTED
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         if not (isinstance(x, np.ndarray) and _is_quick(x) and x.size >= LEAST and SHORT < x.shape[self.axis] < 2**32):
             return np.argsort(x, axis=self.axis, kind="stable")
         return np.moveaxis(_argsorted(np.moveaxis(x, self.axis, -1)), -1, self.axis)
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         # An op that fills has smaller blocks: the indices of larger ones lie in new pages each time.
         out[...] = self.value(*arrays)
 
@@ -134,7 +134,7 @@ class OrderOperator(OneAxisOperator, MorphOperator):
     axis: Any = -1
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         if not isinstance(x, np.ndarray):
             return np.sort(x, axis=self.axis)
@@ -142,7 +142,7 @@ class OrderOperator(OneAxisOperator, MorphOperator):
         self.put_in_order(out)
         return out
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         out[...] = arrays[0]
         self.put_in_order(out)
 
@@ -173,7 +173,7 @@ class Sort(OrderOperator):
 def _numpys(name: str) -> Callable[..., Any]:
     """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
 
-    def ours(a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Any:
+    def ours(a: Any, axis: Axis = -1, kind: Any = None, *, stable: Any = None) -> Any:
         return getattr(f, name)(a, axis)
 
     ours.__name__ = name
@@ -218,7 +218,7 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
         (((0,), (3,)), {}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.side not in ("left", "right"):
             raise OperandError(f"searchsorted: side is 'left' or 'right', not {self.side!r}")
         return self
@@ -237,7 +237,7 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
         return None if axis is None else (axis, (None, axis), 1)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
         dtype = np.result_type(x.dtype, y.dtype)
         # CuPy takes 1-D arrays of one dtype.
@@ -263,7 +263,7 @@ class IsIn(BinaryOperator, LogicalOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, y: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, y: Operand) -> Any:  # type: ignore[override]
         x, y = (strong(v, "isin") for v in (x, y))
         if None in y.shape or not 0 < y.size <= FEW_MEMBERS:
             return cls.make()(x, y)
@@ -275,7 +275,7 @@ class IsIn(BinaryOperator, LogicalOperator):
         return self.batch_in_loop(inputs, batched) if batched[1] else self(*inputs)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
         return as_array(np.isin(x, y), x)
 
@@ -309,7 +309,7 @@ class CountInBins(BinaryOperator, IntegerOperator):
         return self.batch_in_loop(inputs, batched)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         edges, y = (as_array(a, *arrays) for a in arrays)
         flat, shape, edges = y.reshape(-1), (-1, *edges.shape[1:]), np.sort(edges.reshape(-1))
         if not isinstance(y, np.ndarray):
@@ -339,12 +339,12 @@ def _numpy_isin(
 
 
 @numpy_function(np.searchsorted)
-def _numpy_searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
+def _numpy_searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Any:
     return f.searchsorted(a if sorter is None else f.take(a, sorter, axis=0), v, side)
 
 
 @function(numpy=np.digitize)
-def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+def digitize(x: Operand, bins: Any, right: bool = False) -> Any:
     """The bin index of each element, for monotonic edges; with `right`, bins include their right edges."""
     x, edges = variable_of(x, "digitize"), strong(bins, "digitize")
     if edges.ndim != 1:
@@ -402,7 +402,7 @@ def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
 
 
 @function(numpy=np.histogram_bin_edges)
-def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
+def histogram_bin_edges(x: Operand, bins: Any = 10, range: Any = None) -> Any:
     """The edges of a histogram's bins: a number of equal bins from minimum to maximum, or those given."""
     x = variable_of(x, "histogram")
     if isinstance(bins, str):
@@ -469,7 +469,7 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, 
 
 
 @function()
-def topk(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
+def topk(x: Operand, k: int, axis: int = -1) -> tuple[Any, Any]:
     """The k largest elements along an axis in descending order, and their indices; of ties the first.
 
     A nan counts as larger than any number.
@@ -508,13 +508,13 @@ class TopIndices(AxisOperator, UnaryOperator, IntegerOperator, BlockOperator):
         return None if axis is None else (axis, (axis,), 1)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x = np.moveaxis(as_array(arrays[0]), self.axis, -1)
         is_quick = isinstance(x, np.ndarray) and x.dtype.kind in "biuf" and x.size and 0 < self.k < x.shape[-1]
         return np.moveaxis(_top(x, self.k) if is_quick else _in_descending_order(x)[..., : self.k], -1, self.axis)
 
 
-def _in_descending_order(x: Any) -> Any:
+def _in_descending_order(x: Array) -> Any:
     """The indices that sort along the last axis in descending order, stably: flipped before and after."""
     return x.shape[-1] - 1 - np.flip(ArgSort.make(axis=-1).value(np.flip(x, -1)), -1)
 
@@ -553,10 +553,10 @@ class PartitionOperator(OneAxisOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, kth: Any, axis: Any = -1) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, kth: Any, axis: Axis = -1) -> Any:  # type: ignore[override]
         return cls.make(kth=kth, axis=axis)(variable_of(x, str(cls.name)))
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         places = tuple(integer_of(k, f"{self.name}: kth") for k in np.atleast_1d(self.kth).tolist())
         return self.make(kth=places, axis=normalise_axis(self.axis, types[0].ndim, str(self.name)))
 
@@ -613,7 +613,7 @@ class ArgPartition(PartitionOperator, IntegerOperator):
     )
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         if not isinstance(x, np.ndarray) or _kind_for(x, self.axis) is not None:
             return np.argsort(x, axis=self.axis, kind="stable")  # CuPy's partition sorts, too
@@ -622,12 +622,12 @@ class ArgPartition(PartitionOperator, IntegerOperator):
 
 
 @numpy_function(np.partition)
-def _numpy_partition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
+def _numpy_partition(a: Operand, kth: Any, axis: Axis = -1, kind: Any = None) -> Any:
     return f.partition(a, kth, axis)
 
 
 @numpy_function(np.argpartition)
-def _numpy_argpartition(a: Any, kth: Any, axis: Any = -1, kind: Any = None) -> Any:
+def _numpy_argpartition(a: Operand, kth: Any, axis: Axis = -1, kind: Any = None) -> Any:
     return f.argpartition(a, kth, axis)
 
 
@@ -646,7 +646,7 @@ def _first_true(flat: Variable, size: int, what: str) -> tuple[Variable, Variabl
 
 
 @function()
-def flatnonzero(x: Any, size: int | None = None, fill_value: int = 0) -> Any:
+def flatnonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> Any:
     """The flat indices of the first `size` nonzero elements, in C order, padded with `fill_value`."""
     x = variable_of(x, "flatnonzero")
     if size is None:
@@ -656,7 +656,7 @@ def flatnonzero(x: Any, size: int | None = None, fill_value: int = 0) -> Any:
 
 
 @function()
-def nonzero(x: Any, size: int | None = None, fill_value: int = 0) -> tuple[Any, ...]:
+def nonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> tuple[Any, ...]:
     """The indices of the first `size` nonzero elements, in C order: an array for each axis, padded."""
     x = variable_of(x, "nonzero")
     if size is None:

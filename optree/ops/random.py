@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import Array, portable
 from optree.dtypes import finfo, is_floating, is_narrow
 from optree.errors import DTypeError, OperandError
 from optree.locks import Locked
@@ -66,7 +66,7 @@ class RandomOperator(OrphanOperator):
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self(*inputs)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Any:
         if types[0] is not STATE:
             raise OperandError(f"{self.name}: the first operand is a backend's be.rng_state, not one of {types[0]}")
         dtype = as_dtype(types[1].dtype if self.dtype is None else self.dtype)
@@ -78,7 +78,7 @@ class RandomOperator(OrphanOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[1]
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return STATE.dtype, promote(dtypes[1]), self.dtype
 
 
@@ -92,11 +92,11 @@ class TakeBlocks(RandomOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return (2,)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return STATE.dtype, promote(dtypes[1]), STATE.dtype
 
     @portable
-    def numpy(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Array, like: Array) -> Any:
         with _advancing.lock:
             begin, counter = state.copy(), state[1:]
             counter += np.uint64(philox.count_blocks(prod(np.shape(like)), self.dtype))
@@ -126,13 +126,13 @@ class DrawnAt(ElementwiseOperator, NonDifferentiableOperator):
         (([7], [3], [0, 1, 2, 3]), {"normal": True, "dtype": np.dtype("float64")}),
     )
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return STATE.dtype, STATE.dtype, np.dtype("int64"), self.dtype
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
         return f"philox_{'normal' if self.normal else 'uniform'}{self.dtype.itemsize * 8}({{0}}, {{1}}, {{2}})"
 
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         seed, counter, index = np.broadcast_arrays(*(np.asarray(x) for x in arrays))
         found = np.empty(index.shape, self.dtype)
         for each in np.unique(seed):
@@ -161,7 +161,7 @@ class Rand(Draw):
 
     name = "rand"
 
-    def numpy(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Array, like: Array) -> Any:
         return _draw(philox.uniform, state, np.shape(like), self.dtype)
 
 
@@ -170,7 +170,7 @@ class StandardNormal(Draw):
 
     name = "standard_normal"
 
-    def numpy(self, state: Any, like: Any) -> Any:
+    def numpy(self, state: Array, like: Array) -> Any:
         return _draw(philox.normal, state, np.shape(like), self.dtype)
 
 
@@ -180,7 +180,7 @@ class StandardGamma(RandomOperator):
     name = "standard_gamma"
     operands = ("state", "shape")
 
-    def numpy(self, state: Any, shape: Any) -> Any:
+    def numpy(self, state: Array, shape: Array) -> Any:
         alpha = np.asarray(shape)
         begin = take_blocks(state, philox.count_gamma_blocks(alpha.size))
         return philox.gamma(*begin, alpha).astype(self.dtype)
@@ -209,14 +209,14 @@ class StochasticCast(RandomOperator):
     dtype = np.dtype("float16")
     bits: int | None = None
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Any:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Any:
         dtype = super().bind(types, backend).dtype
         most = finfo(dtype).nmant
         if self.bits is not None and (isinstance(self.bits, bool) or self.bits not in range(1, most + 1)):
             raise OperandError(f"stochastic_cast: bits are from 1 to the {most} of {dtype}, or None, not {self.bits!r}")
         return self.make(dtype=dtype, bits=None if self.bits is None else int(self.bits))
 
-    def numpy(self, state: Any, x: Any) -> Any:
+    def numpy(self, state: Array, x: Array) -> Any:
         exact = np.asarray(x, FLOAT64)
         return round_by_chance(exact, _draw(philox.uniform, state, exact.shape, FLOAT64), self.dtype, self.bits)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import Array, as_array, filled, portable
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
@@ -32,8 +32,8 @@ from optree.op.traits import (
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, TensorType, broadcast, normalise_axes, promote
-from optree.tree.variable import Variable, any_neon, in_dtype, is_neon, variable_of
+from optree.tree.types import Axis, Shape, TensorType, broadcast, normalise_axes, promote
+from optree.tree.variable import Operand, Variable, any_neon, in_dtype, is_neon, variable_of
 
 #: Maximum entries of the caches of dtypes.
 DTYPES = 64
@@ -69,14 +69,14 @@ def widened(x: Variable) -> Variable:
 class MeanDtypeOperator(FloatOperator):
     """An op whose value has the dtype of its first operand's mean: float64 for integers."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
 
 class SumDtypeOperator(Op):
     """An op whose value has the dtype of its operand's sum: 64 bits for integers."""
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), sum_dtype(dtypes[0])
 
 
@@ -102,7 +102,7 @@ class Sum(SumDtypeOperator, ReductionOperator):
     examples = WITH_IDENTITY
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype = sum_dtype(x.dtype)
         total = accurate_sum(x, self.axes(x.ndim), self.keepdims, wide_dtype(dtype))
@@ -121,7 +121,7 @@ class Mean(MeanDtypeOperator, ReductionOperator):
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         total = accurate_sum(x, axes, self.keepdims, wide_dtype(dtype))
@@ -147,18 +147,18 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     ndim: int = 0
     examples = ((((3, 4),), {}), (((3, 4, 5),), {"axis": (0, -1)}), (((3, 4),), {"axis": -1}), (((0, 3),), {"axis": 0}))
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         axis = None if self.axis is None else normalise_axes(self.axis, types[0].ndim, "count")
         return self.make(axis=axis, ndim=max(self.ndim, 2 if is_neon(backend) else 0))
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return (1,) * self.ndim
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         count = prod([x.shape[i] for i in normalise_axes(self.axis, x.ndim, "count")])
         return filled((1,) * self.ndim, count, wide_dtype(mean_dtype(x.dtype)), x)
@@ -197,7 +197,7 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
         return None if axis is None else (axis, (axis,), 1)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         return _exclusive_prod([x], self.axes(x.ndim), sum_dtype(x.dtype))
 
@@ -225,14 +225,14 @@ class ExclusiveProdAlong(AxisOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, /, *directions: Any, axis: Any = None) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, /, *directions: Any, axis: Axis = None) -> Any:  # type: ignore[override]
         return cls.make(axis=axis)(x, *directions)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         arrays = np.broadcast_arrays(*(as_array(x, *arrays) for x in arrays))
         return _exclusive_prod(arrays, self.axes(arrays[0].ndim), np.result_type(*arrays))
 
@@ -393,7 +393,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
         return self.extreme.make().accumulator_for(dtype)._replace(replaces=replaces)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         if not isinstance(self.axis, tuple):
             return self._found(x, axis=self.axis, keepdims=self.keepdims)
@@ -409,7 +409,7 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
             return None
         return axis - (0 if self.keepdims else sum(each < axis for each in reduced)), (axis,), 1
 
-    def _found(self, x: Any, **along: Any) -> Any:
+    def _found(self, x: Array, **along: Any) -> Any:
         if isinstance(x, np.ndarray):
             return self._found_by_numpy(x, **along)
         found = self.index_of(x, **along)
@@ -485,20 +485,20 @@ class AnyTrue(UfuncReduction, LogicalOperator):
 # Statistics
 
 
-def _centred(x: Variable, axis: Any) -> Variable:
+def _centred(x: Variable, axis: Axis) -> Variable:
     """An operand minus its mean, in a dtype wide enough for squares."""
     x = widened(x)
     return x - f.mean(x, axis=axis, keepdims=True)
 
 
-def _freedom(x: Variable, axis: Any, ddof: float) -> Variable:
+def _freedom(x: Variable, axis: Axis, ddof: float) -> Variable:
     """The divisor of a variance, as NumPy has it."""
     count = f.count(x, axis)
     return f.maximum(count - ddof, 0) if ddof else count
 
 
 @function(numpy=np.var)
-def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+def var(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The variance over axes: the sum of the squared deviations from the mean, over count - ddof."""
     x = variable_of(x, "var")
     centred = _centred(x, axis)
@@ -507,7 +507,7 @@ def var(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 
 
 @function(numpy=np.std)
-def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any:
+def std(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
     """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0."""
     x = variable_of(x, "std")
     centred = _centred(x, axis)
@@ -519,7 +519,7 @@ def std(x: Any, axis: Any = None, ddof: float = 0, keepdims: bool = True) -> Any
 
 
 @portable
-def _supremum(x: Any, axis: Any, keepdims: bool) -> Any:
+def _supremum(x: Array, axis: Axis, keepdims: bool) -> Any:
     x = as_array(x)
     if x.size:
         return np.max(x, axis=axis, keepdims=keepdims)
@@ -534,7 +534,7 @@ class Supremum(Max):
     numpy: ClassVar[Any] = _supremum
 
 
-def supremum(x: Variable, axis: Any) -> Variable:
+def supremum(x: Variable, axis: Axis) -> Variable:
     """The maximum over axes, which are kept; -inf for empty ones."""
     return Supremum.make(axis=axis, keepdims=True)(x)
 
@@ -568,7 +568,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((3, 4),), {"axis": 1, "ord": 0}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.ord is not None and (isinstance(self.ord, bool) or not isinstance(self.ord, int | float)):
             raise OperandError(f"norm: ord is None or a number, not {self.ord!r}; be.linalg.norm has norms of matrices")
         axes = self.axes(types[0].ndim)
@@ -582,7 +582,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
             raise ShapeError(f"along axis {axes[0]} there are no elements, and so no least one")
         return super().bind(types, backend)
 
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = np.asarray(x)
         dtype, axes = mean_dtype(x.dtype), self.axes(x.ndim)
         wide = wide_dtype(dtype)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.op.batching import aligned
@@ -21,8 +21,8 @@ from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Shape, TensorType, broadcast, integer_of, normalise_axis
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.types import Axis, Shape, TensorType, broadcast, integer_of, normalise_axis
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The rows from which NumPy's accumulations release the interpreter's lock: more than 500.
 UNLOCKED = 512
@@ -68,13 +68,13 @@ class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     )
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype = sum_dtype(x.dtype)
         # Always with an axis: without one CuPy uses CUB, whose sums of floats are not deterministic.
         return self.accumulate(x, axis=self.axis, dtype=wide_dtype(dtype)).astype(dtype, copy=False)
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         if wide_dtype(out.dtype) == out.dtype:
             self.accumulate(arrays[0], axis=self.axis, dtype=out.dtype, out=out)
         else:
@@ -113,7 +113,7 @@ class CumulativeExtreme(OneAxisOperator):
     examples = CumulativeOperator.examples
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         found = as_array(x).copy()
         if isinstance(found, np.ndarray):
             return self.extreme.accumulate(found, axis=self.axis)
@@ -124,7 +124,7 @@ class CumulativeExtreme(OneAxisOperator):
             step *= 2
         return found
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         self.extreme.accumulate(arrays[0], axis=self.axis, out=out)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -150,30 +150,30 @@ class CumMin(CumulativeExtreme):
 
 
 @numpy_function(np.logical_or.accumulate)
-def _any_so_far(x: Any, axis: Any) -> Any:
+def _any_so_far(x: Operand, axis: Axis) -> Any:
     """Whether an element is true, of each and those before it."""
     return f.cummax(f.ne(x, 0), axis)
 
 
 @numpy_function(np.logical_and.accumulate)
-def _all_so_far(x: Any, axis: Any) -> Any:
+def _all_so_far(x: Operand, axis: Axis) -> Any:
     """Whether all elements are true, of each and those before it."""
     return f.cummin(f.ne(x, 0), axis)
 
 
 @function(numpy=np.cumulative_sum)
-def cumulative_sum(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+def cumulative_sum(x: Operand, axis: int | None = None, include_initial: bool = False) -> Any:
     """The cumulative sum along an axis, after a 0 if `include_initial`; a vector needs no axis."""
     return _after_first(f.cumsum, x, axis, 0 if include_initial else None, "cumulative_sum")
 
 
 @function(numpy=np.cumulative_prod)
-def cumulative_prod(x: Any, axis: int | None = None, include_initial: bool = False) -> Any:
+def cumulative_prod(x: Operand, axis: int | None = None, include_initial: bool = False) -> Any:
     """The cumulative product along an axis, after a 1 if `include_initial`; a vector needs no axis."""
     return _after_first(f.cumprod, x, axis, 1 if include_initial else None, "cumulative_prod")
 
 
-def _after_first(scan: Any, x: Any, axis: int | None, first: int | None, what: str) -> Any:
+def _after_first(scan: Any, x: Operand, axis: int | None, first: int | None, what: str) -> Any:
     x = variable_of(x, what)
     if axis is None and x.ndim != 1:
         raise ShapeError(f"{what}: {describe(x)} of {x.ndim} dimensions needs an axis")
@@ -205,7 +205,7 @@ class Recurrence(BinaryOperator):
         (((0, 3), (0, 3)), {"axis": 0}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         axis = normalise_axis(self.axis, max(t.ndim for t in types), "recurrence")
         return self.make(axis=axis, reverse=bool(self.reverse))
 
@@ -213,7 +213,7 @@ class Recurrence(BinaryOperator):
         return broadcast(*shapes)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         arrays = tuple(as_array(x, *arrays) for x in arrays)
         dtype = np.result_type(*arrays)
         a, b = (np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))
@@ -329,7 +329,7 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 
 @function(numpy=np.unwrap)
-def unwrap(x: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
+def unwrap(x: Operand, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
     """Angles with multiples of a period added so that neighbours differ by half a period at most.
 
     Only neighbours that differ by `discont` at least are moved, by default half a period.

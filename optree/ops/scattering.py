@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError, describe
 from optree.op.batching import spread_all
@@ -35,7 +35,7 @@ from optree.ops.shape import Unslice, aligned_value, broadcasts_to, with_leading
 from optree.registry import f, function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, promote, weak_dtype, without_lead
-from optree.tree.variable import Variable, as_operand, as_variable, constant
+from optree.tree.variable import Operand, Variable, as_operand, as_variable, constant
 
 #: Maximum ratio of the result's elements to the values at which `np.bincount` is faster than `np.add.at`.
 SPARSE = 4
@@ -72,10 +72,10 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, like: Any, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, like: Operand, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
         return cls.make(indexing=indexing)(x, like, *arrays)
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_indices(types[2:], "index_add")
         return self.make(indexing=self.indexing.bind(types[1:], backend))
 
@@ -87,7 +87,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
         return like
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, like, *rest = (as_array(a, *arrays) for a in arrays)
         places = [as_positions(a) for a in rest]
         if not isinstance(x, np.ndarray):
@@ -114,7 +114,7 @@ def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
     return values if order is None else f.transpose(values, tuple(order.index(i) for i in range(len(order))))
 
 
-def add_at(shape: tuple[int, ...], positions: Any, values: Any) -> Any:
+def add_at(shape: tuple[int, ...], positions: Any, values: Array) -> Any:
     """Zeros of a shape with values added at flat indices, in order; in a row each, where the values have more axes."""
     lead = values.ndim - positions.ndim
     size, rows, dtype = math.prod(shape), math.prod(values.shape[:lead]), values.dtype
@@ -168,7 +168,7 @@ def _in_groups(positions: Any) -> tuple[Any, Any, Any]:
     return order, found, np.searchsorted(found, found)
 
 
-def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what: str) -> Any:
+def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Array, what: str) -> Any:
     """Zeros of a shape with values added at a NumPy index, pairwise, for libraries whose scatter is unordered.
 
     The trailing axes that the index selects whole form rows, which are sorted and added as a whole.
@@ -192,7 +192,7 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Any, what:
 
 
 @function()
-def scatter_add(x: Any, index: Any, value: Any) -> Any:
+def scatter_add(x: Operand, index: Any, value: Operand) -> Any:
     """The operand with a value added at a NumPy index, as by np.add.at: repeated indices add up.
 
     Examples
@@ -239,7 +239,7 @@ class Scatter(TemplateOperator, UpdateOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, index: Any, value: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: Any, value: Operand) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "scatter")
         return cls.make(index=template)(x, value, *arrays)
 
@@ -257,16 +257,16 @@ class Scatter(TemplateOperator, UpdateOperator):
             raise ShapeError(f"the mask or index selects {_elements(selected)}, the value has {_elements(value)}")
         return x
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, _, *rest = map(promote, dtypes)
         return (x, x, *rest, x)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         return self.update(x.copy(), *rest)
 
-    def fill(self, out: Any, *arrays: Any) -> None:
+    def fill(self, out: Array, *arrays: Array) -> None:
         x, value, *rest = (as_array(a) for a in arrays)
         self.output_shape(x.shape, value.shape, *(a.shape for a in rest))
         check_bounds("scatter", x.shape, indices.to_numpy(self.index, [as_positions(a) for a in rest]))
@@ -332,7 +332,7 @@ class IsLast(TemplateOperator, LogicalOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, index: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: Any) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "is_last")
         return cls.make(index=template)(x, *arrays)
 
@@ -341,7 +341,7 @@ class IsLast(TemplateOperator, LogicalOperator):
         return indices.shape_of(self.index, x, rest)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, *rest = (as_array(a, *arrays) for a in arrays)
         index = indices.to_numpy(self.index, [as_positions(a) for a in rest])
         positions = flat_positions(x.shape, index, "is_last")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import wide_dtype
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, brief, describe
 from optree.op.batching import spread_all
@@ -18,7 +18,7 @@ from optree.ops.scattering import IndexAdd
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The ufunc of each reduction.
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -46,7 +46,7 @@ class SegmentReduce(Op):
         (((6, 2), [5, 1, 1, 3, 0]), {"reduce": "max"}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.reduce not in UFUNCS:
             raise OperandError(f"segment_reduce: reduce is 'sum', 'max' or 'min', not {self.reduce!r}")
         check_indices(types[1:], "segment_reduce")
@@ -56,12 +56,12 @@ class SegmentReduce(Op):
         x, starts = shapes
         return _reduced_shape(x, starts, self.axis)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, starts = map(promote, dtypes)
         return x, starts, sum_dtype(x) if self.reduce == "sum" else x
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, starts = as_array(arrays[0], *arrays), as_positions(as_array(arrays[1], *arrays))
         dtype = self.resolve_dtypes(x.dtype, starts.dtype)[-1]
         x = x.astype(wide_dtype(dtype), copy=False)
@@ -99,7 +99,7 @@ class SegmentScatter(Op):
         (((2, 6), (2, 5), [4, 1, 1, 3, 2]), {"reduce": "min", "axis": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_indices(types[2:], str(self.name))
         return self
 
@@ -108,12 +108,12 @@ class SegmentScatter(Op):
         _reduced_shape(x, starts, self.axis)
         return x
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, delta, starts = map(promote, dtypes)
         return x, delta, starts, delta
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, delta, starts = self._with_axis_first(arrays)
         pairs = _Pairs(starts, len(x))
         given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.segments] * pairs.shares(x, self.reduce)
@@ -150,7 +150,7 @@ class SegmentGather(SegmentScatter):
         return _reduced_shape(x, starts, self.axis)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, delta, starts = self._with_axis_first(arrays)
         pairs = _Pairs(starts, len(x))
         given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.elements] * pairs.shares(x, self.reduce)
@@ -196,12 +196,12 @@ class _Pairs:
             return UFUNCS[reduce].reduceat(values, self.starts, 0)
         return _in_rows(values, self.starts, reduce)
 
-    def added(self, values: Any) -> Any:
+    def added(self, values: Array) -> Any:
         """The sums of the values of pairs over each element's segments."""
         like = np.broadcast_to(np.zeros((), values.dtype, like=values), (self.size, *values.shape[1:]))
         return IndexAdd.make(indexing=Take.make(axis=0)).value(values, like, self.elements)
 
-    def shares(self, x: Any, reduce: str) -> Any:
+    def shares(self, x: Array, reduce: str) -> Any:
         """The derivative of each segment's reduction by each element in it."""
         if reduce == "sum":
             return 1
@@ -223,7 +223,7 @@ def _rows_of(starts: Any, size: int) -> tuple[Any, Any]:
     return np.minimum(starts[:, None] + within, stops[:, None] - 1), within < (stops - starts)[:, None]
 
 
-def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
+def _in_rows(x: Array, starts: Any, reduce: str) -> Any:
     """Reductions of segments of the first axis by libraries without `reduceat`."""
     positions, is_there = _rows_of(starts, len(x))
     rows = x[positions]
@@ -235,7 +235,7 @@ def _in_rows(x: Any, starts: Any, reduce: str) -> Any:
 def _reduceat(name: str) -> Callable[..., Any]:
     """A reduction of segments, with the parameters of a ufunc's ``reduceat``."""
 
-    def ours(array: Any, indices: Any, axis: int = 0) -> Any:
+    def ours(array: Operand, indices: Any, axis: int = 0) -> Any:
         what = f"{name} by reduceat"
         x = variable_of(array, what)
         axis = normalise_axis(axis, x.ndim, what)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.op.batching import aligned, by_axis, example_of, of_batch_shape, shifted, spread_all
@@ -20,7 +20,7 @@ from optree.op.traits import Choose, CopyOperator, MorphOperator, any_axes, no_p
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, array_of, normalise_axes, normalise_axis
-from optree.tree.variable import Variable, as_operand, as_variable, is_neon, spec_of, variable_of
+from optree.tree.variable import Operand, Variable, as_operand, as_variable, is_neon, spec_of, variable_of
 
 
 def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -53,13 +53,13 @@ def strong(value: Any, what: str) -> Variable:
     return variable_of(value if isinstance(value, Variable) else array_of(value, what), what)
 
 
-def with_leading_axes(x: Any, ndim: int) -> Any:
+def with_leading_axes(x: Operand, ndim: int) -> Any:
     """An operand with axes of size 1 in front, where it has fewer than `ndim`."""
     missing = ndim - as_variable(x).ndim
     return f.expand_dims(x, tuple(range(missing))) if missing > 0 else x
 
 
-def slice_along(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
+def slice_along(x: Variable, axis: int, start: int | None, stop: int | None) -> Any:
     """The slice ``start:stop`` along one axis."""
     return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
 
@@ -90,7 +90,7 @@ class Transpose(MorphOperator):
         random_props=_transpose_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         ndim = types[0].ndim
         if self.axes is None:
             return self.make(axes=tuple(reversed(range(ndim))))
@@ -105,7 +105,7 @@ class Transpose(MorphOperator):
         return IndexMap(permuted(self.axes))
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return as_array(x).transpose(self.axes)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -151,7 +151,7 @@ class Reshape(ReshapeOperator):
         random_props=_reshape_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         wanted = sizes_of(self.newshape, "reshape")
         if is_neon(backend) and len(wanted) < 2:
             wanted = (*wanted, 1, 1)[:2]
@@ -172,7 +172,7 @@ class Reshape(ReshapeOperator):
         return tuple(size // known if n == -1 else n for n in wanted)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return as_array(x).reshape(self.newshape)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -207,7 +207,7 @@ class ReshapeLike(ReshapeOperator):
         return like
 
     @portable
-    def numpy(self, x: Any, like: Any) -> Any:
+    def numpy(self, x: Array, like: Array) -> Any:
         return np.reshape(x, np.shape(like))
 
 
@@ -234,7 +234,7 @@ class BroadcastTo(MorphOperator):
         random_props=_broadcast_to_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.make(shape=sizes_of(self.shape, "broadcast_to"))
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -273,7 +273,7 @@ class ExpandDims(ReshapeOperator):
         random_props=_expand_dims_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         count = len(self.axis) if isinstance(self.axis, tuple | list) else 1
         axis = self.axis if isinstance(self.axis, tuple | list) else (self.axis,)
         return self.make(axis=normalise_axes(axis, types[0].ndim + count, "expand_dims"))
@@ -289,7 +289,7 @@ class ExpandDims(ReshapeOperator):
         return (*(None if i in self.axis else slice(None) for i in range(max(self.axis, default=-1) + 1)), Ellipsis)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return as_array(x)[self.numpy_index]
 
     batch = by_axis
@@ -321,7 +321,7 @@ class Squeeze(ReshapeOperator):
         random_props=_squeeze_props,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         shape = types[0].shape
         if self.axis is None:
             axes = tuple(i for i, size in enumerate(shape) if size == 1)
@@ -337,7 +337,7 @@ class Squeeze(ReshapeOperator):
         return tuple(size for i, size in enumerate(shape) if i not in self.axis)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return as_array(x).squeeze(self.axis)
 
     batch = by_axis
@@ -372,10 +372,10 @@ class Slice(MorphOperator):
     )
 
     @classmethod
-    def function(cls, x: Any, index: Any = ()) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: Any = ()) -> Any:  # type: ignore[override]
         return part(x, _as_slices(index), "slice")
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         template = indices.as_template(self.index, types[0].shape, "slice")
         return self.make(index=indices.keep_two_axes(template) if is_neon(backend) else template)
 
@@ -393,7 +393,7 @@ class Slice(MorphOperator):
         return indices.shape_of(self.index, shapes[0])
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return as_array(x)[self.numpy_index]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -404,7 +404,7 @@ class Slice(MorphOperator):
         return [Unslice.make(index=self.index)(delta, x)]
 
 
-def part(x: Any, index: Any, what: str) -> Any:
+def part(x: Operand, index: Any, what: str) -> Any:
     """The elements at a NumPy-style index: a slice, or gathered where there are arrays in it."""
     x = as_operand(x, what)
     spec = spec_of(x)
@@ -455,7 +455,7 @@ class Unslice(CopyOperator, MorphOperator):
         (((0,), (5,)), {"index": ((2, 2, None),)}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         template = indices.as_template(self.index, types[1].shape, "unslice")
         return self.make(index=indices.keep_two_axes(template) if is_neon(backend) else template)
 
@@ -466,7 +466,7 @@ class Unslice(CopyOperator, MorphOperator):
             raise ShapeError(f"{x} does not broadcast to the selected shape {selected}")
         return like
 
-    def copies(self, out: Any, *arrays: Any) -> Iterator[tuple[Any, Any]]:
+    def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         yield out, 0
         yield out[(*indices.to_numpy(self.index), Ellipsis)], arrays[0]
 
@@ -499,7 +499,7 @@ class Flip(MorphOperator):
         random_props=any_axes,
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.make(axis=normalise_axes(self.axis, types[0].ndim, "flip"))
 
     batch = by_axis
@@ -519,13 +519,13 @@ class Flip(MorphOperator):
 
 
 @function(numpy=np.matrix_transpose)
-def matrix_transpose(x: Any) -> Any:
+def matrix_transpose(x: Operand) -> Any:
     """The operand with its last two axes exchanged."""
     return swapaxes(x, -1, -2)
 
 
 @function(numpy=np.swapaxes)
-def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(x: Operand, axis1: int, axis2: int) -> Any:
     """The operand with two axes exchanged."""
     ndim = as_variable(x).ndim
     order = list(range(ndim))
@@ -535,7 +535,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 
 
 @function(numpy=np.moveaxis)
-def moveaxis(x: Any, source: Any, destination: Any) -> Any:
+def moveaxis(x: Operand, source: Any, destination: Any) -> Any:
     """The operand with the axes `source` moved to the positions `destination`, the others in their order."""
     ndim = as_variable(x).ndim
     sources, targets = (
@@ -551,7 +551,7 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
 
 
 @function(numpy=np.rollaxis)
-def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
+def rollaxis(x: Operand, axis: int, start: int = 0) -> Any:
     """The operand with an axis moved back, in front of the axis `start`."""
     ndim = as_variable(x).ndim
     axis, start = normalise_axis(axis, ndim, "rollaxis"), normalise_axis(start, ndim + 1, "rollaxis")
@@ -569,7 +569,7 @@ def _numpy_reshape(x: Any, shape: Any, order: str = "C") -> Any:
     return _in_order(x, shape, order, "reshape")
 
 
-def _in_order(x: Any, shape: Any, order: str, what: str) -> Any:
+def _in_order(x: Operand, shape: Any, order: str, what: str) -> Any:
     """The operand in another shape, its elements read and written in C or Fortran order."""
     if order not in ("C", "F"):
         raise OperandError(f"{what}: order is 'C' or 'F', not {order!r}; trees have no strides")

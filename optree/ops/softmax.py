@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ShapeError
 from optree.op.examples import Examples
@@ -23,11 +24,11 @@ from optree.op.traits import (
 from optree.ops.reduction import WITH_IDENTITY, MeanDtypeOperator, Sum, mean_dtype, supremum, widened
 from optree.ops.summation import accurate_sum
 from optree.registry import f, numpy_function
-from optree.tree.types import Shape, TensorType, may_equal, promote
-from optree.tree.variable import Variable, in_dtype
+from optree.tree.types import Axis, Shape, TensorType, may_equal, promote
+from optree.tree.variable import Operand, Variable, in_dtype
 
 
-def _shift(x: Any, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _shift(x: Array, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The operand minus its maximum over axes, in a new array, and the maximum.
 
     Where the maximum is inf, elements of inf become 0; where it is -inf, all elements remain -inf.
@@ -66,11 +67,11 @@ class OtherExponentialSum(Sum):
     )
 
 
-def _exponential_sum(exponentials: Variable, axis: Any) -> Variable:
+def _exponential_sum(exponentials: Variable, axis: Axis) -> Variable:
     return ExponentialSum.make(axis=axis, keepdims=True)(exponentials)
 
 
-def _shifted(x: Variable, axis: Any, part: Variable | None = None) -> Variable:
+def _shifted(x: Variable, axis: Axis, part: Variable | None = None) -> Variable:
     """The first value of `_shift` as a tree, or that of some of its elements."""
     top = supremum(x, axis)
     top = f.where(f.eq(top, -np.inf), 0, top)
@@ -78,7 +79,7 @@ def _shifted(x: Variable, axis: Any, part: Variable | None = None) -> Variable:
     return f.where(f.eq(part, top), 0, part - top)
 
 
-def _total(exponentials: Variable, axis: Any) -> Variable:
+def _total(exponentials: Variable, axis: Axis) -> Variable:
     """The sum of exponentials, with 0 replaced by 1."""
     total = _exponential_sum(exponentials, axis)
     return f.where(f.eq(total, 0), 1, total)
@@ -94,7 +95,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     name = "logsumexp"
     examples = WITH_IDENTITY
 
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         shifted, top = _shift(arrays[0], axes)
         value = np.log(_exp_sum(shifted, axes)) + top
@@ -112,7 +113,7 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
 
 @numpy_function(np.logaddexp.reduce)
-def _sum_of_logarithms(x: Any, axis: Any, keepdims: bool = False) -> Any:
+def _sum_of_logarithms(x: Operand, axis: Axis, keepdims: bool = False) -> Any:
     return f.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
@@ -137,7 +138,7 @@ class Softmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
         random_props=given_axes,
     )
 
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         total = _exp_sum(value, axes)
@@ -165,7 +166,7 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     name = "log_softmax"
     examples = Softmax.examples
 
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         axes = self.axes(np.ndim(arrays[0]))
         value, _ = _shift(arrays[0], axes)
         is_top = value == 0
@@ -205,7 +206,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
         (((5,), 2), {}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         kind = types[1].dtype.kind
         if kind not in "iu":
             raise DTypeError(
@@ -213,7 +214,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
             )
         return self
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), np.dtype("int64"), mean_dtype(dtypes[0])
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -225,7 +226,7 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
             raise ShapeError(f"the labels of x are of shape {x[:-1]} or {(*x[:-1], 1)}, not {labels}")
         return labels
 
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, labels = map(np.asarray, arrays)
         shifted, _ = _shift(x, (x.ndim - 1,))
         hit = np.arange(x.shape[-1]) == labels.reshape(*x.shape[:-1], 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import portable
+from optree.arrays import Array, portable
 from optree.errors import OperandError, describe
 from optree.op.apply import Apply
 from optree.op.traits import ElementwiseOperator, MorphOperator, UnaryOperator
@@ -28,7 +28,7 @@ class Copy(MorphOperator, ElementwiseOperator):
     kernel = "{0}"
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         return np.array(x) if isinstance(x, np.ndarray | np.generic | Number) else deepcopy(x)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -66,7 +66,7 @@ class Output(UnaryOperator):
         return self.index
 
     @portable
-    def numpy(self, values: Any) -> Any:
+    def numpy(self, values: Array) -> Any:
         return values[self.index]
 
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:

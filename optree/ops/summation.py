@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array
+from optree.arrays import Array, as_array
 
 _add: Any = np.add.reduce
 
@@ -33,7 +33,7 @@ HALVED = 64
 FEW = 16384
 
 
-def accurate_sum(array: Any, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
+def accurate_sum(array: Array, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
     """The sum over axes, in the accumulator's dtype.
 
     Parameters

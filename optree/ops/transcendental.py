@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import Array, as_array, portable
 from optree.dtypes import is_floating
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.ops.elementwise import floating_of
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function
-from optree.tree.variable import in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 LN2 = math.log(2)
 
@@ -22,7 +22,7 @@ LN2 = math.log(2)
 class FloatFunction(UnaryOperator, ElementwiseOperator, FloatOperator):
     """A function of one variable, with its derivative `slope`."""
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         raise NotImplementedError
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -37,7 +37,7 @@ class OwnFunction(FloatFunction):
         raise NotImplementedError
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype = self.resolve_dtypes(x.dtype)[-1]
         wide = np.promote_types(dtype, np.float32)  # float16 is computed in float32, as kernels do
@@ -81,7 +81,7 @@ class Exp(FloatFunction):
     numpy = np.exp
     kernel = "exp({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.exp(x)
 
 
@@ -92,7 +92,7 @@ class Exp2(FloatFunction):
     numpy = np.exp2
     kernel = "exp2({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.exp2(x) * LN2
 
 
@@ -103,7 +103,7 @@ class Expm1(FloatFunction):
     numpy = np.expm1
     kernel = "expm1({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.exp(x)
 
 
@@ -169,7 +169,7 @@ class Sin(FloatFunction):
     numpy = np.sin
     kernel = "sin({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.cos(x)
 
 
@@ -180,7 +180,7 @@ class Cos(FloatFunction):
     numpy = np.cos
     kernel = "cos({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return -f.sin(x)
 
 
@@ -192,7 +192,7 @@ class Tan(FloatFunction):
     kernel = "tan({0})"
     examples = Examples(sample=(-1.2, 1.2))
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return 1 + f.square(f.tan(x))
 
 
@@ -236,18 +236,18 @@ class Arctan(FloatFunction):
 
 
 @function(numpy=np.degrees)
-def degrees(x: Any) -> Any:
+def degrees(x: Operand) -> Any:
     """Radians converted to degrees."""
     return _turned(np.degrees, x, 180 / math.pi)
 
 
 @function(numpy=np.radians)
-def radians(x: Any) -> Any:
+def radians(x: Operand) -> Any:
     """Degrees converted to radians."""
     return _turned(np.radians, x, math.pi / 180)
 
 
-def _turned(ufunc: np.ufunc, x: Any, factor: float) -> Any:
+def _turned(ufunc: np.ufunc, x: Operand, factor: float) -> Any:
     x = variable_of(x, ufunc.__name__)
     return in_dtype(x, floating_of(ufunc, x)) * factor
 
@@ -261,7 +261,7 @@ SINC = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 
 
 @function(numpy=np.sinc)
-def sinc(x: Any) -> Any:
+def sinc(x: Operand) -> Any:
     """sin(pi x) / (pi x), and 1 at 0; near 0 by a polynomial, which is differentiable there."""
     x = variable_of(x, "sinc")
     y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
@@ -281,7 +281,7 @@ class Sinh(FloatFunction):
     numpy = np.sinh
     kernel = "sinh({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.cosh(x)
 
 
@@ -292,7 +292,7 @@ class Cosh(FloatFunction):
     numpy = np.cosh
     kernel = "cosh({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.sinh(x)
 
 
@@ -303,7 +303,7 @@ class Tanh(FloatFunction):
     numpy = np.tanh
     kernel = "tanh({0})"
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.sech2(x)
 
 
@@ -316,7 +316,7 @@ class Sech2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return np.square(1 / np.cosh(x))
 
-    def slope(self, x: Any) -> Any:
+    def slope(self, x: Variable) -> Any:
         return f.tanh(x) * f.sech2(x) * -2
 
 
@@ -363,7 +363,7 @@ def or_one(length: Any) -> Any:
     return f.where(f.eq(length, 0), 1, length)
 
 
-def finite_direction(x: Any, length: Any) -> Any:
+def finite_direction(x: Variable, length: Any) -> Any:
     """A coordinate of a finite vector with the direction of a vector of this length.
 
     Where the length is infinite, it is the sign of an infinite coordinate, and 0 for a finite one.
@@ -405,7 +405,7 @@ class Hypot(BinaryOperator, ElementwiseOperator, FloatOperator):
         return [delta * across, delta * along]
 
 
-def _unit(x: Any, y: Any) -> tuple[Any, Any]:
+def _unit(x: Variable, y: Variable) -> tuple[Any, Any]:
     """The vector (x, y) divided by its length, or itself if that is 0."""
     length = f.hypot(x, y)
     x, y = finite_direction(x, length), finite_direction(y, length)

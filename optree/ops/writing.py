@@ -13,7 +13,7 @@ from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.shape import strong
 from optree.registry import NUMPY_FUNCTIONS, f, numpy_function
 from optree.tree.types import normalise_axis
-from optree.tree.variable import Variable
+from optree.tree.variable import Operand, Variable
 
 
 def _writer(numpy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -53,7 +53,7 @@ def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -
 
 
 @_writer(np.putmask)
-def _putmask(a: Any, mask: Any, values: Any) -> None:
+def _putmask(a: Any, mask: Operand, values: Any) -> None:
     """Write values, repeated to the tensor's size, where a mask is true."""
     value = _repeated(_value(a, values, "np.putmask"), math.prod(a.shape), "np.putmask")
     is_there = strong(mask, "np.putmask")
@@ -63,7 +63,7 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
 
 
 @_writer(np.place)
-def _place(arr: Any, mask: Any, vals: Any) -> None:
+def _place(arr: Any, mask: Operand, vals: Any) -> None:
     """Write values one after the other, repeated, where a mask is true."""
     value, is_there = f.ravel(_value(arr, vals, "np.place")), f.ne(strong(mask, "np.place"), 0)
     if not value.size:

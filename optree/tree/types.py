@@ -31,6 +31,9 @@ from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
 
+#: One axis, several, or all.
+Axis = int | Sequence[int] | None
+
 DTYPES = tuple(
     np.dtype(name)
     for name in (

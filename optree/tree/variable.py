@@ -559,6 +559,10 @@ class Input(Variable):
 Type.Variable = Input
 
 
+#: Tensors, trees and inputs, numbers, and arrays.
+Operand = Variable | complex | np.generic | np.ndarray
+
+
 def as_operand(value: Any, what: object) -> Any:
     """Convert a value to an operand: a variable or a Python number.
 
