@@ -284,7 +284,8 @@ class Tensor(Variable):
     def _viewed(self, op_dict: Any, origin: Origin | None = None) -> Tensor:
         """The view of a view op's application to this tensor; made at an origin or at the caller's line."""
         op = op_dict.op
-        return type(self)(self._backend, op.value(self.array), None, self, op, origin, op_dict.value_spec)
+        array = op.numpy(self.array)  # a method, of all view ops
+        return type(self)(self._backend, array, None, self, op, origin, op_dict.value_spec)
 
     @property
     def at(self) -> Tensor:
