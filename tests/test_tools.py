@@ -37,6 +37,13 @@ def test_the_first_run_is_listed_in_order_of_first_entry():
     assert order == sorted(order) and order[-1] < len(functions) - 1
 
 
+@needs_compiler
+@pytest.mark.parametrize(("options", "most"), [((), 38), (("--gradient",), 18)])
+def test_the_first_run_and_the_first_gradient_go_through_few_files(options, most):
+    files, *_ = re.findall(r"\d+", output_of("tools/first_run.py", "--counts", *options))
+    assert int(files) <= most
+
+
 def test_sizes_are_by_package_and_add_up():
     output = output_of("tools/size.py", "--caches")
     lines = {

@@ -1,12 +1,13 @@
-"""The files and functions that the first run of an assignment goes through, in order of first entry.
+"""The files and functions that the first run of an assignment, and the first gradient, go through.
 
 The assignment is ``z[:] = a*b + c*sin(d)``, in a new process, run by a C kernel
-that an earlier process has compiled. Only functions of ``optree/`` and ``backends/``
-count, each once, by its file and qualified name, from the line of the assignment until it
-has run. Comprehensions and generator expressions, which Python runs as functions of their own
-(before 3.12, all of them), are counted apart.
+that an earlier process has compiled. Only functions of ``optree/`` and ``backends/`` count, each once, by its file and
+qualified name, from the line of the assignment until it has run; and, with ``--gradient``, those that the gradient
+of ``sum(a*b + c*sin(d))`` enters. Comprehensions and generator expressions, which Python runs as functions of their
+own (before 3.12, all of them), are counted apart.
 
     python tools/first_run.py            # every file with its functions
+    python tools/first_run.py --gradient # those of the gradient
     python tools/first_run.py --counts   # the counts alone
     python tools/first_run.py --cold     # with the compiler's run
 """
@@ -68,15 +69,19 @@ def _relative(path: str) -> str:
     return str(Path(path).relative_to(Path(folder).parent))
 
 
-def measured() -> Entered:
-    """The files and functions that the assignment's first run enters, in this process."""
+def measured(of_gradient: bool) -> Entered:
+    """The files and functions that the assignment's first run, or the gradient, enters in this process."""
     be = gen_backend("cpu", jit=True)
     a, b, c, d = (be.ones(ELEMENTS, name=name) for name in "abcd")
     z = be.empty(ELEMENTS, name="z")
-    entered = Entered()
+    grad, entered = optree.grad, Entered()
+    cost = be.sum(a * b + c * be.sin(d)) if of_gradient else None
     sys.setprofile(entered)
     try:
-        z[:] = a * b + c * be.sin(d)
+        if cost is None:
+            z[:] = a * b + c * be.sin(d)
+        else:
+            grad(cost, d)
     finally:
         sys.setprofile(None)
     return entered
@@ -86,13 +91,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the assignment in processes of its own, on a cache folder that nothing else has written to."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--counts", action="store_true", help="print the counts alone")
+    parser.add_argument("--gradient", action="store_true", help="enter the gradient instead of the assignment")
     parser.add_argument("--cold", action="store_true", help="compile the kernel in the run that is measured")
     parser.add_argument("--here", action="store_true", help="run in this process, with the cache folder as it is")
     options = parser.parse_args(arguments)
     if options.here:
-        measured().print(not options.counts)
+        measured(options.gradient).print(not options.counts)
         return
-    command = [sys.executable, __file__, "--here", *(["--counts"] if options.counts else [])]
+    chosen = [f"--{name}" for name in ("counts", "gradient") if getattr(options, name)]
+    command = [sys.executable, __file__, "--here", *chosen]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OPTREE_CACHE_DIR": folder}
         if not options.cold:

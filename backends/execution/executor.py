@@ -19,7 +19,7 @@ import numpy as np
 from backends.execution.epilogues import Before, Epilogue, ProductWithEpilogue, before_kernels, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run
+from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run, layouts_of
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import Aliases, dead_after, last_uses
@@ -589,7 +589,7 @@ class KernelStep(Step):
 
     def _key(self, values: list[Any], is_apart: bool = False) -> Any:
         """The layouts of the arrays that exist before the step, and the shapes that do not follow from them."""
-        layouts = self.kernel.memory.layouts([values[i] for i in self._present])
+        layouts = layouts_of([values[i] for i in self._present], self.kernel.memory)
         return layouts, tuple(self.kernel.input_shapes(values)) if self._uses_shapes else (), is_apart
 
     def _run(self, values: list[Any], status: int) -> KernelCall | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -46,16 +46,6 @@ class Memory(NamedTuple):
     address: Callable[[Any], int]
     unallocated: Callable[[Any, Any], Any] = unallocated_array
     alignment: int = 1
-
-    def layouts(self, arrays: Iterable[Any]) -> tuple[Any, ...]:
-        """The layouts of arrays: a key of the calls for them. A value that is no array has its type."""
-        kind, alignment = self.kind, self.alignment
-        if alignment == 1:
-            return tuple([(x.shape, x.strides) if x.__class__ is kind else x.__class__ for x in arrays])
-        address = self.address
-        return tuple(
-            [(x.shape, x.strides, address(x) % alignment) if isinstance(x, kind) else x.__class__ for x in arrays]
-        )
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], Any]:
         """A function that makes such an array."""

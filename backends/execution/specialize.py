@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, prod
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -247,7 +247,7 @@ class CheckedCall:
         arrays = [*operands.reads.items(), *operands.writes.items()]
         given = [operands.bases.get(i, (i, x)) for i, x in arrays]
         self.indices, self.numbers = [i for i, _ in given], operands.numbers
-        self._layouts = memory.layouts([x for _, x in given])
+        self._layouts = layouts_of([x for _, x in given], memory)
         address = memory.address
         self._offsets = [address(x) - address(base) for (_, x), (_, base) in zip(arrays, given, strict=True)]
         self._alignments = [x.dtype.alignment for _, x in arrays]
@@ -266,7 +266,7 @@ class CheckedCall:
     def addresses(self, values: Sequence[Any]) -> list[int] | int:
         """The addresses of the arrays; a status if they have another layout, or a write overlaps a read."""
         arrays = [values[i] for i in self.indices]
-        if self._memory.layouts(arrays) != self._layouts:
+        if layouts_of(arrays, self._memory) != self._layouts:
             return OTHER_LAYOUT
         found = [self._memory.address(x) + offset for x, offset in zip(arrays, self._offsets, strict=True)]
         if any(address % alignment for address, alignment in zip(found, self._alignments, strict=True)):
@@ -520,6 +520,15 @@ def as_int64(number: Any, dtype: np.dtype) -> int:
 
 
 # Layouts
+
+
+def layouts_of(arrays: Iterable[Any], memory: Memory) -> tuple[Any, ...]:
+    """The layouts of arrays: a key of the calls for them. A value that is no array has its type."""
+    kind, alignment = memory.kind, memory.alignment
+    if alignment == 1:
+        return tuple([(x.shape, x.strides) if x.__class__ is kind else x.__class__ for x in arrays])
+    address = memory.address
+    return tuple([(x.shape, x.strides, address(x) % alignment) if isinstance(x, kind) else x.__class__ for x in arrays])
 
 
 def collapsed_axes(sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backends.execution.memory import HOST
-from backends.execution.specialize import ExecutableKernel, FusedKernel, as_int64
+from backends.execution.specialize import ExecutableKernel, FusedKernel, as_int64, layouts_of
 from backends.gpu.codegen.convolution import FORWARD, Epilogue, epilogue_names, source
 from backends.gpu.direct import type_of
 from optree.arrays import overlap
@@ -212,7 +212,7 @@ class CuDNNKernel(CudaConvolutionKernel):
         if not convolution.by_cudnn(operands, made):
             return super().run(values, targets)
         registers = [*values[: self.value], made, *values[self.value + 1 :], target]
-        key = kernel, self.memory.layouts([*(registers[i] for i in kernel.reads), target])
+        key = kernel, layouts_of([*(registers[i] for i in kernel.reads), target], self.memory)
         run = self.layouts.get(key)
         if run is None:
             found = kernel.specialize([*(registers[i] for i in kernel.reads), target], kernel.input_shapes(values))

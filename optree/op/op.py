@@ -227,8 +227,9 @@ class Op:
         own = self.__dict__
         if "unlisted" not in own:
             # A fast path for most ops, which have parameters alone.
-            is_plain = self.__props__ is None or (
-                {*self.__props__, *MARKS}.issuperset(tuple(own))
+            props = self.__props__
+            is_plain = props is None or (
+                all(name in MARKS or name[0] == "_" or name in props for name in tuple(own))
                 and not any("__slots__" in vars(kind) for kind in type(self).__mro__)
             )
             own["unlisted"] = None if is_plain else unlisted_of(self)
