@@ -7,11 +7,15 @@ only those before it. See "Ten rules", 5.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from backends import lazy
 from optree import errors
@@ -60,6 +64,9 @@ EXTRAS = {
 FILE_LINES = 800
 FUNCTION_LINES = 60
 
+#: A module that is loaded when it is used: ``lazy.name``.
+LAZILY = re.compile(r"(?<![.\w])lazy\.(\w+)")
+
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "PLACE" + "HOLDER")))
 
 
@@ -78,8 +85,28 @@ TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *(ROOT / "docs").rgl
 
 
 @cache
-def _code(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def _text(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
+def _statements(path: Path) -> list[ast.AST]:
+    """The module and the statements of a file, without their expressions: a tenth of the nodes."""
+    found: list[ast.AST] = [ast.parse(_text(path))]
+    for node in found:
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, name, None)
+            found += inner if isinstance(inner, list) else []
+    return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _holds_all_files() -> Iterator[None]:
+    """The trees of all files are millions of objects: the collector of garbage would take longer than the parser."""
+    gc.disable()
+    yield
+    _statements.cache_clear()
+    gc.enable()
 
 
 def _places(found: dict[Path, Any]) -> str:
@@ -103,18 +130,12 @@ def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     return sorted(inner | outer)
 
 
-def _lazily(node: ast.AST) -> list[str]:
-    """The module that ``lazy.name`` loads."""
-    named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lazy"
-    return [lazy.MODULES[node.attr]] if named else []
-
-
 @cache
 def _named(name: str) -> list[str]:
     """The modules that a module imports: at once, lazily, or for type checkers."""
-    nodes = list(ast.walk(_code(CORE[name])))
+    nodes = _statements(CORE[name])
     at_once = [t for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for t in _targets(node)]
-    return [*at_once, *(t for node in nodes for t in _lazily(node))]
+    return [*at_once, *(lazy.MODULES[attribute] for attribute in LAZILY.findall(_text(CORE[name])))]
 
 
 def _own_imports(name: str) -> list[str]:
@@ -165,16 +186,15 @@ def test_no_cycle_of_imports() -> None:
         visit(name, ())
 
 
-def _lines_of_inner_imports(tree: ast.AST) -> list[int]:
+def _lines_of_inner_imports(nodes: list[ast.AST]) -> list[int]:
     """The lines of imports that stand inside functions."""
-    nodes = [*ast.walk(tree)]
     imports = [node.lineno for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return [line for line in imports if any(f.lineno <= line <= (f.end_lineno or 0) for f in functions)]
 
 
 def test_no_import_inside_a_function() -> None:
-    found = _places({path: _lines_of_inner_imports(_code(path)) for path in SOURCES})
+    found = _places({path: _lines_of_inner_imports(_statements(path)) for path in SOURCES})
     assert not found, f"imports inside functions, at lines; they go to the top of the file\n{found}"
 
 
@@ -185,28 +205,28 @@ def test_imports_numpy_and_the_standard_library_only() -> None:
     assert not _modules(found), f"the core installs NumPy alone\n{_modules(found)}"
 
 
-def _long_functions(tree: ast.AST) -> dict[str, int]:
+def _long_functions(nodes: list[ast.AST]) -> dict[str, int]:
     """The functions of more than FUNCTION_LINES, and the lines of each."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     sizes = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
     return {name: size for name, size in sizes.items() if size > FUNCTION_LINES}
 
 
 def test_sizes() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    lengths = {path: len(_text(path).splitlines()) for path in SOURCES}
     long = _places({path: length for path, length in lengths.items() if length > FILE_LINES})
     assert not long, f"files of more than {FILE_LINES} lines are two files that have not met yet\n{long}"
-    found = _places({path: _long_functions(_code(path)) for path in SOURCES})
+    found = _places({path: _long_functions(_statements(path)) for path in SOURCES})
     assert not found, f"functions of more than {FUNCTION_LINES} lines\n{found}"
 
 
 def test_nothing_is_left_for_later() -> None:
-    lines = {path: enumerate(path.read_text().splitlines(), 1) for path in TEXTS}
+    lines = {path: enumerate(_text(path).splitlines(), 1) for path in TEXTS}
     found = _places({path: [i for i, line in each if UNFINISHED.search(line)] for path, each in lines.items()})
     assert not found, f"lines that speak of work left to do\n{found}"
 
 
-def _undocumented(tree: ast.Module) -> list[str]:
+def _undocumented(tree: Any) -> list[str]:
     """The public functions and classes without a docstring, and the module if it has none."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     named = {"the module itself": tree, **{node.name: node for node in defined if not node.name.startswith("_")}}
@@ -214,14 +234,14 @@ def _undocumented(tree: ast.Module) -> list[str]:
 
 
 def test_everything_public_is_documented() -> None:
-    found = {name: _undocumented(_code(path)) for name, path in CORE.items()}
+    found = {name: _undocumented(_statements(path)[0]) for name, path in CORE.items()}
     assert not _modules(found), f"without a docstring\n{_modules(found)}"
 
 
 def test_docstrings_name_things() -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     texts = {
-        path: [ast.get_docstring(node) or "" for node in ast.walk(_code(path)) if isinstance(node, kinds)]
+        path: [ast.get_docstring(node) or "" for node in _statements(path) if isinstance(node, kinds)]
         for path in SOURCES
     }
     found = _places({path: [text for text in each if text.startswith("What ")] for path, each in texts.items()})
@@ -268,7 +288,7 @@ NUMPY_VALUES = {f"np.{op.numpy.__name__}" for op in OPS.values() if hasattr(op.n
 def test_what_compilers_ask_of_an_op_is_an_attribute_of_it() -> None:
     asking = [name for name in CORE if not name.startswith(NAMING_OPS)]
     found = {
-        name: {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_code(CORE[name])) if _asks_which_op(node)}
+        name: {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_statements(CORE[name])[0]) if _asks_which_op(node)}
         for name in asking
     }
     assert not _modules(found), f"ops told apart by names: say the fact on the op (optree.op.op.Op)\n{_modules(found)}"
