@@ -292,10 +292,11 @@ def alone(group: Group, *args: Any, **options: Any) -> Alone:
 def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
     """Seven examples on two or three ranks, and an uneven last batch of five."""
     cases: Any = ({}, {"clip_global_norm": 0.1}, {"accumulate": 2}, {"check_finite": True, "average": 0.9})
-    for packs in (False, True) if group.engine.name != "nccl" else (True,):  # the stand-in is slow
-        for options in cases if group.engine.name != "nccl" else cases[1:2]:
+    is_brief = group.engine.name == "nccl" or group.size > 3  # the stand-in is slow
+    for options in cases[1:2] if is_brief else cases:
+        expected = alone(group, True, **options)
+        for packs in (True,) if is_brief else (False, True):
             weights, losses, opt = trained(group.backend, group, packs, **options)
-            expected = alone(group, packs, **options)
             np.testing.assert_allclose(losses, expected.losses, rtol=1e-11)
             for w, e in zip(weights, expected.weights, strict=True):
                 np.testing.assert_allclose(w.get(), e, rtol=1e-10, atol=1e-12)
@@ -351,8 +352,8 @@ OPTIONS: Any = (
 LETTERS = {"AllReduce": "sS", "ReduceScatter": "sS", "AllGather": "gG"}
 
 
-def order_of_step(group: Group, embeds: bool, counts: bool, layers: int, **options: Any) -> list[str]:
-    """The order of a step's products, sums and gathers, in its program, and in its fused steps.
+def order_of_step(group: Group, embeds: bool, counts: bool, layers: int, **options: Any) -> set[str]:
+    """The order of a step's products, sums and gathers, in its program, and on rank 0 in its fused steps.
 
     There are four layers of a weight and a bias. A product is ``p``, and the gradient of an embedding ``e``.
 
@@ -376,11 +377,13 @@ def order_of_step(group: Group, embeds: bool, counts: bool, layers: int, **optio
     with patch.multiple(group, **small):
         updates = train.AdamW(weights, 0.01, **options).updates(loss, over=group, count=count)
     step = optree.function([x], group.mean(loss, count), updates=updates)
-    fused = lower(step.program, first="parts", last="fusion")
-    steps = [fused.program.instructions[i] for each in fused.steps for i in each.instructions]
+    listed = [step.program.instructions]
+    if group.rank == 0:  # fusion is the same on all ranks, and takes as long as the rest
+        fused = lower(step.program, first="parts", last="fusion")
+        listed.append([fused.program.instructions[i] for each in fused.steps for i in each.instructions])
     step([1, 2, 1] if embeds else np.ones((3, 6), "f"))
     group.check_equal(weights)
-    return ["".join(map(_letter, listed)) for listed in (step.program.instructions, steps)]
+    return {"".join(map(_letter, each)) for each in listed}
 
 
 def _letter(instruction: Any) -> str:
@@ -400,14 +403,15 @@ def sums_run_beside_the_rest_of_the_backward_pass(group: Group) -> None:
     sums, and with an op, the embedding's, after which assignments have to wait.
     """
     if group.size == 1:
-        assert order_of_step(group, False, False, 1) == ["ppppppppppp"] * 2
+        assert order_of_step(group, False, False, 1) == {"ppppppppppp"}
         return
     cases: Any = ({}, {"clip_global_norm": 1.0, "average": 0.9}, {"accumulate": 2, "loss_scale": "dynamic"})
-    for counts, options in ((False, {}), (True, {"check_finite": True}), *((True, options) for options in cases)):
-        assert order_of_step(group, False, counts, 1, **options) == ["pppppsppsppsppsSSSS"] * 2, options
-        assert order_of_step(group, False, counts, 2, **options) == ["pppppppsppppsSS"] * 2, options
-    assert order_of_step(group, True, True, 1) == ["pppppsppsppsppspesSSSSS"] * 2
-    assert order_of_step(group, True, True, 2) == ["pppppppsppppspesSSS"] * 2
+    cases = ((False, {}), (True, {"check_finite": True}), *((True, options) for options in cases))
+    for counts, options in cases if group.engine.name != "nccl" else cases[-1:]:  # the stand-in is slow
+        assert order_of_step(group, False, counts, 1, **options) == {"pppppsppsppsppsSSSS"}, options
+        assert order_of_step(group, False, counts, 2, **options) == {"pppppppsppppsSS"}, options
+    assert order_of_step(group, True, True, 1) == {"pppppsppsppsppspesSSSSS"}
+    assert order_of_step(group, True, True, 2) == {"pppppppsppppspesSSS"}
 
 
 @check
@@ -418,17 +422,18 @@ def new_weights_are_gathered_beside_the_rest_of_the_backward_pass(group: Group) 
     """
     if group.size == 1:
         return
-    for counts, options in ((False, {}), (True, {}), (True, {"average": 0.9, "weight_decay": 0.1})):
+    cases: Any = ((False, {}), (True, {}), (True, {"average": 0.9, "weight_decay": 0.1}))
+    for counts, options in cases if group.engine.name != "nccl" else cases[-1:]:
         order = order_of_step(group, False, counts, 1, shard=group, **options)
-        assert order == ["pppppsppsSgppsSgppsSgSgGGGG"] * 2, (order, options)
+        assert order == {"pppppsppsSgppsSgppsSgSgGGGG"}, (order, options)
         order = order_of_step(group, False, counts, 2, shard=group, **options)
-        assert order == ["pppppppsppppsSgSgGG"] * 2, (order, options)
+        assert order == {"pppppppsppppsSgSgGG"}, (order, options)
     order = order_of_step(group, True, False, 1, shard=group)
-    assert order == ["pppppsppsSgppsSgppsSgpesSgSgGGGGG"] * 2, order
+    assert order == {"pppppsppsSgppsSgppsSgpesSgSgGGGGG"}, order
     order = order_of_step(group, False, False, 1, shard=group, check_finite=True)
-    assert order == ["pppppsppsSgppsSgppsSgSgsGGGGS"] * 2, order
+    assert order == {"pppppsppsSgppsSgppsSgSgsGGGGS"}, order
     order = order_of_step(group, False, True, 1, shard=group, clip_global_norm=1.0)
-    assert order == ["pppppsppsSppsSppsSSggggGGGG"] * 2, order
+    assert order == {"pppppsppsSppsSppsSSggggGGGG"}, order
 
 
 @check
