@@ -290,12 +290,9 @@ def _plain_current_backend() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module")
-def lightly_optimised(request: Any) -> Iterator[None]:
-    """Kernels compiled at -O1, where matrices are sampled: loops marked as vectorised are so there, too.
-
-    For tests of many or large kernels that ask neither what a compiler does with them, nor for the last bits.
-    """
+@pytest.fixture(autouse=True, scope="module")
+def _lightly_optimised(request: Any) -> Iterator[None]:
+    """Where matrices are sampled, kernels are compiled at -O1, which vectorises marked loops, too."""
     flags = [flag if flag != "-O3" or _takes_all(request.config) else "-O1" for flag in compiler.FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "FLAGS", tuple(flags))

@@ -91,13 +91,17 @@ def _text(path: Path) -> str:
 
 @cache
 def _statements(path: Path) -> list[ast.AST]:
-    """The module and the statements of a file, without their expressions: a tenth of the nodes."""
+    """The module and the statements of a file, without what they compute: a tenth of the nodes."""
     found: list[ast.AST] = [ast.parse(_text(path))]
     for node in found:
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             inner = getattr(node, name, None)
             found += inner if isinstance(inner, list) else []
     return found
+
+
+def _module(path: Path) -> Any:
+    return _statements(path)[0]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -234,7 +238,7 @@ def _undocumented(tree: Any) -> list[str]:
 
 
 def test_everything_public_is_documented() -> None:
-    found = {name: _undocumented(_statements(path)[0]) for name, path in CORE.items()}
+    found = {name: _undocumented(_module(path)) for name, path in CORE.items()}
     assert not _modules(found), f"without a docstring\n{_modules(found)}"
 
 
@@ -288,7 +292,9 @@ NUMPY_VALUES = {f"np.{op.numpy.__name__}" for op in OPS.values() if hasattr(op.n
 def test_what_compilers_ask_of_an_op_is_an_attribute_of_it() -> None:
     asking = [name for name in CORE if not name.startswith(NAMING_OPS)]
     found = {
-        name: {node.lineno: ast.unparse(node)[:60] for node in ast.walk(_statements(CORE[name])[0]) if _asks_which_op(node)}
+        name: {
+            node.lineno: ast.unparse(node)[:60] for node in ast.walk(_statements(CORE[name])[0]) if _asks_which_op(node)
+        }
         for name in asking
     }
     assert not _modules(found), f"ops told apart by names: say the fact on the op (optree.op.op.Op)\n{_modules(found)}"

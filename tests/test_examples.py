@@ -23,7 +23,7 @@ from backends.cpu.compiler import find_compiler
 from optree import train
 from optree.errors import BackendError
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "digits.py"

@@ -13,7 +13,7 @@ from backends.cpu.routines.attention import FEW, SMALL, CompiledAttention
 from optree import debugprint, settings
 from optree.networks.attention import Attention, AttentionGradient, AttentionOperator
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = needs_compiler
 
 #: Leading axes of queries, keys and values; their numbers, and the features of keys and values.
 SHAPES = (

@@ -21,7 +21,7 @@ LAYOUTS = {
 }
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ from backends import gen_backend, source
 from backends.cpu.codegen.transposes import MAX_TILE_BYTES, TILE
 from optree import TensorType
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 SHAPES = [(16, 16), (64, 128), (65, 129), (63, 300), (200, 71), (130, 19)]
 
 

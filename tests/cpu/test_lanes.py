@@ -9,8 +9,6 @@ from harness.compiling import needs_compiler
 from backends import gen_backend, source
 from optree import function
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 
 @pytest.mark.matrix
 @needs_compiler

@@ -15,7 +15,7 @@ from backends.cpu.routines import loops
 from optree import settings
 from optree.registry import f
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = needs_compiler
 
 
 def shifted(states: Any, slices: Any) -> Any:

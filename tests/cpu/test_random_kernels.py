@@ -8,8 +8,6 @@ from harness.compiling import needs_compiler
 
 from backends import gen_backend, source
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 
 

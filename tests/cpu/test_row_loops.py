@@ -18,7 +18,7 @@ from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = needs_compiler
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 

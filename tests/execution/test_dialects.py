@@ -19,7 +19,7 @@ from backends.cpu import plan
 from optree import Input, function
 from optree.compile.program import flatten
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = needs_compiler
 
 
 @pytest.fixture

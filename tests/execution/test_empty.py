@@ -22,8 +22,6 @@ from optree.testing.comparison import compare, scale_of
 from optree.testing.examples import Example
 from optree.tree.variable import Input
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 #: The fuzzer's executors, without those that repeat another on empty arrays, or that are slow.
 EXECUTORS = [
     pytest.param("kernels", marks=needs_compiler),

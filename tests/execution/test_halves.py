@@ -26,8 +26,6 @@ from optree.compile.passes import decompose
 from optree.compile.shapes import Sizes
 from optree.dtypes import finfo, rounded
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 
 @pytest.fixture
 def be() -> Any:

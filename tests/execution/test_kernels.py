@@ -25,7 +25,6 @@ from optree.compile.program import flatten
 from optree.compile.shapes import ONE, Sizes, dims_of
 from optree.errors import BackendError
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 

@@ -19,7 +19,7 @@ from optree.compile.passes import decompose
 from optree.compile.program import flatten
 from optree.compile.shapes import Sizes
 
-pytestmark = [pytest.mark.slow, needs_compiler, pytest.mark.usefixtures("lightly_optimised")]
+pytestmark = [pytest.mark.slow, needs_compiler]
 
 
 @pytest.fixture

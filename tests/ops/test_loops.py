@@ -19,8 +19,6 @@ from optree import Input, TensorType
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.registry import f
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 
 @pytest.fixture
 def be(home_kind: str) -> Any:

@@ -11,8 +11,6 @@ from harness.expressions import special_values, ulps_between
 from backends import gen_backend, source
 from optree import grad
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 #: The exponents that are made simpler, and by how many units in the last place the value may differ from NumPy's.
 SIMPLER = {-2: 3, -1.5: 2, -1: 0, -0.5: 2, 0.5: 0, 1.5: 2, 2: 0, 2.5: 3, 3: 3, 4: 3}
 

@@ -29,8 +29,6 @@ from optree.testing.comparison import central_difference
 from optree.testing.random_trees import random_tree
 from optree.tree.node import operands_of, post_order
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 
 @pytest.fixture(scope="module")
 def cpu(home_kind: str) -> Any:

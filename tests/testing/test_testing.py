@@ -33,8 +33,6 @@ from optree.testing.conformance import PROMISES
 from optree.testing.examples import Example, examples_of, inputs_for
 from optree.tree.variable import Input, as_variable
 
-pytestmark = pytest.mark.usefixtures("lightly_optimised")
-
 
 class _Unary(UnaryOperator, ElementwiseOperator, FloatOperator):
     """tanh, right in all; without a name it is not registered."""
