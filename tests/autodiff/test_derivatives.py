@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.op_examples import examples_for, has_examples
 
 from optree import Apply, Lop, Op, Rop, TensorType, constant, function, grad, hessian, hessian_vector_product, jacobian
@@ -24,8 +25,7 @@ def _value(tree: Any) -> np.ndarray:
 DERIVABLE = [name for name, op in OPS.items() if not op.destroy_map and has_examples(name)]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", DERIVABLE)
+@for_each("name", DERIVABLE, sampled=True)
 def test_rop_of_every_op(name: str) -> None:
     """It equals the difference of the op's value along the direction, and the dual of Lop."""
     for example in examples_for(name):

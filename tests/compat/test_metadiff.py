@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.op_examples import has_own_examples
 from harness.ops import DoubleOp, double
 
@@ -91,7 +92,7 @@ def test_parents_and_arguments(be: Any) -> None:
 WITH_EXAMPLES = [name for name, op in OPS.items() if has_own_examples(op) and not op.destroy_map]
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@for_each("name", WITH_EXAMPLES)
 def test_the_answers_of_every_op(name: str) -> None:
     for node in _nodes(name):
         parents, arguments, ancestors = node.get_parents(), node.get_arguments(), node.get_ancestors()

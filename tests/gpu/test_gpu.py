@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from harness import cupy_namespace
 from harness.compiling import ROOT
+from harness.each import for_each
 from harness.fake_cupy import DATA, fake_cupy
 from harness.homes import stand_in
 from harness.messages import message_of
@@ -303,7 +304,7 @@ def test_a_tensor_of_another_device_is_refused(cupy: Any, gpu: Any) -> None:
 # Ops on the device, and on the host
 
 
-@pytest.mark.parametrize("name", PORTABLE)
+@for_each("name", PORTABLE)
 def test_a_portable_op_has_a_function_of_arrays(name: str) -> None:
     op = OPS[name].make()
     assert callable(op.numpy) or callable(op.fill) or op.defines("value") or op.defines("perform")

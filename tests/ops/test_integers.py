@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import zlib
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
+from harness.each import for_each
 from harness.op_examples import examples_for, has_own_examples
 
 from backends import gen_backend, source
@@ -78,9 +80,7 @@ def _check(build: Any, values: list[Any], what: str) -> None:
             _near(got, want, tree.dtype, f"the gradient of {what}")
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", WHOLE, ids=str)
-@pytest.mark.parametrize("name", sorted({name for name, _ in EXAMPLES}))
+@for_each(("name", "dtype"), product(sorted({name for name, _ in EXAMPLES}), WHOLE), sampled=True)
 def test_small_integers_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
     for _, example in (pair for pair in EXAMPLES if pair[0] == name):
         operands = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
@@ -106,9 +106,7 @@ FLOATING = {
 }
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", WHOLE, ids=str)
-@pytest.mark.parametrize("name", FLOATING)
+@for_each(("name", "dtype"), product(FLOATING, WHOLE), sampled=True)
 def test_the_values_of_extremes_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
     points = [0, 1] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0, 3]
     values = [x.ravel() for x in np.meshgrid(*[np.array(points, dtype)] * FLOATING[name])]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.homes import home
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.op_examples import examples_for
@@ -149,7 +150,7 @@ CALLS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(CALLS)))
+@for_each("place", range(len(CALLS)))
 def test_numpys_function_means_what_numpys_does(place: int, cpu: Any) -> None:
     values = drawn(2, 3, 3) + 2 * np.eye(3)
     tree, wanted = CALLS[place](cpu.array(values, name="x")), np.asarray(CALLS[place](values))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.expressions import special_values, ulps_between
 
 from backends import gen_backend, source
@@ -38,9 +40,14 @@ def test_a_power_by_a_number_is_numpys(exponent: float, dtype: str, jit: bool) -
     np.testing.assert_array_equal(np.signbit(got.get()[zeros]), np.signbit(wanted[zeros]))
 
 
-@pytest.mark.parametrize("power", [lambda x, y: x**y, np.power], ids=["**", "np.power"])
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64"])
-@pytest.mark.parametrize("exponent", [2, 3, 4, 2.0, 3.0, -1.0, -0.5, 0.5, 1.5, 2.5])
+@for_each(
+    ("exponent", "dtype", "power"),
+    product(
+        [2, 3, 4, 2.0, 3.0, -1.0, -0.5, 0.5, 1.5, 2.5],
+        ["bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64"],
+        [lambda x, y: x**y, np.power],
+    ),
+)
 def test_a_power_of_integers_is_numpys_and_wraps_as_there(exponent: float, dtype: str, power: Any, be: Any) -> None:
     high = 2 if dtype == "bool" else np.iinfo(dtype).max
     x = np.random.default_rng(5).integers(1, min(high, 2**62), 500).astype(dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.homes import home
 from scipy import special
 
@@ -74,7 +75,7 @@ def numpy_takes(name: str, axis: Any) -> bool:
     return not isinstance(axis, tuple) or not (name.startswith("arg") or (name == "norm" and len(axis) != 2))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "numpy", "axis"),
     [(name, numpy, axis) for name, numpy, _ in NUMPYS for axis in AXES if numpy_takes(name, axis)],
 )
@@ -89,10 +90,10 @@ def test_axes_and_keepdims_are_numpys(be64: Any, name: str, numpy: Any, axis: An
     close(value(numpy(x, axis=axis)), numpy(array, axis=axis))
 
 
-@pytest.mark.parametrize(
-    "dtype", ["bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64"]
+@for_each(
+    ("name", "dtype"),
+    product(NAMES, ["bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64"]),
 )
-@pytest.mark.parametrize("name", NAMES)
 def test_dtypes_are_numpys(be: Any, name: str, dtype: str) -> None:
     numpy = FUNCTIONS[name]
     array = np.array([[3, 1, 0], [2, 7, 1]]).astype(dtype)
@@ -110,12 +111,21 @@ def test_sums_and_products_of_integers_wrap_as_numpys(be: Any) -> None:
     close(value(be.sum(be.array(small), keepdims=False)), np.uint64(60000))
 
 
-@pytest.mark.parametrize(
-    "row",
-    [[1, NAN, 3], [NAN, NAN, 1], [INF, -INF, 1], [INF, 2, INF], [-INF, -INF, -INF], [-0.0, -0.0, -0.0], [0.0, -0.0, 1]],
-    ids=str,
+@for_each(
+    ("name", "row"),
+    product(
+        NAMES,
+        [
+            [1, NAN, 3],
+            [NAN, NAN, 1],
+            [INF, -INF, 1],
+            [INF, 2, INF],
+            [-INF, -INF, -INF],
+            [-0.0, -0.0, -0.0],
+            [0.0, -0.0, 1],
+        ],
+    ),
 )
-@pytest.mark.parametrize("name", NAMES)
 def test_special_values_are_numpys(be64: Any, name: str, row: list[float]) -> None:
     numpy = FUNCTIONS[name]
     array = np.array([row, [1.0, 2.0, 3.0]])

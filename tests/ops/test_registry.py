@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.composed import COMPOSED, composed_examples
+from harness.each import for_each
 from harness.expected import MEANINGS
 from harness.expressions import EITHER_ZERO
 from harness.homes import home
@@ -102,7 +103,7 @@ def _quietly(function: Any, *args: Any, **props: Any) -> Any:
 # Nothing escapes
 
 
-@pytest.mark.parametrize("name", OPS)
+@for_each("name", OPS)
 def test_every_op_has_a_meaning(name: str) -> None:
     if name in ELSEWHERE:
         module = ast.parse((Path(__file__).parent.parent / ELSEWHERE[name]).read_text())
@@ -128,13 +129,13 @@ def _asserts(test: ast.FunctionDef) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", PURE)
+@for_each("name", PURE)
 def test_every_op_has_examples(name: str) -> None:
     examples = examples_of(PURE[name])
     assert all(len(e.operands) == len(PURE[name].operands or e.operands) for e in examples)
 
 
-@pytest.mark.parametrize("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)])
+@for_each("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)])
 def test_every_differentiable_op_has_an_example_of_its_gradient(name: str) -> None:
     covered = set()
     for example in examples_of(PURE[name]):
@@ -146,7 +147,7 @@ def test_every_differentiable_op_has_an_example_of_its_gradient(name: str) -> No
     assert covered, f"{name}: its examples differentiate nothing; give one with a floating operand"
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", FUNCTIONS)
 def test_every_function_is_an_op_or_composed(name: str) -> None:
     called = FUNCTIONS[name].__name__
     assert called in OPS or called in COMPOSED or called in LINALG, (
@@ -221,7 +222,7 @@ def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any) -> None:
         PROMISES["backend"](example, cpu)
 
 
-@pytest.mark.parametrize("name", PURE)
+@for_each("name", PURE)
 def test_an_op_takes_floats_as_it_says(name: str) -> None:
     taken = False
     for example in examples_of(PURE[name]):
@@ -291,9 +292,7 @@ def _edges(dtype: np.dtype, count: int) -> list[np.ndarray]:
     return [np.ascontiguousarray(part) for part in grid]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@for_each(("name", "dtype"), product(ELEMENTWISE, ALL), sampled=True)
 def test_special_values(name: str, dtype: np.dtype, cpu: Any) -> None:
     op = PURE[name].make()
     values = _edges(dtype, len(PURE[name].operands or "xy"))
@@ -333,9 +332,9 @@ ARITHMETIC = [f"__{r}{n}__" for n in ("add", "sub", "mul", "truediv", "floordiv"
 COMPARISONS = [f"__{n}__" for n in ("lt", "le", "gt", "ge", "eq", "ne")]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("number", [False, True, 0, 1, 2, 3, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize("method", [*ARITHMETIC, *COMPARISONS])
+@for_each(
+    ("method", "number"), product([*ARITHMETIC, *COMPARISONS], [False, True, 0, 1, 2, 3, 0.5, 1.0, 2.0]), sampled=True
+)
 def test_operators_with_numbers_are_numpys(method: str, number: Any, cpu: Any) -> None:
     """Python's operators, of which NumPy's ``**`` is not always the ufunc: value, and dtype, or a refusal."""
     for dtype in ALL:
@@ -352,7 +351,7 @@ def test_operators_with_numbers_are_numpys(method: str, number: Any, cpu: Any) -
         compare(tree.asnumpyarray(), wanted, method, f"{method} of {dtype} and {number!r}")
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@for_each("name", ELEMENTWISE)
 def test_operands_without_strides(name: str, cpu: Any) -> None:
     op = PURE[name]
     shapes = [(2, 1), (1, 3), (1, 1)][: len(op.operands or "xy")]
@@ -363,7 +362,7 @@ def test_operands_without_strides(name: str, cpu: Any) -> None:
     compare(got, wanted, name, "on broadcast memory")
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@for_each("name", ELEMENTWISE)
 def test_into_an_operand(name: str, cpu: Any) -> None:
     """x[:] = op(x) and x.T[:] = op(x): the right side is read before the left is written."""
     op = PURE[name]
@@ -382,7 +381,7 @@ def test_into_an_operand(name: str, cpu: Any) -> None:
 SIZES = (1e-30, 1e-20, 1e-7, 1e-3, 0.3, 1.0, 1.7, 10.0, 80.0, 1e5, 1e20, 1e30)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if not issubclass(PURE[n], NonDifferentiableOperator)])
+@for_each("name", [n for n in ELEMENTWISE if not issubclass(PURE[n], NonDifferentiableOperator)])
 def test_gradients_of_every_size(name: str, cpu: Any) -> None:
     """In float32 the gradient is what it is in float64, rounded: nothing on the way to it is too large or small."""
     points = np.array([*SIZES, *(-s for s in SIZES)], np.float32)
@@ -404,14 +403,14 @@ def test_gradients_of_every_size(name: str, cpu: Any) -> None:
 # Other ways to the same op
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", FUNCTIONS)
 def test_every_function_is_a_backends_method(name: str, cpu: Any) -> None:
     method = getattr(cpu, name)
     assert method.__doc__, f"{name} has no documentation"
     assert name in dir(cpu)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@for_each("name", ELEMENTWISE)
 def test_a_backends_method_and_build_make_the_op(name: str, cpu: Any) -> None:
     op = PURE[name]
     values = Example(op.make(), ((2, 3),) * len(op.operands or "xy"), examples_in(op).sample, name).draw()
@@ -430,8 +429,7 @@ def test_a_backends_method_and_build_make_the_op(name: str, cpu: Any) -> None:
 # neon's mode
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", PURE)
+@for_each("name", PURE, sampled=True)
 def test_in_neons_mode_everything_is_2d_at_least(name: str, neon: Any) -> None:
     for example in examples_of(PURE[name]):
         if any(isinstance(x, tuple) and len(x) < 2 for x in example.operands):
@@ -467,7 +465,7 @@ def _operands_for(name: str, backend: Any) -> tuple[Any, list[Any]]:
     return example.op, _tensors(backend, example.draw(np.float32 if example.takes_floats else None))
 
 
-@pytest.mark.parametrize("name", PURE)
+@for_each("name", PURE)
 def test_a_foreign_operand_is_named(name: str, cpu: Any) -> None:
     op, operands = _operands_for(name, cpu)
     for place in range(len(operands)):
@@ -480,7 +478,7 @@ def test_a_foreign_operand_is_named(name: str, cpu: Any) -> None:
             op(*given)
 
 
-@pytest.mark.parametrize("name", PURE)
+@for_each("name", PURE)
 def test_a_wrong_count_of_operands_is_named(name: str, cpu: Any) -> None:
     op, operands = _operands_for(name, cpu)
     for given in ([], operands[:1] * 9) if type(op).operands is not None else ([],):
@@ -488,7 +486,7 @@ def test_a_wrong_count_of_operands_is_named(name: str, cpu: Any) -> None:
             op(*given)
 
 
-@pytest.mark.parametrize("name", [n for n, op in PURE.items() if op.operands is None or len(op.operands) > 1])
+@for_each("name", [n for n, op in PURE.items() if op.operands is None or len(op.operands) > 1])
 def test_an_operand_of_another_backend_is_named(name: str, cpu: Any, other: Any) -> None:
     op, operands = _operands_for(name, cpu)
     places = [i for i, x in enumerate(operands) if hasattr(x, "backend")]
@@ -499,7 +497,7 @@ def test_an_operand_of_another_backend_is_named(name: str, cpu: Any, other: Any)
         op(*operands)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") > 1])
+@for_each("name", [n for n in ELEMENTWISE if len(PURE[n].operands or "xy") > 1])
 def test_shapes_that_do_not_broadcast_are_named(name: str, cpu: Any) -> None:
     dtype = np.float64 if examples_in(PURE[name]).takes_floats else np.int64
     operands = [cpu.ones((2, 3), dtype, name="wide"), cpu.ones((4,), dtype, name="long"), cpu.ones((), dtype)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from itertools import product
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.threads import in_threads, switching_often
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,8 +49,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int32", "int8", "bool"])
-@pytest.mark.parametrize("value", VALUES)
+@for_each(("value", "dtype"), product(VALUES, ["float64", "float32", "float16", "int32", "int8", "bool"]))
 def test_assignment_from_anything_casts_and_broadcasts_as_numpys_does(be, value, dtype):
     value = value(be)
     x, expected = be.zeros((2, 3), dtype=dtype), np.zeros((2, 3), dtype)
@@ -87,8 +88,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=range(len(PLACES)))
-@pytest.mark.parametrize("kind", ["number", "scalar", "array", "tensor", "tree"])
+@for_each(("kind", "place"), product(["number", "scalar", "array", "tensor", "tree"], PLACES))
 def test_partial_assignment_is_numpys(be, place, kind):
     a = grid(6, 4)
     x = of(be, a, "x")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 
 from optree.errors import DTypeError
 
@@ -33,8 +35,10 @@ WITH_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "float16", "float32", "float64"])
-@pytest.mark.parametrize("line", range(len(WITH_NUMBERS)))
+@for_each(
+    ("line", "dtype"),
+    product(range(len(WITH_NUMBERS)), ["bool", "int8", "uint8", "int64", "float16", "float32", "float64"]),
+)
 def test_dtypes_of_lines_with_numbers_are_numpys(cpu: Any, line: int, dtype: str) -> None:
     x = np.array([[1, 0], [1, 1]], dtype)
     wanted, found = WITH_NUMBERS[line](x), WITH_NUMBERS[line](cpu.array(x, dtype))

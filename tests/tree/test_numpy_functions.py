@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.expected import MEANINGS
 from harness.numpy_calls import ANSWERS, CALLS, FACTS, SEVERAL
 from numpy.lib.stride_tricks import sliding_window_view
@@ -43,7 +44,7 @@ def cpu() -> Any:
     return gen_backend("cpu", datatype=np.float64)
 
 
-@pytest.mark.parametrize("function", NUMPY_FUNCTIONS, ids=lambda function: function.__name__)
+@for_each("function", NUMPY_FUNCTIONS)
 def test_every_numpy_function_is_tested(function: Any) -> None:
     known = (UFUNCS, REDUCTIONS, CALLS, SEVERAL, FACTS, ANSWERS)
     elsewhere = function.__module__ == "numpy.linalg"  # tests/ops/test_linalg.py
@@ -69,9 +70,11 @@ def test_numpys_ufunc_builds_the_op(ufunc: np.ufunc, cpu: Any) -> None:
         compare(out.get(), ufunc(*values), name, "by NumPy's ufunc with out=")
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("ufunc", [*UFUNCS, np.left_shift, np.divmod, np.positive], ids=lambda ufunc: ufunc.__name__)
-@pytest.mark.parametrize("given", ["bool", "int8", "int64", "float32", "float64"])
+@for_each(
+    ("given", "ufunc"),
+    product(["bool", "int8", "int64", "float32", "float64"], [*UFUNCS, np.left_shift, np.divmod, np.positive]),
+    sampled=True,
+)
 def test_a_ufuncs_dtype_chooses_its_loop_as_numpy_does(ufunc: np.ufunc, given: str) -> None:
     be = gen_backend("cpu", jit=False)
     arrays = [np.array([[1, 2, 1], [1, 0, 1]], given), np.array([1, 1, 0], given)][: ufunc.nin]
@@ -94,7 +97,7 @@ def test_a_ufuncs_dtype_chooses_its_loop_as_numpy_does(ufunc: np.ufunc, given: s
                         compare(tree.asnumpyarray(), value, note, "by NumPy", ulps=8)
 
 
-@pytest.mark.parametrize("name", [n for n, m in MEANINGS.items() if isinstance(m, np.ufunc)])
+@for_each("name", [n for n, m in MEANINGS.items() if isinstance(m, np.ufunc)])
 def test_every_op_that_is_a_ufunc_is_had_by_it(name: str) -> None:
     assert NUMPY_FUNCTIONS[MEANINGS[name]].__name__ == name
 
@@ -129,7 +132,7 @@ def test_numpys_reduction_drops_the_axis_as_numpy_does(function: Any, cpu: Any) 
         assert function(x, 1).shape == (2, 4)
 
 
-@pytest.mark.parametrize("function", CALLS, ids=lambda function: f"{function.__name__}")
+@for_each("function", CALLS)
 def test_other_functions_build_trees(function: Any, cpu: Any) -> None:
     values = np.arange(6.0).reshape(2, 3)
     x = cpu.array(values, name="x")

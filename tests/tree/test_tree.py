@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.op_examples import examples_for, has_examples
 
 from backends import gen_backend
@@ -462,7 +463,7 @@ def test_an_unnamed_op_can_be_rebuilt(be):
     assert OpTreeNode.from_stack(f.traverse()).key() == f.key()
 
 
-@pytest.mark.parametrize("name", sorted(filter(has_examples, OPS)))
+@for_each("name", sorted(filter(has_examples, OPS)))
 def test_every_ops_nodes_pickle_and_copy(name):
     for example in examples_for(name):
         tree = example.tree(inputs_for(example.draw()))

@@ -6,9 +6,11 @@ import copy
 import importlib
 import math
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.homes import home
 
 from backends import gen_backend
@@ -81,16 +83,13 @@ def compare(found, expected, near=None):
         np.testing.assert_array_equal(found.get(), expected)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", (*DTYPES, "float16"))
-@pytest.mark.parametrize("name", elementwise.UNARY)
+@for_each(("name", "dtype"), product(elementwise.UNARY, (*DTYPES, "float16")), sampled=True)
 def test_functions_of_one_array(xp, name, dtype):
     x = sample(dtype, seed=3) if dtype != "float16" else sample("float32", seed=3).astype("float16")
     check(lambda namespace, x: getattr(namespace, name)(x), xp, x)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", elementwise.UNARY)
+@for_each(("name", "dtype"), product(elementwise.UNARY, FLOATS))
 def test_special_values(xp, name, dtype):
     info = np.finfo(dtype)
     x = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, np.inf, -np.inf, np.nan, info.tiny, info.max], dtype)
@@ -111,9 +110,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("pair", PAIRS, ids=" ".join)
-@pytest.mark.parametrize("name", elementwise.BINARY)
+@for_each(("name", "pair"), product(elementwise.BINARY, PAIRS), sampled=True)
 def test_functions_of_two_arrays(xp, name, pair):
     first, second = pair
     x, y = sample(first, seed=1), sample(second, (4,), seed=2)
@@ -125,9 +122,7 @@ def test_functions_of_two_arrays(xp, name, pair):
 NUMBERED = "add subtract multiply divide floor_divide remainder maximum minimum less equal greater_equal pow".split()
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("name", NUMBERED)
+@for_each(("name", "dtype"), product(NUMBERED, NUMBERS), sampled=True)
 def test_a_python_number_takes_the_arrays_dtype(xp, name, dtype):
     x = sample(dtype, seed=5)
     check(lambda namespace, x: getattr(namespace, name)(x, 2), xp, x)
@@ -244,9 +239,7 @@ ONE = {
 }
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ONE)
+@for_each(("name", "dtype"), product(ONE, DTYPES), sampled=True)
 def test_functions_of_shapes_order_and_sums(xp, name, dtype):
     if dtype == "bool" and name.split()[0] in ("clip", "conj", "imag"):
         pytest.skip("the standard has it of numbers alone")
@@ -287,8 +280,7 @@ def positive(xp, x):
     return xp.matmul(x, xp.matrix_transpose(x)) + xp.eye(3, dtype=x.dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", LINALG)
+@for_each(("name", "dtype"), product(LINALG, FLOATS))
 def test_linear_algebra(xp, name, dtype):
     x = sample(dtype, (2, 3, 3), seed=11) + 2 * np.eye(3, dtype=dtype)
     check(LINALG[name], xp, x, near=NEAR_IN_LINALG)
@@ -469,8 +461,7 @@ def as_index(xp, index):
     return found if isinstance(index, tuple) else found[0]
 
 
-@pytest.mark.parametrize("is_lazy", (False, True))
-@pytest.mark.parametrize("index", INDICES, ids=str)
+@for_each(("index", "is_lazy"), product(INDICES, (False, True)))
 def test_elements_by_index(xp, index, is_lazy):
     values = np.arange(12.0).reshape(3, 4)
     x = xp.asarray(values) * 1 if is_lazy else xp.asarray(values)
@@ -521,9 +512,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", OPERATORS)
+@for_each(("name", "dtype"), product(OPERATORS, DTYPES), sampled=True)
 def test_operators_are_functions_reflected_and_in_place(xp, name, dtype):
     kind = OPERATORS[name]
     if dtype == "bool" and name not in ("__and__", "__or__", "__xor__", "__eq__", "__ne__"):

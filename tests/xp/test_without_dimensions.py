@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.each import for_each
 from harness.homes import home
 
 from optree.errors import OptreeError
@@ -101,8 +102,7 @@ def check(xp: Any, function: Any, is_taken: Callable[[Any, str], bool]) -> None:
                         np.testing.assert_array_equal(one, other, what)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", OURS)
+@for_each("name", OURS, sampled=True)
 def test_a_lazy_array_without_dimensions_in_functions_of_the_standard(name: str, xp: Any) -> None:
     check(xp, OURS[name], lambda arguments, dtype: True)
 
