@@ -97,6 +97,14 @@ def is_array(value: Any) -> bool:
     return hasattr(type(value), "__array_function__")  # of the type: a foreign object's own attributes may raise
 
 
+def has(value: Any, name: str) -> bool:
+    """Whether a value has an attribute; an object whose attributes raise has none."""
+    try:
+        return hasattr(value, name)
+    except Exception:  # it is that object's, of any class
+        return False
+
+
 def is_value(x: Any) -> bool:
     """Whether it is a number or an array of any library, which a constant can be made of."""
     return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(type(x), "__array_namespace__")

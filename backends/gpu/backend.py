@@ -45,7 +45,7 @@ from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost, target_of
 from optree import settings
-from optree.arrays import is_portable
+from optree.arrays import has, is_portable
 from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
@@ -315,7 +315,7 @@ class GPUBackend(Backend):
     def adopt(self, array: Any, name: str | None = None) -> Tensor:
         """A tensor over a CuPy array, or any with ``__cuda_array_interface__``, without a copy."""
         if not self.is_own(array):
-            if not hasattr(array, "__cuda_array_interface__"):
+            if not has(array, "__cuda_array_interface__"):
                 raise OperandError(
                     f"adopt: an array on a CUDA device is wanted, not {describe(array)}; be.array(...) copies it there"
                 )
@@ -347,7 +347,7 @@ class GPUBackend(Backend):
             values = self.evaluate([values])[0]
         if isinstance(values, Tensor) and self.is_own(values.array):
             values = values.array
-        if not self.is_own(values) and not hasattr(values, "__cuda_array_interface__"):
+        if not self.is_own(values) and not has(values, "__cuda_array_interface__"):
             return super().array(values, dtype, name)
         with self.active():
             array = self._on_device(values)
@@ -375,7 +375,7 @@ class GPUBackend(Backend):
 
         The current stream waits for that library's work on the array.
         """
-        device = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else None
+        device = source.__dlpack_device__() if has(source, "__dlpack_device__") else None
         if device is None or device[0] not in CUDA_MEMORY:
             raise OperandError(
                 "from_dlpack: an array on a CUDA device that speaks DLPack is wanted, "
@@ -385,9 +385,9 @@ class GPUBackend(Backend):
             return self.adopt(self.cupy.from_dlpack(source), name)
 
     def imported(self, array: Any, what: str) -> Any:
-        if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in CUDA_MEMORY:
+        if has(array, "__dlpack_device__") and array.__dlpack_device__()[0] in CUDA_MEMORY:
             return self.from_dlpack(array)
-        if hasattr(array, "__cuda_array_interface__"):
+        if has(array, "__cuda_array_interface__"):
             return self.adopt(array)
         return super().imported(array, what)
 

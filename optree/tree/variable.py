@@ -418,7 +418,7 @@ class Variable(Labelled):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         tree = numpy_protocol.call_ufunc(ufunc, method, inputs, kwargs)
-        others = (x for x in inputs if hasattr(x, "__array_ufunc__"))
+        others = (x for x in inputs if hasattr(type(x), "__array_ufunc__"))
         if tree is NotImplemented and all(isinstance(x, _NUMPYS_AND_OURS) for x in others):
             raise numpy_protocol.no_equal(ufunc if method == "__call__" else getattr(ufunc, method))
         return tree

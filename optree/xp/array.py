@@ -321,7 +321,7 @@ class Array(LazyValue):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
-        if not all(isinstance(x, OPERANDS) or not hasattr(x, "__array_ufunc__") for x in inputs):
+        if not all(isinstance(x, OPERANDS) or not hasattr(type(x), "__array_ufunc__") for x in inputs):
             return NotImplemented
         operands = tuple(map(operand, inputs))
         if method == "at" and isinstance(inputs[0], Array):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import has
 from optree.dtypes import rounded
 from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
@@ -115,7 +116,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     try:
         tensor = backend.from_dlpack(x)
     except OperandError as error:
-        if not hasattr(x, "__dlpack__"):
+        if not has(x, "__dlpack__"):
             raise AttributeError(str(error)) from error
         if copy is False:
             raise BufferError(str(error)) from error

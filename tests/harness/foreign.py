@@ -145,6 +145,8 @@ REFUSING: dict[str, Callable[[Any, Any, Any], Any]] = {
     "operand": lambda be, t, y: t + y,
     "function's operand": lambda be, t, y: be.maximum(t, y),
     "only operand": lambda be, t, y: be.exp(y),
+    "operand of NumPy's": lambda be, t, y: np.add(t, y),
+    "operand of an array of the standard": lambda be, t, y: np.add(be.xp.asarray([1.0, 2.0]), y),
     "array": lambda be, t, y: be.array(y),
     "from_dlpack": lambda be, t, y: be.from_dlpack(y),
     "adopt": lambda be, t, y: be.adopt(y),

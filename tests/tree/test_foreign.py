@@ -18,6 +18,7 @@ from harness.foreign import (
     Refusing,
     odd_object,
 )
+from harness.homes import home
 from harness.messages import message_of
 
 from optree import function, grad, jit, vmap
@@ -139,14 +140,22 @@ def test_a_list_that_holds_itself_is_described() -> None:
 
 
 @pytest.mark.parametrize("line", REFUSING)
-def test_odd_objects_are_refused_by_op_trees_errors(cpu: Any, t: Any, line: str) -> None:
+def test_odd_objects_are_refused_by_op_trees_errors(home_kind: str, line: str) -> None:
+    be = home(home_kind)
+    t = be.ones((2, 2), name="t")
     for seed in range(60):
         odd = odd_object(random.Random(seed), bases=UNREADABLE)
         try:
-            REFUSING[line](cpu, t, odd)
+            REFUSING[line](be, t, odd)
         except OptreeError as error:
             assert str(error)
         except Odd as error:
             pytest.fail(f"seed {seed}: the object's own error came instead: {error!r}")
         else:
             pytest.fail(f"seed {seed}: {odd!r} was taken")
+
+
+def test_an_odd_operand_of_a_function_without_an_equal(t: Any) -> None:
+    odd = type("Odd", (), {"__getattr__": lambda self, name: 1 / 0})()
+    with pytest.raises(TypeError, match=r"np\.ldexp has no equal here"):
+        np.ldexp(t, odd)
