@@ -21,7 +21,7 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any], sampled: bool =
     sampled : bool
         Whether the cases are a matrix, of which a sample runs where matrices are sampled.
     """
-    listed = [*cases]
+    listed, own = [*cases], (names,) if isinstance(names, str) else names
 
     def decorated(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
@@ -30,7 +30,7 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any], sampled: bool =
             for case in given.pop("sample")(listed) if sampled else listed:
                 values = (case,) if isinstance(names, str) else case
                 try:
-                    test(**given, **dict(zip([names] if isinstance(names, str) else names, values, strict=True)))
+                    test(**given, **dict(zip(own, values, strict=True)))
                 except pytest.skip.Exception:
                     continue
                 except (Exception, pytest.fail.Exception) as error:
@@ -39,11 +39,11 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any], sampled: bool =
             if len(errors) == 1:
                 raise errors[0]
             if errors:
-                failed = ", ".join(error.__notes__[-1].removeprefix("case: ") for error in errors)
+                failed = "; ".join(error.__notes__[-1].removeprefix("case: ") for error in errors)
                 raise BaseExceptionGroup(f"{len(errors)} of {len(listed)} cases: {failed:.2000}", errors[:5])
 
         signature = inspect.signature(test)
-        rest: Sequence[inspect.Parameter] = [p for p in signature.parameters.values() if p.name not in names]
+        rest: Sequence[inspect.Parameter] = [p for p in signature.parameters.values() if p.name not in own]
         if sampled:
             rest = [*rest, inspect.Parameter("sample", inspect.Parameter.KEYWORD_ONLY)]
         of_each.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
