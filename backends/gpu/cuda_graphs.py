@@ -187,15 +187,15 @@ class _Captured(NamedTuple):
     graph : cupy.cuda.Graph
     views : dict
         The addresses and strides of views at its capture.
-    flags : list
-        The bools on the device that it sets where an index is out of range.
+    flags : array or None
+        The bools on the device, in one array, that it sets where an index is out of range.
     held : list
         References to its memory, which must not be reused, and its kernels, which must not be unloaded.
     """
 
     graph: Any
     views: dict[int, Any]
-    flags: list[Any]
+    flags: Any
     held: list[Any]
 
 
@@ -253,7 +253,8 @@ class _Memory:
             else:
                 captured.graph.launch()
                 of.counts.replays += 1
-                flags += [of.in_flight.sent(flag) for flag in captured.flags]
+                if captured.flags is not None:
+                    flags.append(of.in_flight.sent(captured.flags))
         if flags:
             self._check(flags, values, note)
         self._is_new = False
@@ -268,9 +269,9 @@ class _Memory:
 
     def _check(self, flags: Sequence[tuple[Any, np.ndarray]], values: list[Any], note: Note) -> None:
         """Wait for the flags of graphs; if one is set, run step by step to raise its error."""
-        for event, flag in flags:
+        for event, wrong in flags:
             event.synchronize()
-            if flag:
+            if wrong.any():
                 registers = self._initial(self.of, values)
                 for part in self.of.parts:
                     if not part.waits:
@@ -323,6 +324,7 @@ class _Memory:
             try:
                 with _collected(errors):
                     run_steps(part.ready, [], None, _unnoted, found)
+                    joined = self._joined(flags)
             finally:
                 graph = of.stream.end_capture()
         if errors:  # the first is the cause of the others
@@ -332,7 +334,16 @@ class _Memory:
         for i, x in enumerate(found):
             if x is not None and x is not registers[i]:
                 self._registers[i] = registers[i] = x
-        return _Captured(graph, views, flags, held)
+        return _Captured(graph, views, joined, held)
+
+    def _joined(self, flags: Sequence[Any]) -> Any:
+        """Flags in one array, for one copy to the host; None if there are none. No kernel is loaded in a capture."""
+        if len(flags) < 2:
+            return flags[0] if flags else None
+        joined = self.of.cupy.empty(len(flags), np.bool_)
+        for n, flag in enumerate(flags):
+            self.of.write(joined[n : n + 1], flag.reshape(1))
+        return joined
 
     def _postpone(self, error: Exception) -> None:
         """Postpone the capture after an error, or give up."""

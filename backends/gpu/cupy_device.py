@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -116,16 +117,18 @@ class InFlight(Locked):
     def __init__(self, cupy: Any) -> None:
         super().__init__()
         self.cupy = cupy
-        self._pending: list[tuple[Any, Any]] = []
+        self._pending: deque[tuple[Any, Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def keep(self, event: Any, used: Any) -> None:
-        """Hold an object until an event is done."""
+        """Hold an object until an event, and those of earlier calls, are done."""
+        released = []  # freed outside the lock
         with self.lock:
-            before = self._pending  # freed outside the lock
-            self._pending = [*(each for each in before if not each[0].done), (event, used)]
+            while self._pending and self._pending[0][0].done:
+                released.append(self._pending.popleft())
+            self._pending.append((event, used))
 
     def sent(self, array: Any) -> tuple[Any, np.ndarray]:
         """Copy an array to pinned host memory asynchronously; the event of the copy, and the copy."""

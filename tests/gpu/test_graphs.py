@@ -20,6 +20,7 @@ from backends import gen_backend
 from backends.execution.memory_planner import COMBINATIONS
 from backends.gpu.cublaslt import WORKSPACE
 from backends.gpu.cuda_graphs import Graphs
+from backends.gpu.cupy_device import InFlight
 from backends.gpu.matmul import Workspace
 from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
@@ -668,3 +669,36 @@ def test_an_error_drops_no_memory_that_is_still_copied_into(gpu: Any, cupy: Any,
         take(values)
     assert any(not event.done for event, _ in gpu._in_flight._pending), "the copy, which nobody has waited for"
     monkeypatch.setattr(cupy.cuda.Event, "synchronize", synchronize)
+
+
+def test_all_flags_of_a_run_are_one_copy_with_one_event(gpu: Any, cupy: Any) -> None:
+    x, i = Input(MATRIX, "x"), Input(TensorType("int64", (None,)), "i")
+    pick = function([x, i], gpu.take(x, i, axis=0) + gpu.take(x * 2, i, axis=0) + gpu.sum(gpu.onehot(i, 4)))
+    values, places = np.random.RandomState(0).rand(4, 3).astype(np.float32), np.array([3, 0])
+    for _ in range(3):
+        pick(values, places)
+    before, kept = cupy.machine.to_host, gpu._in_flight.keep
+    seen: list[Any] = []
+    gpu._in_flight.keep = lambda event, used: seen.append(used) or kept(event, used)
+    np.testing.assert_allclose(pick(values, places).get(), 3 * values[places] + 2, rtol=1e-6)
+    assert [used.shape for used in seen] == [(3,)] and cupy.machine.to_host == before + 2, "the flags, and the value"
+    with pytest.raises(AxisError, match="index 4"):
+        pick(values, np.array([0, 4]))
+
+
+def test_what_is_kept_is_asked_for_once(cupy: Any) -> None:
+    asked: list[int] = []
+
+    class Event:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @property
+        def done(self) -> bool:
+            asked.append(self.number)
+            return self.number < 500
+
+    held = InFlight(cupy)
+    for number in range(1000):
+        held.keep(Event(number), None)
+    assert len(held) == 500 and len(asked) <= 2000, "not each of them with each new one"
