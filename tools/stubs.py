@@ -33,7 +33,7 @@ class Functions:
 
 #: The annotations of composed functions that mean the same here; others are Any.
 KNOWN = (
-    *("bool", "int", "float", "str", "int | None", "float | None", "Operand", "Axis"),
+    *("bool", "int", "float", "str", "int | None", "float | None", "Operand", "Operand | None", "Axis"),
     *("tuple[Any, ...]", "tuple[Any, Any]", "list[Any]"),
 )
 

@@ -243,7 +243,7 @@ class Autodiff:
 
 def gradients(
     seeds: dict[Variable, Any],
-    wrt: Any,
+    wrt: Variable | Sequence[Variable],
     disconnected_inputs: str = "raise",
     return_disconnected: str = "zero",
     known: dict[Variable, Any] | None = None,

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
 from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, target_of
 from optree.dtypes import floating, is_floating
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
+from optree.op.op import Op
 from optree.registry import f as functions
 from optree.tree.gradient_types import is_disconnected, is_discrete, is_null, sum_of_deltas, zero_gradient
 from optree.tree.node import post_order
@@ -25,7 +27,13 @@ from optree.tree.types import TensorType, TupleType
 from optree.tree.variable import Variable, constant, in_dtype
 
 
-def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+def Lop(
+    f: Any,
+    wrt: Variable | Sequence[Variable],
+    eval_points: Any,
+    consider_constant: Any = (),
+    disconnected_inputs: str = "raise",
+) -> Any:
     """The vector-Jacobian product: the derivative of ``sum(eval_points * f)``.
 
     Parameters
@@ -56,7 +64,7 @@ def Lop(f: Any, wrt: Any, eval_points: Any, consider_constant: Any = (), disconn
     return gradients(seeds, wrt, disconnected_inputs, constants=consider_constant)
 
 
-def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
+def Rop(f: Any, wrt: Variable | Sequence[Variable], eval_points: Any) -> Any:
     """The Jacobian-vector product: the directional derivative of f along `eval_points`.
 
     Parameters
@@ -108,7 +116,12 @@ def Rop(f: Any, wrt: Any, eval_points: Any) -> Any:
     return found[0] if isinstance(f, Variable) else found
 
 
-def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+def jacobian(
+    expression: Variable,
+    wrt: Variable | Sequence[Variable],
+    consider_constant: Any = (),
+    disconnected_inputs: str = "raise",
+) -> Any:
     """The Jacobian of an expression.
 
     It has one backward pass for each element of the expression, all in one tree, whose
@@ -156,7 +169,9 @@ def jacobian(expression: Variable, wrt: Any, consider_constant: Any = (), discon
     return found[0] if isinstance(wrt, Variable) else found
 
 
-def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_inputs: str = "raise") -> Any:
+def hessian(
+    cost: Variable, wrt: Variable | Sequence[Variable], consider_constant: Any = (), disconnected_inputs: str = "raise"
+) -> Any:
     """The Hessian of a scalar by each operand: the Jacobian of its gradient.
 
     As in `jacobian`, there is one backward pass for each element of the operand.
@@ -185,7 +200,7 @@ def hessian(cost: Variable, wrt: Any, consider_constant: Any = (), disconnected_
     return found[0] if isinstance(wrt, Variable) else found
 
 
-def hessian_vector_product(cost: Variable, wrt: Any, p: Any) -> Any:
+def hessian_vector_product(cost: Variable, wrt: Variable | Sequence[Variable], p: Any) -> Any:
     """The Hessian-vector product of a scalar, in two passes, without the Hessian.
 
     Parameters
@@ -224,7 +239,7 @@ def _add(directions: dict[Variable, Any], variable: Variable, direction: Any) ->
     directions[variable] = sum_of_deltas(directions.get(variable), direction)
 
 
-def _stacked(rows: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+def _stacked(rows: list[Any], shape: tuple[int, ...], dtype: DTypeLike) -> Any:
     if not rows:
         return constant(np.zeros(shape, dtype))
     return functions.reshape(functions.stack(rows), shape)
@@ -239,7 +254,7 @@ def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
     return direction
 
 
-def _push(variable: Any, directions: dict[Variable, Any], dtype: Any) -> Any:
+def _push(variable: Variable, directions: dict[Variable, Any], dtype: DTypeLike) -> Any:
     """The jvp of a node or view from its operands' directions; None where it is zero, a list for several outputs."""
     if not inputs_of(variable):
         return None
@@ -265,7 +280,7 @@ def _push(variable: Any, directions: dict[Variable, Any], dtype: Any) -> Any:
     return found if isinstance(variable.type, TupleType) else found[0]
 
 
-def _checked(op: Any, found: Any, outputs: Sequence[Any]) -> list[Any]:
+def _checked(op: Op, found: Any, outputs: Sequence[Any]) -> list[Any]:
     """The values of an op's R_op, checked, each broadcast and cast to its output's type."""
     if not isinstance(found, list | tuple) or len(found) != len(outputs):
         raise DefinitionError(f"{op}.R_op returns a list of {len(outputs)} derivatives, not {describe(found)}")

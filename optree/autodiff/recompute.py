@@ -92,11 +92,11 @@ class _FirstOperand(Op):
     def make_node(self, *inputs: Variable) -> Apply:
         return Apply(self, inputs, [inputs[0].type()])
 
-    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
     @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         output_storage[0][0] = inputs[0]
 
 
@@ -106,7 +106,7 @@ class Checkpointed(_FirstOperand):
     __props__ = ("body",)
     body: Any = None
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[i > 0] for i in range(len(node.inputs))]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -122,7 +122,7 @@ class Afterwards(_FirstOperand):
     __props__ = ()
     index_map = IndexMap(SAME, STACKED)
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[True], [False]]
 
     def grad(self, inputs: Sequence[Variable], output_gradients: Sequence[Any]) -> Sequence[Any]:

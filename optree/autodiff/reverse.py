@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from optree.errors import DefinitionError, GradientError, describe
+from optree.op.op import Op
 from optree.tree.gradient_types import (
     DisconnectedType,
     NoValueType,
@@ -29,7 +32,7 @@ from optree.tree.variable import Variable, as_operand, as_variable
 def adjoints_of(
     seeds: dict[Variable, Any],
     operands: Sequence[Variable],
-    dtype: Any,
+    dtype: DTypeLike,
     known: dict[Variable, Any] | None = None,
     constants: Iterable[Variable] = (),
 ) -> list[Any]:
@@ -70,7 +73,7 @@ def adjoints_of(
     return found
 
 
-def deltas_of(variable: Variable, delta: Any, dtype: Any) -> dict[Variable, Any]:
+def deltas_of(variable: Variable, delta: Variable | list[Any], dtype: DTypeLike) -> dict[Variable, Any]:
     """The deltas that a node or view sends its operands for its own delta, a list for several outputs."""
     backward = _Backward({}, {}, (), dtype)
     backward.dependent.update(map(id, application_of(variable)[1]))
@@ -95,7 +98,9 @@ class _Backward:
         Absent where zero; a list for the tuple of several outputs.
     """
 
-    def __init__(self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: Any) -> None:
+    def __init__(
+        self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: DTypeLike
+    ) -> None:
         self.known, self.dtype = known, dtype
         self.constants = {id(as_operand(x, "consider_constant")) for x in constants}
         self.inputs: dict[int, list[int]] = {}
@@ -105,7 +110,7 @@ class _Backward:
         self.connected = {id(x) for x in roots}
         self.adjoints: dict[Variable, Any] = dict(seeds)
 
-    def _inputs(self, variable: Any) -> list[Any]:
+    def _inputs(self, variable: Variable) -> list[Any]:
         found = [x for x in inputs_of(variable) if id(x) not in self.constants]
         self.inputs[id(variable)] = [id(x) for x in found]
         return found
@@ -173,7 +178,7 @@ class _Backward:
         for null in filter(is_null, nulls):
             self._spread(linked_of(variable, op, operands, nulls), null)
 
-    def _collect(self, op: Any, operands: list[Any], linked: list[Any], delta: Any) -> None:
+    def _collect(self, op: Op, operands: list[Any], linked: list[Any], delta: Variable | list[Any]) -> None:
         """Call the op's `generate_adjoints`, and check it against its connection_pattern."""
         adjoints = self.adjoints
         others = set(operands).difference(linked) if len(linked) < len(operands) else ()
@@ -191,7 +196,7 @@ class _Backward:
             else:
                 self._connect(x)
 
-    def _probe(self, variable: Any, op: Any, operands: list[Any], linked: list[Any]) -> None:
+    def _probe(self, variable: Variable, op: Op, operands: list[Any], linked: list[Any]) -> None:
         """For a value with zero derivative, send only the null gradients: the other deltas are zero."""
         sent: dict[Variable, Any] = {}
         if isinstance(variable.type, TensorType):
@@ -220,7 +225,7 @@ def application_of(variable: Any) -> tuple[Any, list[Any]]:
     return variable.op, [as_variable(x) for x in operands_of(variable)]
 
 
-def linked_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> list[Any]:
+def linked_of(variable: Variable, op: Op, operands: Sequence[Any], delta: Variable | list[Any]) -> list[Any]:
     """The operands on whose elements those of an output depend that the cost uses."""
     if not op.defines("connection_pattern"):
         unread = op.index_map.shape_only
@@ -235,7 +240,7 @@ def linked_of(variable: Any, op: Any, operands: Sequence[Any], delta: Any) -> li
     return [x for x, row in rows if any(a and b for a, b in zip(row, used, strict=True))]
 
 
-def inputs_of(variable: Any) -> list[Any]:
+def inputs_of(variable: Variable) -> list[Any]:
     """A node's operands, or a view's base."""
     if isinstance(variable, Tensor):
         return [] if variable.base is None else [variable.base]

@@ -63,7 +63,7 @@ def _masked(scores: Array, mask: Sequence[Any]) -> Any:
     return scores
 
 
-def _soften(scores: Array, top: Any, total: Any, decay: Any, *mask: Array) -> tuple[Any, ...]:
+def _soften(scores: Array, top: Array, total: Array, decay: Array, *mask: Array) -> tuple[Any, ...]:
     """The weights of a tile, the running maximum and sum after it, and the factor of what was summed before.
 
     Where no score is above -inf yet, all weights are 0.
@@ -79,7 +79,7 @@ def _accumulate(found: Any, decay: Any, more: Any) -> tuple[Any, ...]:
     return (found * decay + more,)
 
 
-def _finish(out: Array, sums: Any, found: Array, top: Any, total: Any) -> tuple[Any, ...]:
+def _finish(out: Array, sums: Array, found: Array, top: Array, total: Array) -> tuple[Any, ...]:
     """Weighted means, and the logarithms of sums of exponentials, by which a gradient finds no weights again: inf."""
     is_empty = np.equal(total, 0)
     total = np.where(is_empty, np.ones_like(total), total)
@@ -87,7 +87,7 @@ def _finish(out: Array, sums: Any, found: Array, top: Any, total: Any) -> tuple[
     return value.astype(out.dtype), np.where(is_empty, np.full_like(top, np.inf), np.log(total) + top)
 
 
-def _slope(scores: Array, products: Any, sums: Any, along: Any, *mask: Array) -> tuple[Any, ...]:
+def _slope(scores: Array, products: Array, sums: Array, along: Array, *mask: Array) -> tuple[Any, ...]:
     """The weights of a tile, and the derivatives by its scores.
 
     `products` are those of deltas with values, `along` those of the queries' deltas with what attention gives.
@@ -154,7 +154,7 @@ class AttentionOperator(Op):
         return outputs_of(self, aligned(given, [True] * len(given)))
 
     @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         for cell, value in zip(output_storage, self.run(Tiles(), *inputs), strict=True):
             cell[0] = value
 
@@ -255,7 +255,7 @@ class Attention(AttentionOperator):
         out = TensorType(dtype, (*lead, query.shape[-2], value.shape[-1]))
         return Apply(self, [query, key, value, *mask], [out(), _sums(out)()])
 
-    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         query, key, value, *_ = shapes
         lead = broadcast(broadcast(query[:-2], key[:-2]), value[:-2])
         return [(*lead, query[-2], value[-1]), (*lead, query[-2], 1)]
@@ -326,7 +326,7 @@ class AttentionGradient(AttentionOperator):
         types = [TensorType(query.dtype, (*delta.shape[:-2], *x.shape[-2:])) for x in (query, key, value)]
         return Apply(self, [query, key, value, delta, *others], [each() for each in types])
 
-    def infer_shape(self, node: Any, shapes: Sequence[Shape]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [(*shapes[3][:-2], *shape[-2:]) for shape in shapes[:3]]
 
     def flops(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:

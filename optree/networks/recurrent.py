@@ -186,7 +186,7 @@ class Parts(Op):
         return [(*lead, None if size is None else size // self.count)] * self.count
 
     @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         for cell, part in zip(output_storage, self.views(*inputs), strict=True):
             cell[0] = part
 

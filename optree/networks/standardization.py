@@ -94,9 +94,9 @@ class BatchNorm(NamedTuple):
 
 @function()
 def batch_norm(
-    x: Any,
-    gain: Any = None,
-    bias: Any = None,
+    x: Operand,
+    gain: Operand | None = None,
+    bias: Operand | None = None,
     mean: Any = None,
     variance: Any = None,
     axis: int = 1,

@@ -322,7 +322,7 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
 
 
 @function()
-def roi_pool(x: Operand, boxes: Any, size: Any, scale: float = 1.0, layout: Any = None) -> Any:
+def roi_pool(x: Operand, boxes: Operand, size: int | Sequence[int], scale: float = 1.0, layout: Any = None) -> Any:
     """The maxima of boxes of images, each divided into bins of about equal size; 0 of an empty bin.
 
     Parameters

@@ -141,13 +141,13 @@ def _shifted(x: Any, axes: Any, what: str, forward: bool) -> Any:
 
 
 @numpy_function(np.fft.fftshift)
-def _fftshift(x: Operand, axes: Any = None) -> Any:
+def _fftshift(x: Operand, axes: Axis = None) -> Any:
     """The operand rolled along axes by half their size, which puts frequency 0 in the middle."""
     return _shifted(x, axes, "fftshift", forward=True)
 
 
 @numpy_function(np.fft.ifftshift)
-def _ifftshift(x: Operand, axes: Any = None) -> Any:
+def _ifftshift(x: Operand, axes: Axis = None) -> Any:
     """The inverse of `fftshift`."""
     return _shifted(x, axes, "ifftshift", forward=False)
 
@@ -175,13 +175,13 @@ def _sliding_window_view(x: Any, window_shape: Any, axis: Any = None) -> Any:
 
 
 @function(numpy=np.array_split)
-def array_split(x: Operand, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def array_split(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray, axis: int = 0) -> list[Any]:
     """Split the operand along an axis into a number of nearly equal parts, or at indices."""
     return _parts(variable_of(x, "array_split"), indices_or_sections, axis, "array_split")
 
 
 @function(numpy=np.split)
-def split(x: Operand, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def split(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray, axis: int = 0) -> list[Any]:
     """Split the operand along an axis into a number of equal parts, or at indices."""
     x = variable_of(x, "split")
     if not np.ndim(indices_or_sections):
@@ -212,13 +212,13 @@ def _parts(x: Variable, indices_or_sections: Any, axis: Axis, what: str) -> list
 
 
 @function(numpy=np.hsplit)
-def hsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
+def hsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
     """Split horizontally: `split` along the second axis, of a vector along its only one."""
     return split(x, indices_or_sections, 0 if variable_of(x, "hsplit").ndim == 1 else 1)
 
 
 @function(numpy=np.vsplit)
-def vsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
+def vsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
     """Split vertically: `split` along the first of two axes or more."""
     x = variable_of(x, "vsplit")
     if x.ndim < 2:
@@ -227,7 +227,7 @@ def vsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
 
 
 @function(numpy=np.dsplit)
-def dsplit(x: Operand, indices_or_sections: Any) -> list[Any]:
+def dsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
     """Split in depth: `split` along the third axis."""
     return split(x, indices_or_sections, 2)
 
@@ -291,7 +291,7 @@ def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> 
 
 
 @function(numpy=np.delete)
-def delete(x: Operand, obj: Any, axis: Axis = None) -> Any:
+def delete(x: Operand, obj: int | slice | Sequence[int] | np.ndarray, axis: Axis = None) -> Any:
     """The operand without the elements at indices along an axis; of the flattened operand without one.
 
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.

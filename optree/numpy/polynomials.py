@@ -87,7 +87,7 @@ def vander(x: Operand, N: int | None = None, increasing: bool = False) -> Any:
 
 
 @numpy_function(np.polyfit)
-def _numpy_polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, w: Any = None) -> Any:
+def _numpy_polyfit(x: Operand, y: Operand, deg: Any, rcond: Any = None, w: Operand | None = None) -> Any:
     return polyfit(x, y, deg, rcond, w)
 
 

@@ -107,7 +107,7 @@ def _deviation(
 
 
 @numpy_function(np.mean)
-def _numpy_mean(a: Operand, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
+def _numpy_mean(a: Operand, axis: Axis = None, keepdims: bool = False, where: Operand | None = None) -> Any:
     if where is None or where is True:
         return f.mean(a, axis=axis, keepdims=keepdims)
     x = variable_of(a, "mean")
@@ -324,7 +324,7 @@ def percentile(
 
 
 @function(numpy=np.nanpercentile)
-def nanpercentile(x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
+def nanpercentile(x: Operand, q: Operand, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The percentiles over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, _fractions(q), axis, method, keepdims, "nanpercentile", True)
 
@@ -498,7 +498,9 @@ def _between(first: Variable, second: Variable, weight: Any) -> Variable:
 
 
 @function(numpy=np.average)
-def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = True) -> Any:
+def average(
+    x: Operand, axis: Any = None, weights: Operand | None = None, returned: bool = False, keepdims: bool = True
+) -> Any:
     """The weighted mean over axes; with `returned`, the sum of weights too."""
     x = variable_of(x, "average")
     if weights is None:
@@ -585,7 +587,7 @@ class Correlation(UnaryOperator, ElementwiseOperator, FloatOperator):
 
 
 @function(numpy=np.corrcoef)
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Any:
     """The Pearson correlation matrix of variables."""
     found = cov(x, y, rowvar)
     if found.ndim == 0:

@@ -380,7 +380,7 @@ class Op:
         """The `Apply` of a node that has this op."""
         return Apply.of_node(node)
 
-    def output_index(self, node: Any) -> int:
+    def output_index(self, node: Variable) -> int:
         """The index of a node with this op among its application's outputs."""
         return 0
 
@@ -508,7 +508,7 @@ class Op:
             "the values of its kernel are compared with theirs"
         )
 
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Compute the outputs from the inputs' values into one-element lists.
 
         Parameters
@@ -612,7 +612,7 @@ class Op:
         """The inputs as `grad` is given them."""
         return list(inputs)
 
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Variable | list[Any], *args: Variable) -> None:
         """Send each operand its delta, by default from `grad`.
 
         The derivative by an operand without a delta is zero. The delta of an op with several
@@ -630,7 +630,7 @@ class Op:
                 gradient = grad_undefined(self, i, operand)
             operand.generate_add_delta(adjoints, gradient)
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """For each input and output, whether the output's elements depend on the input's.
 
         By default they do, except for the inputs of which the shape alone is read.

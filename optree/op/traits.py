@@ -61,7 +61,7 @@ def given_axes(choose: Choose, x: Variable) -> dict[str, Any]:
 class NonDifferentiableOperator(Op):
     """An op whose derivative is zero or undefined: it sends no deltas."""
 
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Variable | list[Any], *args: Variable) -> None:
         return
 
 

@@ -103,11 +103,11 @@ class Joined(NonDifferentiableOperator):
     def make_node(self, *inputs: Variable) -> Apply:
         return Apply(self, inputs, [TensorType(inputs[0].dtype, (self.size,))()])
 
-    def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Shape]:
         return [(self.size,)]
 
     @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         first = inputs[0]
         if isinstance(first, np.ndarray):
             output_storage[0][0] = as_strided(first, (self.size,), (first.itemsize,), subok=True)

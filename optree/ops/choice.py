@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from optree.arrays import Array, as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
@@ -158,7 +159,14 @@ def clip(x: Operand, lo: Any = None, hi: Any = None) -> Any:
 
 
 @numpy_function(np.clip)
-def _numpy_clip(a: Operand, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _numpy_clip(
+    a: Operand,
+    a_min: Operand | None = None,
+    a_max: Operand | None = None,
+    *,
+    min: Operand | None = None,
+    max: Operand | None = None,
+) -> Any:
     """`clip` with the parameters of `numpy.clip`, to which a number that it clips is an array."""
     return clip(
         np.asarray(a) if type(a) in NUMBERS else a, a_min if min is None else min, a_max if max is None else max
@@ -198,7 +206,7 @@ class Where(ElementwiseOperator):
         flat = zero_gradient(condition, delta.dtype)  # the derivative by a condition is 0
         return [flat, f.where(condition, delta, 0), f.where(condition, 0, delta)]
 
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Variable | list[Any], *args: Variable) -> None:
         """Send deltas to x and y only: for the condition, 0 times an infinite slope would be nan."""
         for operand, gradient in list(zip(args, self.grad(args, [delta]), strict=True))[1:]:
             if number_of(operand) is None:
@@ -206,7 +214,7 @@ class Where(ElementwiseOperator):
 
 
 @numpy_function(np.where)
-def _numpy_where(condition: Any, x: Any = None, y: Any = None) -> Any:
+def _numpy_where(condition: Any, x: Operand | None = None, y: Operand | None = None) -> Any:
     if x is None or y is None:
         raise OperandError(
             f"np.where: {describe(condition)} alone selects as many elements as are true, which is known only when it "
@@ -369,7 +377,7 @@ def _real_if_close(a: Operand, tol: Any = 100) -> Any:
 
 
 @numpy_function(np.astype)
-def _astype(x: Operand, dtype: Any, copy: bool = True) -> Any:
+def _astype(x: Operand, dtype: DTypeLike, copy: bool = True) -> Any:
     return f.cast(x, np.dtype(dtype))
 
 

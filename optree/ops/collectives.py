@@ -15,6 +15,7 @@ import numpy as np
 from optree.arrays import Array, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
+from optree.op.apply import Apply
 from optree.op.index_map import SAME, IndexMap
 from optree.op.op import Op
 from optree.op.traits import BeginningOperator, DividedOperator, NonDifferentiableOperator, WaitingOperator
@@ -63,7 +64,7 @@ class Collective(DividedOperator):
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
 
-    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Any, out: Array) -> tuple[Any, Callable[[], None]]:
         """The array that the value will be in, `out` if that is one, and what waits until it is there."""
         raise NotImplementedError
 
@@ -113,7 +114,7 @@ class Begin(Half, BeginningOperator):
         self.whole.group.begun[id(made)] = made, finish
         return made
 
-    def debug_perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """The whole operation: the debug mode runs each op three times, and looks at each value."""
         output_storage[0][0] = self.whole.compute(inputs[1])
 
@@ -136,7 +137,7 @@ class Await(Half, WaitingOperator):
         finish()
         return made
 
-    def debug_perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """The value, which is there."""
         output_storage[0][0] = inputs[0]
 

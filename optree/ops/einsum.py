@@ -13,7 +13,7 @@ from optree.errors import AxisError, OperandError, ShapeError, describe
 from optree.ops.shape import sizes_for_reshape
 from optree.registry import f, function, numpy_function
 from optree.tree.types import promote, weak_dtype
-from optree.tree.variable import Variable, any_neon, as_operand, in_dtype, number_of, spec_of, variable_of
+from optree.tree.variable import Operand, Variable, any_neon, as_operand, in_dtype, number_of, spec_of, variable_of
 
 #: Subscripts of the axes of an ellipsis, from the last.
 HIDDEN = "0123456789"
@@ -67,7 +67,7 @@ def _intermediate_dtype(common: np.dtype, terms: Sequence[str], output: str) -> 
 
 
 @numpy_function(np.einsum)
-def _numpy_einsum(operands: Any, optimize: Any = False) -> Any:
+def _numpy_einsum(operands: Sequence[Operand], optimize: Any = False) -> Any:
     """`einsum` with the parameters of `numpy.einsum`; `optimize` is ignored."""
     return einsum(*operands)
 

@@ -117,11 +117,11 @@ class Factorisation(LapackOperator, UnaryOperator):
         """The values' shapes, for a stack of matrices of m rows and n columns."""
         raise NotImplementedError
 
-    def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Shape]:
         return self.output_shapes(tuple(shapes[0]))
 
     @portable
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         (x,), dtype = inputs, node.outputs[0].dtype
         for cell, value in zip(output_storage, self.compute(wide(x, dtype)), strict=True):
             cell[0] = rounded(as_array(value, x), dtype, copy=False)

@@ -504,7 +504,7 @@ class TakeAlongAxis(Indexing):
 
 
 @numpy_function(np.take)
-def _numpy_take(a: Operand, where: Any, axis: Axis = None, mode: str = "raise") -> Any:
+def _numpy_take(a: Operand, where: Operand, axis: Axis = None, mode: str = "raise") -> Any:
     """`take` with NumPy's parameters: indices out of range are refused, wrapped, or clipped."""
     if mode == "raise":
         return f.take(a, where, axis)
@@ -597,7 +597,7 @@ def _rows_of(x: Any, rows: int) -> Any:
 
 
 @numpy_function(np.unravel_index)
-def _unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Any, ...]:
+def _unravel_index(indices: Operand, shape: int | Sequence[int], order: str = "C") -> tuple[Any, ...]:
     """The indices along each axis of flat ones; negative ones count from the end."""
     flat, sizes = variable_of(indices, "unravel_index"), sizes_of(shape, "unravel_index")
     check_indices([flat.type], "unravel_index")

@@ -165,7 +165,7 @@ class Interpolate(BlockOperator):
 
 
 @numpy_function(np.trapezoid)
-def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def _trapezoid(y: Operand, x: Operand | None = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral of samples along an axis by the trapezoidal rule."""
     y = variable_of(y, "trapezoid")
     axis = normalise_axis(axis, y.ndim, "trapezoid")

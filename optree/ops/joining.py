@@ -417,7 +417,7 @@ def _listed(operands: Any, what: str) -> list[Any]:
 
 
 @function(numpy=np.stack)
-def stack(operands: Any, axis: int = 0) -> Any:
+def stack(operands: Sequence[Operand], axis: int = 0) -> Any:
     """Operands of one shape, joined along a new axis of the result."""
     if is_one(operands):
         x = variable_of(operands, "stack")
@@ -432,7 +432,7 @@ def stack(operands: Any, axis: int = 0) -> Any:
 
 
 @function(numpy=np.vstack)
-def vstack(operands: Any) -> Any:
+def vstack(operands: Sequence[Operand]) -> Any:
     """Operands stacked vertically, along the first axis; 1-D ones are rows."""
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
@@ -441,7 +441,7 @@ def vstack(operands: Any) -> Any:
 
 
 @function(numpy=np.hstack)
-def hstack(operands: Any) -> Any:
+def hstack(operands: Sequence[Operand]) -> Any:
     """Operands stacked horizontally, along the second axis; 1-D and 0-d ones along their only one."""
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
@@ -451,7 +451,7 @@ def hstack(operands: Any) -> Any:
 
 
 @function(numpy=np.dstack)
-def dstack(operands: Any) -> Any:
+def dstack(operands: Sequence[Operand]) -> Any:
     """Operands stacked in depth, along the third axis."""
     if is_one(operands):
         x = variable_of(operands, "dstack")
@@ -462,7 +462,7 @@ def dstack(operands: Any) -> Any:
 
 
 @function(numpy=np.column_stack)
-def column_stack(operands: Any) -> Any:
+def column_stack(operands: Sequence[Operand]) -> Any:
     """Operands stacked horizontally, 1-D and 0-d ones as columns."""
     if is_one(operands):
         x = variable_of(operands, "column_stack")
@@ -472,7 +472,7 @@ def column_stack(operands: Any) -> Any:
 
 
 @function(numpy=np.block)
-def block(arrays: Any) -> Any:
+def block(arrays: Sequence[Operand]) -> Any:
     """Nested lists of operands joined: the innermost along the last axis, those around them along the one before."""
     depth, inner = 0, arrays
     while isinstance(inner, list):
@@ -539,7 +539,7 @@ def tile(x: Any, reps: Any) -> Any:
 
 
 @numpy_function(np.resize)
-def _numpy_resize(a: Operand, new_shape: Any) -> Any:
+def _numpy_resize(a: Operand, new_shape: int | Sequence[int]) -> Any:
     """The elements repeated, or cut, to fill another shape."""
     x, shape = f.ravel(variable_of(a, "resize")), sizes_of(new_shape, "resize")
     (size,), wanted = x.shape, prod(shape)

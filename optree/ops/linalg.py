@@ -402,7 +402,7 @@ def lstsq(a: Operand, b: Operand, rcond: Any = None) -> tuple[Any, Any, Any, Any
 
 
 @function(numpy=np.linalg.matrix_rank)
-def matrix_rank(x: Operand, tol: Any = None, rtol: Any = None) -> Any:
+def matrix_rank(x: Operand, tol: Any = None, rtol: float | None = None) -> Any:
     """The number of singular values above `tol`, or above `rtol` times the largest; 0 or 1 for 1-D operands.
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
@@ -572,7 +572,7 @@ def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool)
 
 
 @function(numpy=np.linalg.cond)
-def cond(x: Any, p: Any = None) -> Any:
+def cond(x: Operand, p: float | None = None) -> Any:
     """The condition numbers of matrices: the ratio of the extreme singular values, or by a norm p with the inverse.
 
     Unlike NumPy's, those by a norm raise LinAlgError for singular matrices, as `inv` does.
@@ -632,7 +632,7 @@ def _product_of(matrices: Sequence[Variable], splits: dict[tuple[int, int], int]
 
 
 @numpy_function(np.linalg.multi_dot)
-def _multi_dot(arrays: Any) -> Any:
+def _multi_dot(arrays: Sequence[Operand]) -> Any:
     return multi_dot(arrays)
 
 

@@ -372,7 +372,7 @@ def _size(x: Variable, axis: int) -> Any:
 
 
 @function()
-def bincount(x: Any, weights: Any = None, size: int | None = None) -> Any:
+def bincount(x: Operand, weights: Operand | None = None, size: int | None = None) -> Any:
     """The number of occurrences of each integer below `size`, or the sum of its weights.
 
     NumPy derives the size from the largest element; here it is a parameter, because a tree's shape is
@@ -402,7 +402,7 @@ def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
 
 
 @function(numpy=np.histogram_bin_edges)
-def histogram_bin_edges(x: Operand, bins: Any = 10, range: Any = None) -> Any:
+def histogram_bin_edges(x: Operand, bins: Operand = 10, range: Any = None) -> Any:
     """The edges of a histogram's bins: a number of equal bins from minimum to maximum, or those given."""
     x = variable_of(x, "histogram")
     if isinstance(bins, str):
@@ -675,7 +675,7 @@ def nonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> tuple[A
 
 
 @function()
-def unique(x: Any, size: int | None = None, fill_value: Any = None) -> Any:
+def unique(x: Operand, size: int | None = None, fill_value: Operand | None = None) -> Any:
     """The first `size` distinct elements in ascending order, with nans merged, padded with `fill_value`.
 
     The default fill value is the smallest element. NumPy's result has no fixed size.

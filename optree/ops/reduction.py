@@ -43,14 +43,14 @@ AND = "{1} ? {0} : 0"
 
 
 @cached("dtypes of sums", DTYPES)
-def sum_dtype(dtype: Any) -> np.dtype:
+def sum_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's sums and products: narrow integers and bools become 64-bit."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
 
 @cached("dtypes of means", DTYPES)
-def mean_dtype(dtype: Any) -> np.dtype:
+def mean_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("float64")

@@ -256,7 +256,7 @@ def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
     return rows.reshape(shape)
 
 
-def _by_doubling(total: Any, links: Any) -> Any:
+def _by_doubling(total: Array, links: Any) -> Any:
     """The same by recursive doubling, with steps of 1, 2, 4, ...
 
     links[i] is the factor of total[i] in total[i + step]. For floats it is a mantissa and an

@@ -114,7 +114,7 @@ def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
     return values if order is None else f.transpose(values, tuple(order.index(i) for i in range(len(order))))
 
 
-def add_at(shape: tuple[int, ...], positions: Any, values: Array) -> Any:
+def add_at(shape: tuple[int, ...], positions: Array, values: Array) -> Any:
     """Zeros of a shape with values added at flat indices, in order; in a row each, where the values have more axes."""
     lead = values.ndim - positions.ndim
     size, rows, dtype = math.prod(shape), math.prod(values.shape[:lead]), values.dtype
@@ -152,7 +152,7 @@ def _in_each(rows: int, width: int, indices: Any) -> Any:
     return indices if rows == 1 else (np.arange(rows)[:, None] * width + indices).reshape(-1)
 
 
-def _in_groups(positions: Any) -> tuple[Any, Any, Any]:
+def _in_groups(positions: Array) -> tuple[Any, Any, Any]:
     """Sort positions stably, so that equal ones are adjacent.
 
     Returns

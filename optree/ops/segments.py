@@ -182,7 +182,7 @@ class _Pairs:
         The number of elements.
     """
 
-    def __init__(self, starts: Any, size: int) -> None:
+    def __init__(self, starts: Array, size: int) -> None:
         counts = _stops(starts, size) - starts
         ends = np.cumsum(counts)
         numbers = np.arange(int(ends[-1]) if starts.size else 0, like=starts)
@@ -211,19 +211,19 @@ class _Pairs:
         return is_extreme / np.maximum(counts, 1)[self.segments]
 
 
-def _stops(starts: Any, size: int) -> Any:
+def _stops(starts: Array, size: int) -> Any:
     """The end of each segment: where the next one begins, or after one element."""
     return np.maximum(np.append(starts[1:], np.full_like(starts[:1], size)), starts + 1)
 
 
-def _rows_of(starts: Any, size: int) -> tuple[Any, Any]:
+def _rows_of(starts: Array, size: int) -> tuple[Any, Any]:
     """The indices in segments, in rows as long as the longest, filled by their last; and which are a segment's own."""
     stops = _stops(starts, size)
     within = np.arange(int((stops - starts).max()) if starts.size else 1, like=starts)
     return np.minimum(starts[:, None] + within, stops[:, None] - 1), within < (stops - starts)[:, None]
 
 
-def _in_rows(x: Array, starts: Any, reduce: str) -> Any:
+def _in_rows(x: Array, starts: Array, reduce: str) -> Any:
     """Reductions of segments of the first axis by libraries without `reduceat`."""
     positions, is_there = _rows_of(starts, len(x))
     rows = x[positions]

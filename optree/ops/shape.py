@@ -559,13 +559,13 @@ def rollaxis(x: Operand, axis: int, start: int = 0) -> Any:
 
 
 @function(numpy=np.ravel)
-def ravel(x: Any, order: str = "C") -> Any:
+def ravel(x: Operand, order: str = "C") -> Any:
     """The operand flattened to 1-D, in C order, or with ``order="F"`` in Fortran's."""
     return _in_order(x, (-1,), order, "ravel")
 
 
 @numpy_function(np.reshape)
-def _numpy_reshape(x: Any, shape: Any, order: str = "C") -> Any:
+def _numpy_reshape(x: Operand, shape: int | Sequence[int], order: str = "C") -> Any:
     return _in_order(x, shape, order, "reshape")
 
 

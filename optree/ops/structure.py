@@ -51,7 +51,7 @@ class Output(UnaryOperator):
             raise OperandError(f"output: {describe(operand)} has no outputs to pick from")
         return self.op_dict(type.types[self.index], operand.backend)
 
-    def infer_shape(self, node: Any, shapes: Sequence[Any]) -> list[Shape]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Shape]:
         return [shapes[0][self.index]]
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -61,7 +61,7 @@ class Output(UnaryOperator):
         """The operand's application, or the node's own if the operand is a leaf."""
         return node[1].owner or Apply.of_node(node)
 
-    def output_index(self, node: Any) -> int:
+    def output_index(self, node: Variable) -> int:
         """Its index among the outputs."""
         return self.index
 
@@ -69,7 +69,7 @@ class Output(UnaryOperator):
     def numpy(self, values: Array) -> Any:
         return values[self.index]
 
-    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Any, *args: Variable) -> None:
+    def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Variable | list[Any], *args: Variable) -> None:
         """Add the delta to the list of the outputs' deltas; those without one are of DisconnectedType."""
         (operand,) = args
         deltas = adjoints.setdefault(operand, [DisconnectedType()() for _ in operand.type.types])
