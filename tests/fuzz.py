@@ -414,6 +414,8 @@ class Program:
             found = np.asarray(of_any_dtype(IN_PLACE[name][1])(array, numbers))
             if not can_cast(found.dtype, array.dtype, "same_kind"):
                 raise TypeError(f"{found.dtype} into {array.dtype}")
+            if found.ndim > array.ndim:  # an assignment drops leading axes of size 1
+                raise ValueError(f"{found.shape} into {array.shape}")
             array[...] = found
 
         with _refused_alike(by_numpy):

@@ -116,6 +116,15 @@ def central_difference(
     return result
 
 
+def precision(unit: float) -> tuple[float, float]:
+    """The step of central differences, and their tolerance, for values with a machine epsilon.
+
+    A value of a narrow dtype changes in steps, so its differences are less accurate.
+    """
+    step = max(STEP, 4 * unit**0.5)
+    return step, max(1e-7, 8 * unit / step)
+
+
 def where_off(gradient: np.ndarray, difference: np.ndarray, rtol: float, atol: float) -> str | None:
     """The element with the largest error of a gradient, in words; None where all are within the tolerances."""
     error = np.abs(gradient - difference)

@@ -7,29 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.op_examples import has_own_examples
 from harness.ops import DoubleOp, double
 
 from backends import gen_backend
 from optree import Apply, ComputationOp, Constant, Op, TensorType, Type, function
 from optree.errors import BackendError, DefinitionError, OptreeError
 from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
-from optree.registry import OPS, f
+from optree.registry import f
 from optree.run.function import last_backend
 from optree.testing import check_op
-from optree.testing.examples import examples_of
 from optree.tree.gradient_types import is_disconnected
 from tests.harness.compiling import needs_compiler
 
 VECTOR = TensorType("float64", (None,))
 X, Y = np.array([0.3, -1.2, 2.0]), np.array([1.5, 0.4, -0.7])
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if has_own_examples(op)])
-def test_every_registered_op(name: str) -> None:
-    for example in examples_of(OPS[name]):
-        check_op(example.op, example.draw())
 
 
 class Polar(Op):
