@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, filled, portable
+from optree.autodiff.jacobians import Lop
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
@@ -29,10 +30,11 @@ from optree.op.traits import (
     UnaryOperator,
     longest_axis,
 )
+from optree.ops.shape import previous
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Axis, Shape, TensorType, broadcast, normalise_axes, promote
+from optree.tree.types import Axis, Shape, TensorType, normalise_axes, promote
 from optree.tree.variable import Operand, Variable, any_neon, in_dtype, is_neon, variable_of
 
 #: Maximum entries of the caches of dtypes.
@@ -199,100 +201,38 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
     @portable
     def numpy(self, x: Array) -> Any:
         x = as_array(x)
-        return _exclusive_prod([x], self.axes(x.ndim), sum_dtype(x.dtype))
+        axes = self.axes(x.ndim)
+        order = (*(i for i in range(x.ndim) if i not in axes), *axes)
+        moved = np.transpose(x, order)
+        rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], prod(moved.shape[x.ndim - len(axes) :]))
+        found = _exclusive(rows.astype(sum_dtype(x.dtype), copy=False))
+        return found.reshape(moved.shape).transpose(np.argsort(order).tolist())
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [f.exclusive_prod_along(x, delta, axis=self.axis)]
-
-
-class ExclusiveProdAlong(AxisOperator):
-    """The derivative of `exclusive_prod` at x along one direction or several, each of x's shape.
-
-    At index j it is the sum over all distinct indices i1, i2, ... other than j of d1[i1] * d2[i2] * ...
-    times the product of x at all remaining indices. This is symmetric in j and the i's, so its
-    derivatives are values of the same op.
-    """
-
-    name = "exclusive_prod_along"
-    operands = None
-    index_map = IndexMap()
-    examples = (
-        (((3, 4), (3, 4)), {}),
-        (((2, 5), (2, 5)), {"axis": -1}),
-        (((2, 2, 2), (2, 2, 2), (2, 2, 2)), {"axis": (0, 2)}),
-        (((1, 3), (1, 3)), {"axis": 0}),
-    )
-
-    @classmethod
-    def function(cls, x: Operand, /, *directions: Any, axis: Axis = None) -> Any:  # type: ignore[override]
-        return cls.make(axis=axis)(x, *directions)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return broadcast(*shapes)
-
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        arrays = np.broadcast_arrays(*(as_array(x, *arrays) for x in arrays))
-        return _exclusive_prod(arrays, self.axes(arrays[0].ndim), np.result_type(*arrays))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, *directions), (delta,) = inputs, output_gradients
-        gradients = [f.exclusive_prod_along(x, *directions, delta, axis=self.axis)]
-        for i in range(len(directions)):
-            others = directions[:i] + directions[i + 1 :]
-            gradients.append(f.exclusive_prod_along(x, *others, delta, axis=self.axis))
-        return gradients
-
-
-def _exclusive_prod(arrays: Sequence[Any], axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The exclusive product of x, the first array, differentiated along the others.
-
-    It is the coefficient of t1 t2 ... in the exclusive product of the polynomials
-    x + d1 t1 + d2 t2 + ..., modulo squares of the ti.
-    """
-    shape = np.shape(arrays[0])
-    order = tuple(i for i in range(len(shape)) if i not in axes) + axes
-    outer = [shape[i] for i in order[: len(shape) - len(axes)]]
-    sizes = 2 ** (len(arrays) - 1), *outer, prod([shape[i] for i in axes])
-    x, *directions = (np.transpose(array, order).reshape(sizes[1:]).astype(dtype, copy=False) for array in arrays)
-    terms = x[None]
-    if directions:
-        terms = np.zeros(sizes, dtype, like=x)
-        terms[0] = x
-    for i, direction in enumerate(directions):
-        terms[1 << i] = direction
-    derivative = _exclusive(terms)[-1]
-    return derivative.reshape([shape[i] for i in order]).transpose(np.argsort(order).tolist())
+        if not (axes := self.axes(x.ndim)):
+            return [f.fill_like(delta, 0)]
+        first, *rest = axes
+        before, after = (f.cumprod(each, first) for each in (x, f.flip(x, first)))
+        value = previous(before, first, 1) * f.flip(previous(after, first, 1), first)
+        if rest:
+            value = value * f.exclusive_prod(f.prod(x, axis=first), tuple(rest))
+        return [Lop(value, x, delta)]
 
 
 def _exclusive(terms: np.ndarray) -> np.ndarray:
-    """For each polynomial along the last axis, the product of all others, pairwise.
-
-    The first axis has the coefficients: bit i of an index is the exponent of ti.
-    """
+    """For each element along the last axis, the product of all others, pairwise."""
     count = terms.shape[-1]
     if count % 2 or count == 0:
-        one = np.zeros((*terms.shape[:-1], 1), terms.dtype, like=terms)
-        one[0] = 1
+        one = filled((*terms.shape[:-1], 1), 1, terms.dtype, terms)
         return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
     half = count // 2  # contiguous, where neighbours would be strided
     left, right = terms[..., :half], terms[..., half:]
-    others = _exclusive(_product(left, right, np.empty_like(left)))
+    others = _exclusive(left * right)
     value = np.empty_like(terms)
-    _product(others, right, value[..., :half])
-    _product(others, left, value[..., half:])
+    np.multiply(others, right, out=value[..., :half])
+    np.multiply(others, left, out=value[..., half:])
     return value
-
-
-def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """The product of polynomials, modulo squares of the ti, written into an array."""
-    for term in range(len(a)):
-        np.multiply(a[0], b[term], out=out[term])
-        for part in range(1, term + 1):
-            if part & term == part:
-                out[term] += a[part] * b[term ^ part]
-    return out
 
 
 # Extremes

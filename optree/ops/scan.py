@@ -19,7 +19,7 @@ from optree.op.traits import AxisOperator, BinaryOperator, BlockOperator, Blocks
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
-from optree.ops.shape import slice_along, strong
+from optree.ops.shape import previous, slice_along, strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Operand, Variable, in_dtype, variable_of
@@ -102,7 +102,7 @@ class CumProd(CumulativeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
+        return [_used_product(previous(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
 
 
 class CumulativeExtreme(OneAxisOperator):
@@ -231,7 +231,7 @@ class Recurrence(BinaryOperator):
         (a, b), (delta,) = inputs, output_gradients
         value, adjoint = self(a, b), self.with_props(reverse=not self.reverse)(a, delta)
         first, second = (adjoint, value) if self.reverse else (value, adjoint)
-        return [_used_product(_before(first, self.axis, 0), second), adjoint]
+        return [_used_product(previous(first, self.axis, 0), second), adjoint]
 
 
 #: Rows of fewer floats are computed as Python floats, which is faster than a NumPy call for each row.
@@ -281,12 +281,6 @@ def _used_product(x: Variable, y: Variable) -> Variable:
     """The product of two values, 0 where one is 0 and the other has overflowed."""
     left, right = (f.where(f.logical_and(f.eq(b, 0), f.logical_not(f.finite(a))), 0, a) for a, b in ((x, y), (y, x)))
     return left * right
-
-
-def _before(x: Variable, axis: int, first: float) -> Variable:
-    """The operand shifted by one along an axis, with a number as the first element."""
-    widths = tuple((int(i == axis), 0) for i in range(x.ndim))
-    return f.head_like(f.pad(x, widths, first), x, axis)
 
 
 def _end_of(x: Variable, value: Any, axis: int) -> Variable:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -226,21 +225,13 @@ def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> A
     return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
 
 
-def _exclusive_prod_along(x: Any, *directions: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """At each place, over all picks of other places for the directions, the products of those with x elsewhere."""
-    x, *directions = np.broadcast_arrays(x, *directions)
+def _exclusive_prod(x: Any, axis: Any = None) -> Any:
+    """At each place, the product of x elsewhere."""
     result = np.zeros(x.shape, np.longdouble)
     for group in _groups(x, axis):
         for place in group:
-            for picks in permutations([p for p in group if p != place], len(directions)):
-                rest = [x[p] for p in group if p != place and p not in picks]
-                along = [d[p] for d, p in zip(directions, picks, strict=True)]
-                result[place] += np.prod([*rest, *along], dtype=np.longdouble)
-    return result.astype(dtype or np.result_type(x, *directions))
-
-
-def _exclusive_prod(x: Any, axis: Any = None) -> Any:
-    return _exclusive_prod_along(x, axis=axis, dtype=np.prod(x).dtype)
+            result[place] = np.prod([x[p] for p in group if p != place], dtype=np.longdouble)
+    return result.astype(np.prod(x).dtype)
 
 
 def _count(x: Any, axis: Any = None, ndim: int = 0) -> Any:
@@ -382,7 +373,6 @@ MEANINGS: dict[str, Meaning] = {
     "top_indices": lambda x, k, axis: np.take(np.argsort(-x.astype(float), axis, kind="stable"), np.arange(k), axis),
     "argsort": lambda x, axis: np.argsort(x, axis=axis, kind="stable"),
     "exclusive_prod": _exclusive_prod,
-    "exclusive_prod_along": _exclusive_prod_along,
     "logsumexp": _in_double(_logsumexp, _mean_dtype),
     "softmax": _in_double(_softmax, _mean_dtype),
     "log_softmax": _in_double(_log_softmax, _mean_dtype),
