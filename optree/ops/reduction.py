@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, filled, portable
-from optree.autodiff.jacobians import Lop
 from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
@@ -18,7 +17,6 @@ from optree.op.index_map import SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
     Accumulator,
-    AxisOperator,
     BlockOperator,
     Blocks,
     CompositeOperator,
@@ -30,7 +28,6 @@ from optree.op.traits import (
     UnaryOperator,
     longest_axis,
 )
-from optree.ops.shape import previous
 from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function, numpy_function
@@ -180,59 +177,6 @@ class Prod(SumDtypeOperator, UfuncReduction):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [self.restore(delta, x) * f.exclusive_prod(x, self.axis)]
-
-
-class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator):
-    """For each element, the product of all others along axes."""
-
-    name = "exclusive_prod"
-    examples = (
-        (((3, 4),), {}),
-        (((3, 5),), {"axis": 1}),
-        (((3, 2, 2),), {"axis": (0, -1)}),
-        (((1, 3),), {"axis": 0}),
-        (((0, 3),), {"axis": 0}),
-    )
-
-    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
-        axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
-        return None if axis is None else (axis, (axis,), 1)
-
-    @portable
-    def numpy(self, x: Array) -> Any:
-        x = as_array(x)
-        axes = self.axes(x.ndim)
-        order = (*(i for i in range(x.ndim) if i not in axes), *axes)
-        moved = np.transpose(x, order)
-        rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], prod(moved.shape[x.ndim - len(axes) :]))
-        found = _exclusive(rows.astype(sum_dtype(x.dtype), copy=False))
-        return found.reshape(moved.shape).transpose(np.argsort(order).tolist())
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        if not (axes := self.axes(x.ndim)):
-            return [f.fill_like(delta, 0)]
-        first, *rest = axes
-        before, after = (f.cumprod(each, first) for each in (x, f.flip(x, first)))
-        value = previous(before, first, 1) * f.flip(previous(after, first, 1), first)
-        if rest:
-            value = value * f.exclusive_prod(f.prod(x, axis=first), tuple(rest))
-        return [Lop(value, x, delta)]
-
-
-def _exclusive(terms: np.ndarray) -> np.ndarray:
-    """For each element along the last axis, the product of all others, pairwise."""
-    count = terms.shape[-1]
-    if count % 2 or count == 0:
-        one = filled((*terms.shape[:-1], 1), 1, terms.dtype, terms)
-        return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
-    half = count // 2  # contiguous, where neighbours would be strided
-    left, right = terms[..., :half], terms[..., half:]
-    others = _exclusive(left * right)
-    value = np.empty_like(terms)
-    np.multiply(others, right, out=value[..., :half])
-    np.multiply(others, left, out=value[..., half:])
-    return value
 
 
 # Extremes

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import Array, as_array, portable
+from optree.arrays import Array, as_array, filled, portable
+from optree.autodiff.jacobians import Lop
 from optree.dtypes import can_cast, is_floating, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.op.batching import aligned
@@ -19,7 +20,7 @@ from optree.op.traits import AxisOperator, BinaryOperator, BlockOperator, Blocks
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
-from optree.ops.shape import previous, slice_along, strong
+from optree.ops.shape import slice_along, strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Operand, Variable, in_dtype, variable_of
@@ -102,7 +103,7 @@ class CumProd(CumulativeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [_used_product(previous(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
+        return [_used_product(_before(self(x), self.axis, 1), Recurrence.make(axis=self.axis, reverse=True)(x, delta))]
 
 
 class CumulativeExtreme(OneAxisOperator):
@@ -231,7 +232,60 @@ class Recurrence(BinaryOperator):
         (a, b), (delta,) = inputs, output_gradients
         value, adjoint = self(a, b), self.with_props(reverse=not self.reverse)(a, delta)
         first, second = (adjoint, value) if self.reverse else (value, adjoint)
-        return [_used_product(previous(first, self.axis, 0), second), adjoint]
+        return [_used_product(_before(first, self.axis, 0), second), adjoint]
+
+
+class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator):
+    """For each element, the product of all others along axes."""
+
+    name = "exclusive_prod"
+    examples = (
+        (((3, 4),), {}),
+        (((3, 5),), {"axis": 1}),
+        (((3, 2, 2),), {"axis": (0, -1)}),
+        (((1, 3),), {"axis": 0}),
+        (((0, 3),), {"axis": 0}),
+    )
+
+    def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
+        axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
+        return None if axis is None else (axis, (axis,), 1)
+
+    @portable
+    def numpy(self, x: Array) -> Any:
+        x = as_array(x)
+        axes = self.axes(x.ndim)
+        order = (*(i for i in range(x.ndim) if i not in axes), *axes)
+        moved = np.transpose(x, order)
+        rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], math.prod(moved.shape[x.ndim - len(axes) :]))
+        found = _exclusive(rows.astype(sum_dtype(x.dtype), copy=False))
+        return found.reshape(moved.shape).transpose(np.argsort(order).tolist())
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        if not (axes := self.axes(x.ndim)):
+            return [f.fill_like(delta, 0)]
+        first, *rest = axes
+        before, after = (f.cumprod(each, first) for each in (x, f.flip(x, first)))
+        value = _before(before, first, 1) * f.flip(_before(after, first, 1), first)
+        if rest:
+            value = value * f.exclusive_prod(f.prod(x, axis=first), tuple(rest))
+        return [Lop(value, x, delta)]
+
+
+def _exclusive(terms: np.ndarray) -> np.ndarray:
+    """For each element along the last axis, the product of all others, pairwise."""
+    count = terms.shape[-1]
+    if count % 2 or count == 0:
+        one = filled((*terms.shape[:-1], 1), 1, terms.dtype, terms)
+        return one[..., :count] if count < 2 else _exclusive(np.concatenate([terms, one], axis=-1))[..., :count]
+    half = count // 2  # contiguous, where neighbours would be strided
+    left, right = terms[..., :half], terms[..., half:]
+    others = _exclusive(left * right)
+    value = np.empty_like(terms)
+    np.multiply(others, right, out=value[..., :half])
+    np.multiply(others, left, out=value[..., half:])
+    return value
 
 
 #: Rows of fewer floats are computed as Python floats, which is faster than a NumPy call for each row.
@@ -281,6 +335,12 @@ def _used_product(x: Variable, y: Variable) -> Variable:
     """The product of two values, 0 where one is 0 and the other has overflowed."""
     left, right = (f.where(f.logical_and(f.eq(b, 0), f.logical_not(f.finite(a))), 0, a) for a, b in ((x, y), (y, x)))
     return left * right
+
+
+def _before(x: Variable, axis: int, first: float) -> Variable:
+    """The operand shifted by one along an axis, with a number as the first element."""
+    widths = tuple((int(i == axis), 0) for i in range(x.ndim))
+    return f.head_like(f.pad(x, widths, first), x, axis)
 
 
 def _end_of(x: Variable, value: Any, axis: int) -> Variable:

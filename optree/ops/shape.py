@@ -64,12 +64,6 @@ def slice_along(x: Variable, axis: int, start: int | None, stop: int | None) -> 
     return f.slice(x, (*(slice(None),) * axis, slice(start, stop)))
 
 
-def previous(x: Variable, axis: int, first: float) -> Variable:
-    """The operand shifted by one along an axis, with a number as the first element."""
-    widths = tuple((int(i == axis), 0) for i in range(x.ndim))
-    return f.head_like(f.pad(x, widths, first), x, axis)
-
-
 def _transpose_props(choose: Choose, x: Variable) -> dict[str, Any]:
     rest, order = list(range(x.ndim)), []
     while rest:
