@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -429,8 +429,16 @@ class GPUBackend(Backend):
         # Sources are shown in the order of the steps.
         if self.kernels is None or thread_count() < 2 or "source" in settings.value("show"):
             return
-        if sum(map(_has_kernels, steps)) < 2:  # a chain of 50,000 calls has none
-            return
+        if sum(map(_has_kernels, steps)) > 1:  # a chain of 50,000 calls has none
+            self.kernels.compile_ahead(self._sources_of(program, steps, values), thread_count())
+
+    def load_ahead(self, program: Program, steps: Sequence[Step], values: list[Any]) -> None:
+        """Load the kernels of steps, whose code takes memory, for the registers before the first one."""
+        if self.kernels is not None:
+            self.kernels.load_ahead(self._sources_of(program, steps, values))
+
+    def _sources_of(self, program: Program, steps: Sequence[Step], values: list[Any]) -> Iterable[str]:
+        """The sources that steps need and that follow from the registers before the first one; these change."""
         foresight = Foresight(program, steps, values, self.memory)
         sources = [_source(*each) for each in foresight.run()]
         for step in steps:
@@ -440,7 +448,7 @@ class GPUBackend(Backend):
             call: Any = step.implementation.call
             if _has_kernels(step):
                 sources += call.sources(*inputs)
-        self.kernels.compile_ahead(filter(None, sources), thread_count())
+        return filter(None, sources)
 
     def compile_within(self, program: Program) -> Within:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.

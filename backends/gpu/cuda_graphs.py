@@ -156,8 +156,7 @@ class Graphs:
         memory = self._memories.get(sizes)
         if memory is None:
             memory = self._memories[sizes] = _Memory(self, values + self.open)
-        registers = memory.run(self, values, note)
-        return [self.copy(registers[i]) if is_own else registers[i] for i, is_own in self.outputs]
+        return memory.run(self, values, note)
 
     def failed(self, error: Exception) -> None:
         """Record a failed capture."""
@@ -165,9 +164,9 @@ class Graphs:
         if self._failures > RETRIES:
             self.refusal = f"{type(error).__name__}: {error}"
 
-    def copy(self, array: Any) -> Any:
-        """A copy of an array, in C order."""
-        return self.write(self.cupy.ndarray(array.shape, array.dtype), array)
+    def copy(self, array: Any, target: Any = None) -> Any:
+        """A copy of an array in C order, in an array if one is given."""
+        return self.write(self.cupy.ndarray(array.shape, array.dtype) if target is None else target, array)
 
     @staticmethod
     def write(target: Any, array: Any) -> Any:
@@ -231,7 +230,7 @@ class _Memory:
         self._is_new = True
 
     def run(self, of: Graphs, values: list[Any], note: Note) -> list[Any]:
-        """Run all steps on the values of the leaves; the registers after that."""
+        """Run all steps on the values of the leaves; the outputs."""
         for i in of.arguments:
             if values[i] is not self._sources.get(i):
                 self._set_argument(i, of.on_device(values[i]))
@@ -241,6 +240,7 @@ class _Memory:
         flags: list[tuple[Any, np.ndarray]] = []
         uses_graphs = not self._is_new and not of.refusal
         self._pause = max(0, self._pause - 1)
+        copies: list[Any] | None = None
         for number, part in enumerate(of.parts):
             captured = self._graph(number, part, registers) if part.is_graph and uses_graphs else None
             # A graph captured after it would read its values at the addresses of this call.
@@ -248,6 +248,8 @@ class _Memory:
             if flags and (part.waits or captured is None):
                 self._check(flags, values, note)
                 flags = []
+            if part.waits and copies is None:
+                copies = self._reserved(registers, number)
             if captured is None:
                 self._uncaptured(part, registers, note)
             else:
@@ -258,7 +260,20 @@ class _Memory:
         if flags:
             self._check(flags, values, note)
         self._is_new = False
-        return registers
+        found = zip(of.outputs, copies or [None] * len(of.outputs), strict=True)
+        return [of.copy(registers[i], copy) if is_own else registers[i] for (i, is_own), copy in found]
+
+    def _reserved(self, registers: list[Any], number: int) -> list[Any]:
+        """The arrays for outputs that are copied, after the code of later parts is loaded: a part writes to tensors.
+
+        So a call that runs out of memory leaves tensors as they were. None stands for outputs without an array yet.
+        """
+        of = self.of
+        if self._is_new:
+            later = [step for part in of.parts[number:] for step in part.steps]
+            of.device.load_ahead(of.program, later, registers.copy())
+        known = [registers[i] if is_own else None for i, is_own in of.outputs]
+        return [None if x is None else of.cupy.ndarray(x.shape, x.dtype) for x in known]
 
     def _initial(self, of: Graphs, values: list[Any]) -> list[Any]:
         """The registers at the start of a call: resident values, and the arguments."""

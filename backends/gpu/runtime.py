@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from backends.execution.compilations import Compilations
 from backends.execution.disk_cache import read, sha256, usable_folder, write
+from backends.gpu.codegen.signatures import parameter_sizes
 from backends.gpu.launch_config import CUDA12_CAPABILITIES, USE_CUDA12, DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
 from optree import settings
@@ -59,10 +60,10 @@ class KernelHost(Locked):
         Raises CompilerError if NVRTC refuses the source, or the driver refuses the kernels.
         """
         with self.counts.once(source):
-            kernels: Sequence[Any] | None = self._loaded.get(source)
-            if kernels is not None:
+            loaded: dict[str, Any] | None = self._loaded.get(source)
+            if loaded is not None:
                 self.counts.count("hits")
-                return kernels
+                return [loaded[name] for name in names]
             image, is_new = self._ahead.pop(source, None) or self._image(source)
             try:
                 kernels = self._launcher.load(image, names, source)
@@ -70,8 +71,15 @@ class KernelHost(Locked):
                 if is_new:
                     raise self._not_loaded(error) from error
                 kernels = self._recompiled(source, names)  # the cached image is damaged, or for another driver
-            self._loaded[source] = kernels
+            self._loaded[source] = dict(zip(names, kernels, strict=True))
             return kernels
+
+    def load_ahead(self, sources: Iterable[str]) -> None:
+        """Load sources, whose code takes memory; later calls of `load` report what fails otherwise."""
+        for source in dict.fromkeys(sources):
+            if source not in self._loaded:
+                with suppress(CompilerError):
+                    self.load(source, tuple(parameter_sizes(source)))
 
     def compile_ahead(self, sources: Iterable[str], count: int) -> None:
         """Compile sources, at most `count` at a time, for later calls of `load`, which also report failures.

@@ -702,3 +702,12 @@ def test_what_is_kept_is_asked_for_once(cupy: Any) -> None:
     for number in range(1000):
         held.keep(Event(number), None)
     assert len(held) == 500 and len(asked) <= 2000, "not each of them with each new one"
+
+
+def test_an_output_that_is_asked_for_twice_is_two_arrays(gpu: Any) -> None:
+    x = gpu.ones((3,))
+    twice = function([], [y := x + 1, y, x], updates={x: x * 2})
+    for n in range(4):
+        first, second, third = twice()
+        first += 1
+        assert second.get().tolist() == [2**n + 1] * 3 and third is not first

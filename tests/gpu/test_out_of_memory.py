@@ -1,0 +1,123 @@
+"""Memory that runs out under load, by CuPy on simulated devices: each allocation of a training step fails once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.rig.install import Rig, rig, why_no_rig
+
+from backends import gen_backend
+from optree import Input, TensorType, function, grad
+from optree.errors import DeviceMemoryError
+
+pytestmark = pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
+
+VALUES = np.random.RandomState(0).standard_normal((4, 6)).astype(np.float32)
+LABELS = np.array([0, 2, 1, 2])
+
+
+@pytest.fixture
+def on() -> Iterator[Rig]:
+    with rig().on(seed=1) as found:
+        yield found
+        found.recovered()
+
+
+class Step:
+    """A step of training: products, an embedding by indices, and updates of four tensors."""
+
+    def __init__(self) -> None:
+        be = self.be = gen_backend("gpu", rng_seed=3)
+        draw = np.random.RandomState(1).standard_normal
+        self.tensors = [be.array(draw(shape).astype(np.float32)) for shape in ((6, 5), (3, 5), (5, 3))]
+        self.tensors += [be.zeros((6, 5))]
+        w, table, v, velocity = self.tensors
+        x, labels = Input(TensorType("float32", (None, None)), "x"), Input(TensorType("int64", (None,)), "labels")
+        hidden = be.tanh(be.dot(x, w) + be.take(table, labels, axis=0))
+        cost = -be.mean(be.onehot(labels, 3) * be.log(be.softmax(be.dot(hidden, v), axis=1)))
+        dw, dtable, dv = grad(cost, [w, table, v])
+        moved = velocity * 0.9 - dw * 0.1
+        updates = {velocity: moved, w: w + moved, table: table - 0.1 * dtable, v: v - 0.1 * dv}
+        self.call = function([x, labels], cost, updates=updates)
+
+    def __call__(self) -> Any:
+        return self.call(VALUES, LABELS).get()
+
+    def state(self) -> list[np.ndarray]:
+        """The values of all tensors."""
+        return [tensor.get() for tensor in self.tensors]
+
+
+@contextmanager
+def failing(on: Rig, kind: str, number: int) -> Iterator[list[str]]:
+    """Let one allocation fail, by its number; the kinds of all of them so far."""
+    seen: list[str] = []
+
+    def counted(name: str) -> bool:
+        if name == kind:
+            seen.append(name)
+        return name == kind and len(seen) == number + 1
+
+    class Hook(on.cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
+        name = "Failing"
+
+        def malloc_preprocess(self, **given: Any) -> None:
+            if counted("array"):
+                raise on.cupy.cuda.memory.OutOfMemoryError(given["size"], 0)
+
+    on.driver.fails = counted
+    try:
+        with Hook():
+            yield seen
+    finally:
+        on.driver.fails = lambda name: False
+
+
+def check_equal(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "kind", ["array", "cudaHostAlloc", "cuModuleLoadData", "cuLaunchKernel", "cudaGraphInstantiate"]
+)
+@pytest.mark.parametrize("before", [0, 1, 2], ids=["first call", "capture", "replay"])
+def test_a_step_that_runs_out_of_memory_leaves_all_as_it_was(on: Rig, kind: str, before: int) -> None:
+    reference, costs, states = Step(), [], []
+    for _ in range(before + 3):
+        costs.append(reference())
+        states.append(reference.state())
+    number = failures = halves = 0
+    while True:
+        on.cupy.get_default_memory_pool().free_all_blocks()
+        step = Step()
+        for _ in range(before):
+            step()
+        state, is_raised = step.state(), False
+        with failing(on, kind, number) as seen:
+            try:
+                cost = step()
+            except DeviceMemoryError as error:
+                is_raised = "are free" in str(error)
+                assert is_raised, error
+        if is_raised:
+            failures += 1
+            if kind != "cuLaunchKernel":  # whose memory cannot be had before
+                check_equal(step.state(), state)
+            elif any((x != y).any() for x, y in zip(step.state(), state, strict=True)):
+                halves, number = halves + 1, number + 1
+                step()
+                continue
+            cost = step()
+        for following in range(before, before + 3):
+            check_equal([cost, *step.state()], [costs[following], *states[following]])
+            cost = step()
+        if len(seen) <= number:
+            break
+        number += 1
+    assert failures or before or not number, f"none of {number} allocations was missed"
+    assert halves <= 3, "only a launch between two of the updates"
