@@ -134,7 +134,6 @@ tensor: be.array(values)
 unsqueeze: be.expand_dims(x, axis)
 value_and_grad: optree.value_and_grad(loss, weights)
 vmap: optree.vmap(function)
-while_loop: be.scan(step, initial, length=n)
 """,
     "optimizer": """
 add_param_group: Adam([{"weights": [w], "rate": 0.1}, ...]) has groups from the start

@@ -33,6 +33,7 @@ from optree.ops import (  # noqa: F401, imported to be registered
     scattering,
     segments,
     softmax,
+    while_loop,
     writing,
 )
 

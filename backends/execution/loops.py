@@ -25,7 +25,8 @@ def loop(
         found = op.run(within.loop, wanted, *inputs, empty=empty)
         return tuple(found) if len(found) > 1 else found[0]
 
-    return Implementation(run, is_captured=within.is_captured, is_routine=within.is_captured)
+    is_captured = within.is_captured and op.flag is None  # a flag is read by the host between steps
+    return Implementation(run, is_captured=is_captured, is_routine=is_captured)
 
 
 def _wanted(program: Program, index: int) -> tuple[bool, ...]:

@@ -45,6 +45,7 @@ __all__ = [
     "softmax",
     "structure",
     "transcendental",
+    "while_loop",
 ]
 
 

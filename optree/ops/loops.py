@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, portable
+from optree.arrays import as_array, is_array, portable
 from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import in_float32, is_floating, wide_dtype, widens
-from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, describe
+from optree.errors import OperandError, ShapeError, brief, clock
 from optree.op.apply import Apply
 from optree.op.batching import batched_trees, first_batch, spread, spread_all
-from optree.op.traits import LoopOperator
+from optree.op.index_map import is_view
+from optree.op.traits import ElementwiseOperator, LoopOperator, ReductionOperator
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
 from optree.ops.elementwise import Add
+from optree.ops.loop_operands import check_lengths, check_states, check_step, flat, in_form_of, typed_state
 from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
 from optree.records import NamedTuple
 from optree.registry import f
@@ -25,8 +26,8 @@ from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, post_order, signature_of, variables_of
 from optree.tree.substitution import replace
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, may_equal, normalise_axis
-from optree.tree.variable import Input, Variable, as_operand, as_variable, constant, in_dtype, variable_of
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.variable import Input, Variable, as_variable, constant, in_dtype, variable_of
 
 
 class Body:
@@ -64,6 +65,10 @@ class Body:
         key, leaves = signature_of(self.results)
         number_of = {id(x): i for i, x in enumerate(self.arguments)}
         named = [(type(x), repr(x)) if type(x) in NUMBERS else number_of[id(x)] for x in leaves]
+        never_fail = (ElementwiseOperator, ReductionOperator)
+        ops = [x.op for x in self.order]
+        #: Whether a step may raise for values of its arguments.
+        self.may_raise = any(op.raises and not isinstance(op, never_fail) and not is_view(op) for op in ops)
         self._key = key, tuple(named), len(states), len(slices), len(constants), len(outputs)
         self._hash = hash(self._key)
 
@@ -151,6 +156,8 @@ class Scan(LoopOperator):
     The op has, beside this function's parameters, the operands that are the same in every step; its outputs are the
     final states and the joined outputs, and for the gradient the states before each step and the products of matrices
     in each. `body` is the step as trees; `axes` and `out_axes` are those of each sequence and each joined output.
+    `flag` is the number of a bool among the states and slices: a step for which it is False does not run. The states
+    stay as they are, and the step's outputs are zero. After a state is False, no further step runs (`while_loop`).
 
     Examples
     --------
@@ -161,12 +168,13 @@ class Scan(LoopOperator):
 
     name = "scan"
     operands = None
-    __props__ = ("body", "axes", "out_axes", "reverse", "truncate")
+    __props__ = ("body", "axes", "out_axes", "reverse", "truncate", "flag")
     body: Any = None
     axes: Any = ()
     out_axes: Any = ()
     reverse: bool = False
     truncate: Any = None
+    flag: Any = None
 
     @classmethod
     def function(  # type: ignore[override]
@@ -183,28 +191,28 @@ class Scan(LoopOperator):
             raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
         if isinstance(step, Variable) or not callable(step):
             raise OperandError(f"scan: step is a function of states and slices of sequences, not {brief(step)}")
-        _check_step(step)
-        begun = [_typed(x, "a state") for x in _flat(initial)]
-        given = [variable_of(x, "scan: a sequence") for x in _flat(sequences)]
+        check_step(step)
+        begun = [typed_state(x, "scan") for x in flat(initial)]
+        given = [variable_of(x, "scan: a sequence") for x in flat(sequences)]
         axes = [normalise_axis(axis, x.ndim, "scan") for x in given]
         cut = [Input(TensorType(x.dtype, (*x.shape[:a], *x.shape[a + 1 :]))) for x, a in zip(given, axes, strict=True)]
-        _check_lengths(given, axes, length)
-        shown = None if sequences is None else _like(sequences, cut)
+        check_lengths(given, axes, length)
+        shown = None if sequences is None else in_form_of(sequences, cut)
         if not given:
             given, axes, cut = [constant(np.arange(int(length or 0)))], [0], [Input(TensorType("int64", ()))]
         states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
         clock[0] += 1  # what is built from here on is the step's
         since = clock[0]
-        result = step(_like(initial, states), shown)
+        result = step(in_form_of(initial, states), shown)
         if not isinstance(result, tuple | list) or isinstance(result, Variable) or len(result) != 2:
             raise OperandError(f"scan: a step returns its new states and its outputs, not {brief(result)}")
-        new = [variable_of(x, "scan: a new state") for x in _flat(result[0])]
-        _check_states(begun, new)
-        made = [variable_of(x, "scan: an output") for x in _flat(result[1])]
+        new = [variable_of(x, "scan: a new state") for x in flat(result[0])]
+        check_states(begun, new, "scan")
+        made = [variable_of(x, "scan: an output") for x in flat(result[1])]
         joined = [normalise_axis(axis, x.ndim + 1, "scan: an output") for x in made]
         slices = list(zip(cut, given, axes, strict=True))
-        new_states, outputs = _draw_before(new, made, list(zip(states, begun, strict=True)), slices, since)
-        loop = _Loop(
+        new_states, outputs = draw_before(new, made, list(zip(states, begun, strict=True)), slices, since)
+        loop = Loop(
             list(zip(states, begun, strict=True)),
             slices,
             new_states,
@@ -213,7 +221,7 @@ class Scan(LoopOperator):
             None if truncate is None else int(truncate),
         )
         found, outputs = loop.applied()
-        return _like(initial, found), _like(result[1], outputs)
+        return in_form_of(initial, found), in_form_of(result[1], outputs)
 
     def parts(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Operands, or an item for each, as states, sequences and constants."""
@@ -292,21 +300,44 @@ class Scan(LoopOperator):
         ]
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
-        order = range(length - 1, -1, -1) if self.reverse else range(length)
-        if not length:
+        if self.flag is not None:  # of steps that do not run
+            for x in filter(is_array, made[len(states) :]):
+                x[...] = 0
+        order, done, begun = self._order(length, sequences), 0, states
+        while count := self._together(len(order), done, begun):
+            part = order[done : done + count]
+            carried = [carried_state(x, y, z, part) for x, y, z in zip(begun, made[first:second], made, strict=False)]
+            arguments = [
+                *(read for read, _ in carried),
+                *(Argument(x, a, part) for x, a in zip(sequences, self.axes, strict=True)),
+                *map(Argument, constants),
+                *(written for _, written in carried),
+                *(Argument(x, a, part) for x, a in joined),
+            ]
+            loop(Steps(arguments, count), count)
+            done += count
+            begun = [x.copy() for x in made[: len(states)]] if done < len(order) else []
+        if not done:
             for target, x in zip(made, states, strict=False):
                 target[...] = x
-            return made
-        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
-        arguments = [
-            *(read for read, _ in carried),
-            *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
-            *map(Argument, constants),
-            *(written for _, written in carried),
-            *(Argument(x, a, order) for x, a in joined),
-        ]
-        loop(Steps(arguments, length), length)
         return made
+
+    def _order(self, length: int, sequences: Sequence[Any]) -> Sequence[int]:
+        """The indices of the steps in order, without those that a slice says do not run."""
+        order = range(length - 1, -1, -1) if self.reverse else range(length)
+        if self.flag is None or self.flag < len(self.body.states):
+            return order
+        runs = sequences[self.flag - len(self.body.states)].tolist()
+        return [i for i in order if runs[i]]
+
+    def _together(self, steps: int, done: int, states: Sequence[Any]) -> int:
+        """The number of steps to run before the flag is read again; 0 if none is left."""
+        if done == steps or self.flag is None or self.flag >= len(self.body.states):
+            return steps - done
+        if not states[self.flag]:
+            return 0
+        # Steps after the last one change nothing, and take time. They must not fail either.
+        return 1 if self.body.may_raise else min(steps - done, 1 + done // 4)
 
     def _length(self, sequences: Sequence[Any]) -> int:
         """The number of steps; ShapeError if sequences differ."""
@@ -331,7 +362,9 @@ class Scan(LoopOperator):
         return int(length or 0) * total
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        """A loop whose steps are those of all examples together."""
+        """A loop whose steps are those of all examples together; with a flag, a loop for each example."""
+        if self.flag is not None:
+            return self.batch_in_loop(inputs, batched)
         body = self.body
         states = self.parts(spread_all(inputs, batched, len(body.states)))[0]
         _, sequences, constants = self.parts(inputs)
@@ -352,7 +385,7 @@ class Scan(LoopOperator):
         # The loop gives all that this one does: states before each step and products are outputs of it.
         outputs = [(x, axis + 1) for x, axis in zip(trees[count:first], self.out_axes, strict=True)]
         outputs += [(x, 1) for x in (*trees[len(body.results) :], *trees[first : len(body.results)])]
-        loop = _Loop(
+        loop = Loop(
             list(zip(given.values(), states, strict=False)), slices, trees[:count], outputs, self.reverse, self.truncate
         )
         final, joined = loop.applied()
@@ -372,7 +405,7 @@ def _listed(values: Iterable[Any]) -> str:
     return " and ".join(map(str, values))
 
 
-class _Loop(NamedTuple):
+class Loop(NamedTuple):
     """The parts of a loop, with its step as trees of inputs that stand for states and slices.
 
     Attributes
@@ -386,6 +419,8 @@ class _Loop(NamedTuple):
         With the axis along which they are joined.
     reverse : bool
     truncate : int or None
+    flag : Input or None
+        The state or slice that tells whether a step runs.
     """
 
     states: list[tuple[Input, Any]]
@@ -394,6 +429,7 @@ class _Loop(NamedTuple):
     outputs: list[tuple[Any, int]]
     reverse: bool
     truncate: int | None = None
+    flag: Input | None = None
 
     def applied(self) -> tuple[list[Variable], list[Variable]]:
         """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
@@ -423,13 +459,14 @@ class _Loop(NamedTuple):
             out_axes=tuple(axis for _, axis in self.outputs),
             reverse=self.reverse,
             truncate=self.truncate,
+            flag=None if self.flag is None else [id(x) for x in body.arguments].index(id(self.flag)),
         )
         found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
         found = found if isinstance(found, list) else [found]
         return found[:count], found[count : len(roots)]
 
 
-def _draw_before(
+def draw_before(
     new_states: Sequence[Any],
     outputs: Sequence[Any],
     states: Sequence[tuple[Input, Any]],
@@ -551,7 +588,8 @@ class _Derivative:
         broken = [found[i] for i in moving if is_null(found[i])]
         if broken:  # where a state has no derivative, nothing before it has one
             return [broken[0]] * len(found)
-        loop = _Loop([], [], [], [], not self.op.reverse)
+        flag = None if self.op.flag is None else body.arguments[self.op.flag]
+        loop = Loop([], [], [], [], not self.op.reverse, flag=flag)
         for i in moving:
             zero = f.fill_like(self.states[i], 0.0)
             loop.states.append((adjoints[i], zero if is_disconnected(self.final[i]) else self.final[i]))
@@ -590,12 +628,14 @@ class _Derivative:
         return found, dict(zip(known, trees, strict=True))
 
     def _needed(self, trees: Sequence[Any]) -> list[tuple[Input, Any, int]]:
-        """The slices that trees are made of; one at least, for the number of steps."""
+        """The slices that trees are made of, and the flag; one at least, for the number of steps."""
         used = {id(x) for x in post_order(trees, variables_of)}
+        if self.op.flag is not None:
+            used.add(id(self.op.body.arguments[self.op.flag]))
         return [each for each in self.slices if id(each[0]) in used] or self.slices[:1]
 
 
-def _output(loop: _Loop, tree: Any, axis: int) -> int:
+def _output(loop: Loop, tree: Any, axis: int) -> int:
     """The number of a tree among a loop's outputs, to which it is added if it is new."""
     for index, (known, along) in enumerate(loop.outputs):
         if along == axis and equal(known, tree):
@@ -621,7 +661,7 @@ class _Factor(NamedTuple):
     contracted: int
 
     @classmethod
-    def of(cls, loop: _Loop, tree: Any, axis: int, slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
+    def of(cls, loop: Loop, tree: Any, axis: int, slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
         """A factor whose `axis` is summed over, without a transposition."""
         if isinstance(tree, OpTreeNode) and tree.op.index_map.axis_order == (1, 0):
             tree, axis = tree[1], 1 - axis
@@ -647,7 +687,7 @@ class _Sum(NamedTuple):
     state: int | None
 
     @classmethod
-    def of(cls, loop: _Loop, tree: Any, like: Variable, slices: Sequence[tuple[Input, Any, int]]) -> _Sum:
+    def of(cls, loop: Loop, tree: Any, like: Variable, slices: Sequence[tuple[Input, Any, int]]) -> _Sum:
         """The sum of a tree over the steps of a loop, to which states and outputs are added."""
         pending, rest, products = [tree], [], []
         while pending:
@@ -681,73 +721,3 @@ class _Sum(NamedTuple):
         for term in terms[1:]:
             total = total + term
         return total
-
-
-def _flat(given: Any) -> list[Any]:
-    """One operand, or those of a tuple or list, or none of None."""
-    if given is None:
-        return []
-    return list(given) if isinstance(given, tuple | list) and not isinstance(given, Variable) else [given]
-
-
-def _like(given: Any, values: Sequence[Any]) -> Any:
-    """Values in the form of what was given."""
-    if given is None:
-        return None
-    if not isinstance(given, tuple | list) or isinstance(given, Variable):
-        return values[0]
-    return type(given)(*values) if hasattr(given, "_fields") else type(given)(values)
-
-
-def _check_step(step: Any) -> None:
-    """Refuse a step that does not take a state and a slice."""
-    try:
-        signature = inspect.signature(step)
-    except (TypeError, ValueError):  # of a function in C
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
-        raise OperandError(
-            f"scan: the step is given two arguments, the states and the slices of the sequences (None without them), "
-            f"and {brief(step)} takes {signature} ({error}); lambda state, x: (new_state, output) is a step"
-        ) from None
-
-
-def _typed(x: Any, what: str) -> Variable:
-    """An operand that is no Python number, whose dtype would be a guess."""
-    operand = as_operand(x, f"scan: {what}")
-    if type(operand) in NUMBERS:
-        raise OperandError(f"scan: {what} is the number {operand!r}; np.float32({operand!r}) or a tensor has a dtype")
-    return as_variable(operand)
-
-
-def _check_lengths(sequences: Sequence[Variable], axes: Sequence[int], length: Any) -> None:
-    """Refuse sequences of different lengths, or none without a length."""
-    if not sequences and (isinstance(length, bool) or not hasattr(length, "__index__") or int(length) < 0):
-        raise OperandError(f"scan: without sequences, length is the number of steps, not {length!r}")
-    sizes = [x.shape[a] for x, a in zip(sequences, axes, strict=True)]
-    for x, a, size in zip(sequences, axes, sizes, strict=True):
-        for other, n in ((describe(sequences[0]), sizes[0]), ("length", length)):
-            if None not in (size, n) and size != n:
-                raise ShapeError(f"scan: {describe(x)} has {size} steps along axis {a}, and {other} has {n}")
-
-
-def _check_states(begun: Sequence[Variable], new: Sequence[Variable]) -> None:
-    """Refuse new states that are not like those before."""
-    if len(begun) != len(new):
-        raise OperandError(f"scan: the step returns {len(new)} new states; it was given {len(begun)}")
-    for i, (x, y) in enumerate(zip(begun, new, strict=True)):
-        if x.dtype != y.dtype:
-            raise DTypeError(
-                f"scan: the step makes {y.dtype} of state {i}, {describe(x)}; .astype({str(x.dtype)!r}) in the step, "
-                f"or .astype({str(y.dtype)!r}) of what it begins with, would fit"
-            )
-        if not may_equal(x.shape, y.shape):
-            raise ShapeError(f"scan: the step makes the shape {y.shape} of state {i}, {describe(x)}; it has to stay")
-        widened = [axis for axis, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m == 1 and n is None]
-        if widened:
-            raise ShapeError(
-                f"scan: the step broadcasts axis {widened[0]} of state {i}, {describe(x)}, to a size that only a call "
-                f"tells, {y.shape}; begin with a state of that size, such as zeros_like of what has it"
-            )

@@ -1,0 +1,85 @@
+"""Loops that end when a condition on their states is false."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, describe
+from optree.ops.loop_operands import check_states, flat, in_form_of, typed_state
+from optree.ops.loops import Loop, draw_before
+from optree.registry import f, function
+from optree.tree.types import TensorType
+from optree.tree.variable import Input, Variable, constant, variable_of
+
+
+@function()
+def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial: Any, limit: int) -> Any:
+    """A loop with states, which ends before the first step for which a condition on them is false.
+
+    As in `scan`, the step is traced once, on inputs, and compiled once. The host reads the condition's value after
+    each step if the step may fail, and otherwise after some more: at most a quarter more steps run than have an effect.
+
+    The derivative runs the same steps in reverse order. It stores the states before each step, in arrays of `limit`
+    states.
+
+    Parameters
+    ----------
+    condition : callable
+        Of the states, as `initial` is. Returns a bool tree of one element.
+    step : callable
+        Of the states. Returns the new states in the same form.
+    initial : operand, or tuple or list of them
+        The states before the first step.
+    limit : int
+        Maximum number of steps.
+
+    Returns
+    -------
+    states
+        The first states for which the condition is false, or those after `limit` steps.
+
+    Raises
+    ------
+    OperandError, DTypeError, ShapeError
+        If the condition is no bool of one element, or a new state is of another type than the one before.
+
+    Examples
+    --------
+    >>> x = be.array(2.0)
+    >>> root = be.while_loop(lambda y: be.absolute(y * y - x) > 1e-6, lambda y: (y + x / y) / 2, x, limit=50)
+    >>> root.item(), optree.grad(root, x).item()
+    (1.4142135381698608, 0.3535533845424652)
+    """
+    for name, given in (("condition", condition), ("step", step)):
+        if isinstance(given, Variable) or not callable(given):
+            raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
+    if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 0:
+        raise OperandError(f"while_loop: limit is the maximum number of steps, an integer of 0 or more, not {limit!r}")
+    begun = [typed_state(x, "while_loop") for x in flat(initial)]
+    first = _checked(condition(in_form_of(initial, begun)))
+    states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
+    runs, number = Input(TensorType("bool", ())), Input(TensorType("int64", ()))
+    clock[0] += 1  # what is built from here on is the step's
+    since = clock[0]
+    new = [variable_of(x, "while_loop: a new state") for x in flat(step(in_form_of(initial, states)))]
+    check_states(begun, new, "while_loop")
+    goes_on = runs & _checked(condition(in_form_of(initial, new)))
+    slices = [(number, constant(np.arange(int(limit))), 0)]
+    carried = [*zip(states, begun, strict=True), (runs, first)]
+    new, _ = draw_before([*new, goes_on], [], carried, slices, since)
+    new[:-1] = [f.where(runs, x, before) for x, before in zip(new[:-1], states, strict=True)]
+    found, _ = Loop(carried, slices, new, [], False, flag=runs).applied()
+    return in_form_of(initial, found[:-1])
+
+
+def _checked(condition: Any) -> Variable:
+    """A condition as a bool tree without axes."""
+    found = variable_of(condition, "while_loop: the condition")
+    if found.dtype != np.bool_:
+        raise DTypeError(f"while_loop: the condition is a bool, not {describe(found)}; a comparison makes one")
+    if any(size != 1 for size in found.shape):
+        raise ShapeError(f"while_loop: the condition is one bool, not {describe(found)}; be.any or be.all makes one")
+    return found if found.shape == () else f.reshape(found, ())
