@@ -64,7 +64,7 @@ def _masked(scores: Array, mask: Sequence[Any]) -> Any:
 
 
 def _soften(scores: Array, top: Array, total: Array, decay: Array, *mask: Array) -> tuple[Any, ...]:
-    """The weights of a tile, the running maximum and sum after it, and the factor of what was summed before.
+    """The weights of a tile, the running maximum and sum after it, and the factor of the earlier sums.
 
     Where no score is above -inf yet, all weights are 0.
     """
@@ -90,7 +90,7 @@ def _finish(out: Array, sums: Array, found: Array, top: Array, total: Array) -> 
 def _slope(scores: Array, products: Array, sums: Array, along: Array, *mask: Array) -> tuple[Any, ...]:
     """The weights of a tile, and the derivatives by its scores.
 
-    `products` are those of deltas with values, `along` those of the queries' deltas with what attention gives.
+    `products` are those of deltas with values, `along` those of the queries' deltas with the attention's value.
     """
     weights = np.exp(_masked(scores, mask) - sums)
     return weights, weights * (products - along)
@@ -115,7 +115,7 @@ class Tiles:
         return np.matmul(x, y, out=out)
 
     def update(self, step: Step, *arrays: Array) -> None:
-        """Write what a step makes of arrays into those that it writes."""
+        """Compute a step on arrays, and write its results into its outputs."""
         for i, value in zip(step.writes, step.function(*arrays), strict=True):
             arrays[i][...] = value
 
@@ -127,7 +127,7 @@ class Tiles:
 
 
 class AttentionOperator(Op):
-    """An op of queries, keys and values, of what else its gradient takes, and of a mask, if any, as the last operand.
+    """An op of queries, keys and values; further operands of a gradient follow, and a mask, if any, is the last.
 
     Attributes
     ----------
@@ -314,7 +314,7 @@ class Attention(AttentionOperator):
 class AttentionGradient(AttentionOperator):
     """The derivatives of `attention` by queries, keys and values; without a name of its own, for trees here alone.
 
-    Beside these it takes the delta of what attention gives, for each query the sum of that delta's products with it,
+    Its further operands: the delta of the attention's value; for each query the sum of that delta's products with it,
     and the logarithms of sums of exponentials. Its own derivative is composed of products, and there the matrix of
     scores is whole in memory.
     """
@@ -453,7 +453,7 @@ def _of_shape(memory: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
-    """Places from a start to a stop, at most a size of them each time."""
+    """Slices of at most a size, from a start to a stop."""
     for i in range(start, stop, max(size, 1)):
         yield slice(i, min(i + size, stop))
 

@@ -206,7 +206,7 @@ class ConvolutionOperator(ImageOperator):
 
 
 def _slid(x: np.ndarray, weights: np.ndarray, sliding: Sliding, dtype: np.dtype) -> np.ndarray:
-    """The correlation of two vectors, of which one has zeros around it, in blocks that a core's cache holds."""
+    """The correlation of two vectors, one of them padded with zeros, in blocks that fit a core's cache."""
     found = np.empty(sliding.positions, dtype)
     for start in range(0, sliding.positions, BLOCK):
         stop = min(start + BLOCK, sliding.positions)
@@ -314,7 +314,7 @@ class Conv(ConvolutionOperator):
 
 
 class ConvDerivative(ConvolutionOperator):
-    """A derivative of a convolution, by the last operand, of which the shape alone is read."""
+    """A derivative of a convolution by its last operand, whose values are not used."""
 
     index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
 
@@ -398,7 +398,7 @@ class ConvWeights(ConvDerivative):
 
 
 class ConvTranspose(ConvolutionOperator):
-    """The transposed convolution: what `conv`, of the same parameters and weights, sends its images as their delta.
+    """The transposed convolution: the derivative by its images of `conv` with the same parameters and weights.
 
     A stride multiplies the sizes of the image: along each axis of size m the value
     has (m - 1) * stride + dilation * (window - 1) + 1, less the padding, and more by

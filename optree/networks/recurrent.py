@@ -1,6 +1,6 @@
 """Recurrent networks over sequences, composed of a loop and of products of matrices.
 
-The weights of all gates stand side by side, in cuDNN's and torch's order: a step has one product of all of them.
+The weights of all gates are concatenated in the order of cuDNN and torch, so that a step has one product.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
 
 
 class BatchNorm(NamedTuple):
-    """The normalised value, and what running statistics become: a mean and a variance for each channel."""
+    """The normalised value, and the new running statistics: a mean and a variance for each channel."""
 
     value: Any
     mean: Any
@@ -107,7 +107,7 @@ def batch_norm(
 ) -> Any:
     """Each channel, along `axis`, standardized over the other axes, times a gain, plus a bias; and new statistics.
 
-    The value comes with what running statistics become; without any, with the batch's own.
+    It returns the value and the new running statistics; without running statistics, the batch's own.
 
     Parameters
     ----------

@@ -409,7 +409,7 @@ class RoiAlign(AlignOperator):
     layout : str, optional
         The axes of images, as of `conv`; the value's batch are the boxes.
     samples : int
-        The points of a bin along each axis, of which the mean is taken.
+        The sampled points of a bin along each axis; its value is their mean.
     aligned : bool
         Whether coordinates are of the elements' edges, so that half of one is taken off; or else of their centres, and
         a box is at least one element wide.

@@ -277,7 +277,7 @@ FEW_RUNS = 16
 
 
 def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> Any:
-    """The elements of parts, of which the first has a size, at indices into both, joined along an axis."""
+    """The elements of one or two arrays at indices along an axis; those of the second follow the first's, of `size`."""
     breaks = np.flatnonzero((np.diff(order) != 1) | (order[1:] == size)) + 1
     if order.size and size and len(breaks) < FEW_RUNS:
         runs = []
@@ -386,7 +386,7 @@ def _numpy_meshgrid(xi: Any, copy: bool = True, sparse: bool = False, indexing: 
 
 @numpy_function(np.apply_along_axis)
 def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Operand, args: tuple[Any, ...] = ()) -> Any:
-    """A function of vectors, called once on one that stands for all, and applied to those along an axis together."""
+    """A function of vectors, traced once and applied to all vectors along an axis together."""
     x = variable_of(arr, "apply_along_axis")
     axis = normalise_axis(axis, x.ndim, "apply_along_axis")
     if x.ndim == 1:
@@ -395,7 +395,7 @@ def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Operand, args:
     rows = f.reshape(moved, sizes_for_reshape((math.prod(moved.shape[:-1]), moved.shape[-1]), x, "apply_along_axis"))
     row = Input(TensorType(x.dtype, rows.shape[1:]), "row")
     row.spec = Spec(row.type, x.backend)
-    clock[0] += 1  # what is built from here on, random draws too, is each row's own
+    clock[0] += 1  # nodes built from here on, random draws too, are each row's own
     value = variable_of(func1d(row, *args), "apply_along_axis")
     ((found, is_batched),) = batched_trees([value], {row: rows}, clock[0])
     found = f.reshape(found if is_batched else spread(found, rows), (*moved.shape[:-1], *value.shape))

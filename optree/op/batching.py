@@ -1,7 +1,7 @@
 """Batching rules: trees of one example as trees of a batch of them, for `optree.vmap`.
 
 Each op has its rule, `Op.batch`, which is given the op's operands, some of them with an axis of examples
-in front, and returns the value with that axis in front. Here is what rules are made of.
+in front, and returns the value with that axis in front. This module has the parts of such rules.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def with_images(
 
 
 def _with_axes(x: Variable, axes: tuple[int, ...], rows: Variable, at: int) -> Variable:
-    """An operand reshaped: other axes, of the shape of `rows`, in place of some; any sizes may be unknown."""
+    """An operand reshaped: `axes` are replaced by those of `rows`, at `at`; any sizes may be unknown."""
     rest = f.flat_indices(f.sum(x, axis=axes, keepdims=False))
     own = range(at, at + rows.ndim)
     others = tuple(i for i in range(rest.ndim + rows.ndim) if i not in own)

@@ -10,7 +10,7 @@ Cases = tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]
 
 
 class Examples:
-    """The examples of an op. What a class does not give is that of the classes that it is derived from.
+    """The examples of an op. Attributes that a class does not give are inherited.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ DEFAULT = Examples((), (-2.0, 2.0), True)
 
 
 def examples_in(cls: type) -> Any:
-    """The whole `Examples` of a class of ops, with what it takes from those that it is derived from."""
+    """The `Examples` of a class of ops, with the inherited attributes."""
     found = Examples()
     for kind in cls.__mro__:
         given = kind.__dict__.get("examples", ())

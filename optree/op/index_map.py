@@ -1,7 +1,7 @@
 """Index maps: which elements of its operands an element of an op's value is computed from.
 
-Compilers ask an op for no more than this: what is a view, which axes move, which sizes are equal, which operands are
-used for their shape alone, and how a batch is computed, follow from it.
+From its index map follow an op's views, moved axes, equal sizes, the operands of which only the shape is used, the
+value's shape, and the batching rule.
 """
 
 from __future__ import annotations

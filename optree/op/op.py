@@ -113,10 +113,10 @@ class Op:
     widened : tuple of str
         The dtypes computed in float32 and rounded: bfloat16, and float16 where NumPy's own loop is slow.
     fill : callable, optional
-        A method ``fill(out, *operands)`` that writes the value into an array of any layout, apart from the operands,
-        or raises before. `numpy` may follow from it.
+        A method ``fill(out, *operands)`` that writes the value into an array of any layout, which shares no memory with
+        the operands, or raises before. `numpy` may follow from it.
     draws : bool
-        Whether it draws random numbers, of which `optree.vmap` gives each example its own.
+        Whether it draws random numbers: in `optree.vmap`, each example has draws of its own.
     itypes, otypes : list of Type, optional
         The inputs' and outputs' types, from which `make_node` follows.
     default_output : int, optional
@@ -443,7 +443,7 @@ class Op:
         return self.op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend, children)
 
     def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
-        """The same with entries of its own, which are what prints."""
+        """The same with other entries, which print."""
         spec = Spec(type, backend)
         return OpDict(entries, self, spec, self._token(spec.token), children)
 
@@ -516,7 +516,7 @@ class Op:
         node : Apply
             Inputs and outputs with their types.
         inputs : list
-            The values: arrays, Python numbers, or what the inputs' types hold.
+            The values: arrays, Python numbers, or values of the inputs' own types.
         output_storage : list of list
             A cell for each output. It holds None, or the value of the call before, whose memory may be reused.
         """
@@ -633,7 +633,7 @@ class Op:
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """For each input and output, whether the output's elements depend on the input's.
 
-        By default they do, except for the inputs of which the shape alone is read.
+        By default they do, except for inputs of which only the shape is used.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ EXACT = (int, bool, str, type(None))
 
 _MAPS = "from optree.op.index_map"
 
-#: Facts of earlier versions, with what a class says instead.
+#: Facts of earlier versions, with their replacements.
 RENAMED = {
     "axis_order": f"index_map = IndexMap(permuted(axes)), {_MAPS}",
     "keeps_order": f"index_map = IndexMap(RESHAPED), {_MAPS}",

@@ -125,7 +125,7 @@ def kernel_of(op: Op, dtypes: Sequence[np.dtype]) -> str | None:
 
 
 class NumberOperator(Op):
-    """An op with another kernel where the last operand is a Python number, of which it computes what it needs once."""
+    """An op with another kernel where the last operand is a Python number: loop invariants are computed once."""
 
     def kernel_by_number(self, *dtypes: np.dtype) -> str | None:
         """The kernel expression for operands computed in these dtypes, the last a number."""
@@ -164,11 +164,11 @@ class DividedOperator(Op):
 
 
 class BeginningOperator(Op):
-    """An op that begins what runs beside later ops."""
+    """An op that starts work that runs concurrently with later ops."""
 
 
 class WaitingOperator(Op):
-    """An op that waits for what another has begun."""
+    """An op that waits for the work that a `BeginningOperator` has started."""
 
 
 class CopyOperator(Op):
@@ -205,7 +205,7 @@ class MorphOperator(UnaryOperator):
 
 
 class FirstDtypeOperator(Op):
-    """An op whose value has its first operand's dtype, whatever those of the others are."""
+    """An op whose value has its first operand's dtype."""
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), promote(dtypes[0]))

@@ -1,8 +1,8 @@
 """Attributes of ops that are not in `__props__`, as counters and caches: Theano and Aesara allow them.
 
 An op's plans are for all ops of equal parameters, so an attribute on which the value depends
-must be a parameter. What another one means cannot be told: its class is warned about, ops that
-differ in it share no plan, and two of them in one program are refused.
+must be a parameter. For any other attribute there is a warning, ops that differ in it share no plan, and two of them in
+one program are refused.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _attributes(op: Any) -> set[str]:
 
 
 def _snapshot(value: Any) -> Any:
-    """A value as it is now: a copy of what is likely to be changed in place."""
+    """A value as it is now: mutable containers and arrays are copied."""
     return deepcopy(value) if isinstance(value, list | dict | set | bytearray | np.ndarray) else value
 
 

@@ -65,7 +65,7 @@ class Collective(DividedOperator):
         return [None, self.adjoint()(self.group.turn, delta)]
 
     def begin(self, x: Any, out: Array) -> tuple[Any, Callable[[], None]]:
-        """The array that the value will be in, `out` if that is one, and what waits until it is there."""
+        """The array that will have the value, `out` if that is one, and a function that waits for it."""
         raise NotImplementedError
 
     def halves(self) -> tuple[Op, Op] | None:
@@ -93,7 +93,7 @@ class Half(NonDifferentiableOperator):
 
 
 class Begin(Half, BeginningOperator):
-    """The beginning of a collective: the memory in which its value will be, once it is awaited."""
+    """The start of a collective: its value is the memory that has the result once it is awaited."""
 
     operands = ("turn", "x")
     destroy_map = {None: [0]}

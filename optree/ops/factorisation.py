@@ -1,6 +1,6 @@
 """Factorisations of matrices, eigenvalues and singular values.
 
-The bases of all ops that LAPACK computes are here. What `optree.ops.linalg` says of stacks, dtypes and errors holds
+The bases of all ops that LAPACK computes are here. The rules of `optree.ops.linalg` for stacks, dtypes and errors hold
 here, too.
 
 The derivatives are those of M. B. Giles, "Collected matrix derivative results

@@ -285,7 +285,7 @@ class Gather(TemplateOperator, Indexing):
         check_bounds("gather", x.shape, index)
         others = [axis for axis, entry in enumerate(index) if not (isinstance(entry, slice) and entry == slice(None))]
         if len(others) == len(rest) == 1:
-            x.take(index[others[0]], others[0], out=out, mode="wrap")  # of which negative ones alone are wrapped
+            x.take(index[others[0]], others[0], out=out, mode="wrap")  # in range: only negative ones are wrapped
         else:
             out[...] = x[index]
 
@@ -349,7 +349,7 @@ class Take(Indexing):
         x, positions = arrays
         index = self.index_of(x.shape, [as_positions(positions)])[self.axis]
         indices.check_range(index, x.shape[self.axis], self.axis, str(self.name))
-        x.take(index, self.axis, out=out, mode="wrap")  # of which negative ones alone are wrapped
+        x.take(index, self.axis, out=out, mode="wrap")  # in range: only negative ones are wrapped
 
     def batched(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> BatchedIndexing:
         if not any(batched):

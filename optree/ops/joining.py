@@ -177,7 +177,7 @@ class TailLike(HeadLike):
 
 
 def _runs(x: Any, axis: int, count: int) -> Any:
-    """A view of an array in which an axis is divided: first the number of a part, of a count, then the part."""
+    """A view of an array with an axis divided into `count` parts; the first axis of the view counts them."""
     shape = (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :])
     return x.reshape(shape).transpose(axis, *range(axis), *range(axis + 1, len(shape)))
 
@@ -189,7 +189,7 @@ def _pad_props(choose: Choose, x: Variable) -> dict[str, Any]:
 class Pad(CopyOperator, MorphOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
-    With another `mode` of `numpy.pad`, what that puts there (`pad_by`).
+    Another `mode` of `numpy.pad` is `pad_by`.
     """
 
     name = "pad"
@@ -229,7 +229,9 @@ class Pad(CopyOperator, MorphOperator):
 
     def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         inner = out
-        for axis, (before, after) in enumerate(self.pad_width):  # what is around the other axes, then around this one
+        for axis, (before, after) in enumerate(
+            self.pad_width
+        ):  # each axis is padded inside the padding of earlier ones
             along = (slice(None),) * axis
             yield inner[(*along, slice(0, before))], self.constant_values
             yield inner[(*along, slice(inner.shape[axis] - after, None))], self.constant_values

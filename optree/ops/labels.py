@@ -57,7 +57,7 @@ def first_outside(
 
 
 def _all_below(labels: Any, count: int) -> bool:
-    """Whether integers are from 0 up and below a count: one reduction, in which negative ones are the largest."""
+    """Whether integers are from 0 up and below a count: one reduction, as unsigned integers."""
     return bool(np.maximum.reduce(labels.view(UNSIGNED[labels.dtype.itemsize]), axis=None) < count)
 
 
@@ -71,7 +71,7 @@ class CheckLabels(MorphOperator, NonDifferentiableOperator):
     ignored, blank : int, optional
         A label that is no class and no error; a class that is no label.
     what, kind : str
-        What the error calls a label, and the classes.
+        The names of a label and of the classes in errors.
 
     Examples
     --------

@@ -73,7 +73,7 @@ class ArgSort(OneAxisOperator, IntegerOperator):
         return np.moveaxis(_argsorted(np.moveaxis(x, self.axis, -1)), -1, self.axis)
 
     def fill(self, out: Array, *arrays: Array) -> None:
-        # An op that fills has smaller blocks: the indices of larger ones lie in new pages each time.
+        # An op with `fill` has smaller blocks: the index arrays of larger ones need new pages each time.
         out[...] = self.value(*arrays)
 
 
@@ -119,7 +119,7 @@ def _kind_for(x: np.ndarray, axis: int) -> Literal["stable"] | None:
 
 
 def _in_keys(x: np.ndarray, order: Callable[[np.ndarray], None]) -> None:
-    """Rearrange the elements of a float16 array as integers in their order, in which nans are the largest."""
+    """Order a float16 array in place by integer keys; nans are the largest."""
     bits = x.view(np.int16)
     bits ^= bits >> 15 & 0x7FFF  # of a negative number all bits but its sign's
     if bits.size and bits.min() < ~INFINITY:
@@ -129,7 +129,7 @@ def _in_keys(x: np.ndarray, order: Callable[[np.ndarray], None]) -> None:
 
 
 class OrderOperator(OneAxisOperator, MorphOperator):
-    """The elements along an axis in another order, in which a copy is put in place."""
+    """The elements along an axis in another order, computed in place on a copy."""
 
     axis: Any = -1
 
@@ -186,7 +186,7 @@ NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")
 
 @numpy_function(np.lexsort)
 def _lexsort(keys: Any, axis: int = -1) -> Any:
-    """The indices that sort by several keys, the last of which counts most."""
+    """The indices that sort by several keys; the last is the primary one."""
     listed = f.unstack(keys) if isinstance(keys, Variable) else [variable_of(key, "lexsort") for key in keys]
     if not listed:
         raise OperandError("lexsort: there is no key")
@@ -333,7 +333,7 @@ class CountInBins(BinaryOperator, IntegerOperator):
 def _numpy_isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: str | None = None
 ) -> Any:
-    """`isin` with NumPy's parameters, of which two only choose its algorithm."""
+    """`isin` with NumPy's parameters; two of them only choose an algorithm."""
     found = f.isin(element, test_elements)
     return f.logical_not(found) if invert else found
 
@@ -541,7 +541,7 @@ class PartitionOperator(OneAxisOperator):
     axis: Any = -1
     kth: Any = 0
     examples: ClassVar[Examples | Cases] = Examples(
-        (  # of which there is one order
+        (  # whose order is unique
             (((3, 4),), {"kth": (1, 2)}),
             (((3, 4),), {"kth": (0, -1), "axis": 0}),
             (((2, 3, 2),), {"kth": 1, "axis": 1}),
@@ -569,7 +569,7 @@ class PartitionOperator(OneAxisOperator):
 
 
 def _partition_props(choose: Any, x: Variable) -> dict[str, Any]:
-    """All places, as the order of others is the library's."""
+    """All positions: the order of other elements depends on the library."""
     chosen = one_axis(choose, x)
     return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
 

@@ -242,7 +242,7 @@ def round_by_chance(x: np.ndarray, chance: np.ndarray, dtype: np.dtype, bits: in
         up = np.nextafter(down, dtype.type(np.inf)).astype(FLOAT64)
     else:
         _, exponent = np.frexp(magnitude)
-        # Below the least normal number, its neighbours are as far apart as the dtype's own.
+        # Below the least normal number, its neighbours have the spacing of the dtype's own.
         step = np.maximum(np.ldexp(1.0, exponent - 1 - bits), float(finfo(dtype).smallest_subnormal))
         down = np.floor(magnitude / step) * step
         up = down + step

@@ -56,7 +56,7 @@ def mean_dtype(dtype: np.dtype | type) -> np.dtype:
 
 
 def as_floats(x: Variable) -> Variable:
-    """An operand in the dtype of its mean, in which the squares and differences of integers do not wrap."""
+    """An operand in the dtype of its mean: squares and differences of integers would wrap."""
     return in_dtype(x, mean_dtype(x.dtype))
 
 
@@ -89,7 +89,7 @@ WITH_IDENTITY = (
 
 
 class UfuncReduction(ReductionOperator):
-    """A reduction by one ufunc, of which parts are combined by it, too."""
+    """A reduction by one ufunc, which also combines partial results."""
 
 
 @numpy_function(np.sum)
@@ -419,7 +419,7 @@ class Supremum(Max):
 
 
 def supremum(x: Variable, axis: Axis) -> Variable:
-    """The maximum over axes, which are kept; -inf for empty ones."""
+    """The maximum over axes, with keepdims; -inf for empty ones."""
     return Supremum.make(axis=axis, keepdims=True)(x)
 
 
@@ -508,7 +508,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         """The root of the sum of squares in float64, with its axes.
 
         The squares of float64's large and small numbers would overflow and underflow: such numbers are also scaled by
-        a power of two and summed apart, in the same traversal. If the plain sum is beyond 2**1000, squares up to 2**800
+        a power of two and summed separately, in the same traversal. If the plain sum is beyond 2**1000, squares up to 2**800
         are lost in it; if it is below 2**-800, so is each square. Those of other dtypes' numbers are in range.
         """
 
@@ -543,7 +543,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
 
 def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarray:
-    """The p-norm of non-negative numbers over axes, which are kept with size 1."""
+    """The p-norm of non-negative numbers over axes, with keepdims."""
     extreme, of_none = (np.max, 0) if ord > 0 else (np.min, np.inf)
     top = extreme(size, axis=axes, keepdims=True, initial=of_none)
     top = np.where((top > 0) & (top < np.inf), top, 1).astype(size.dtype)
@@ -551,7 +551,7 @@ def _by_powers(size: np.ndarray, axes: tuple[int, ...], ord: float) -> np.ndarra
 
 
 def _euclidean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The Euclidean norm over axes, which are kept with size 1."""
+    """The Euclidean norm over axes, with keepdims."""
     total = accurate_sum(np.square(x), axes, True, x.dtype)
     limits = np.finfo(x.dtype)
     if np.all((total > limits.tiny / limits.eps) & (total < np.inf)):

@@ -344,7 +344,7 @@ def _before(x: Variable, axis: int, first: float) -> Variable:
 
 
 def _end_of(x: Variable, value: Any, axis: int) -> Variable:
-    """A value put before or after an operand: a number, of NumPy's dtype, stands along the other axes."""
+    """A value to put before or after an operand; a number, of NumPy's dtype, is broadcast over the other axes."""
     value = strong(value, "diff")
     if value.ndim:
         return value

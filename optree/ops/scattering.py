@@ -110,7 +110,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
 
 
 def _in_order(values: Variable, order: tuple[int, ...] | None) -> Variable:
-    """A batch of values with the axes that an indexing op's value has, of which `order` makes those of a batch."""
+    """A batch of values with its axes in the order of an indexing op's value, which `order` transposes to a batch's."""
     return values if order is None else f.transpose(values, tuple(order.index(i) for i in range(len(order))))
 
 
@@ -135,7 +135,7 @@ def add_at(shape: tuple[int, ...], positions: Array, values: Array) -> Any:
         part = flat[row : row + count]
         sums = np.bincount(indices[: part.size], weights=part.reshape(-1), minlength=len(part) * width)
         if dtype.kind != "f":
-            sums = sums.astype(np.int64)  # of which narrower integers take the low bits, as sums of theirs are
+            sums = sums.astype(np.int64)  # narrower integers take its low bits, as their own sums wrap
         total[row : row + count] = sums.reshape(len(part), width)
     return total.reshape(shape)
 

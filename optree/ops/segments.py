@@ -163,7 +163,7 @@ class SegmentGather(SegmentScatter):
 
 
 def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:
-    """The shape of an array with a segment's reduction in place of its elements."""
+    """The shape of an array with each segment along an axis reduced."""
     if len(starts) != 1:
         raise ShapeError("starts is a vector")
     return (*x[:axis], starts[0], *x[axis + 1 :])

@@ -134,7 +134,7 @@ def _reshape_props(choose: Choose, x: Variable) -> dict[str, Any]:
 class Reshape(ReshapeOperator):
     """x in another shape of equal size, in C order; one size may be -1."""
 
-    # -1 is kept in the bound op, so that one plan serves every batch size.
+    # The bound op still has -1, so that one plan serves every batch size.
 
     name = "reshape"
     __props__ = ("newshape",)
@@ -432,7 +432,7 @@ def _is_template_slice(entry: tuple[Any, ...]) -> bool:
 
 
 def aligned_value(value: Variable, ndim: int) -> Variable:
-    """A batch of values with `ndim` axes each, as what they are assigned to has."""
+    """A batch of values with `ndim` axes each, those of the elements that they are assigned to."""
     extra = value.ndim - 1 - ndim
     if extra > 0:  # NumPy drops leading axes of size 1 in assignments
         return f.squeeze(value, tuple(range(1, 1 + extra)))
