@@ -508,8 +508,8 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         """The root of the sum of squares in float64, with its axes.
 
         The squares of float64's large and small numbers would overflow and underflow: such numbers are also scaled by
-        a power of two and summed separately, in the same traversal. If the plain sum is beyond 2**1000, squares up to 2**800
-        are lost in it; if it is below 2**-800, so is each square. Those of other dtypes' numbers are in range.
+        a power of two and summed separately, in the same traversal. If the plain sum is beyond 2**1000, squares up to
+        2**800 are lost in it; if it is below 2**-800, so is each square. Those of other dtypes' numbers are in range.
         """
 
         def total(values: Variable) -> Variable:
