@@ -1,4 +1,4 @@
-"""Pictures of measured rows: all of them, and a summary of one size.
+"""Charts of benchmark results: one of all rows, and a summary of one array size.
 
 ``python benchmarks/chart.py benchmarks/results/RESULT.json`` writes the summary, ``RESULT-summary.png``.
 """
@@ -18,12 +18,12 @@ from matplotlib import pyplot
 
 COLUMNS = 4
 
-#: The size of the summary: each workload's row of the nearest size is taken.
+#: The array size of the summary; each workload shows its row of the nearest size.
 SUMMARY = 2**22
 
 
 def draw(rows: list[dict[str, Any]], names: list[str], title: str, path: Path) -> None:
-    """Write all rows: a panel for each workload, a bar for each library, below 1 where that was quicker than ours."""
+    """Write a chart of all rows: a panel per workload, a bar per library; a bar below 1 is quicker than op-tree."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     others = [name for name in names if name != "optree"]
     colours = dict(zip(others, pyplot.get_cmap("tab10").colors, strict=False))
@@ -54,7 +54,7 @@ def draw(rows: list[dict[str, Any]], names: list[str], title: str, path: Path) -
 
 
 def summarise(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Write a line for each workload in float32, near one size, and on it a mark for each library."""
+    """Write the summary in float32: a line per workload, with a mark per library."""
     own = [row for row in rows if row["dtype"] == "float32"]
     workloads = reversed(dict.fromkeys(row["workload"] for row in own))  # the lowest line is the first
     lines = [

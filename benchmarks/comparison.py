@@ -1,4 +1,4 @@
-"""Comparisons of libraries: each workload by each library in turns, with results checked first, and their ratios."""
+"""Compare libraries: check the results of each workload, time the libraries in turns, and print the ratios."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 from peers import NumPy, Peer
 from workloads import Copy, Workload
 
-#: The relative and absolute error that a result may have: what tells another formula from long sums in float32.
+#: The relative and absolute tolerance of results: above the rounding of long float32 sums, below a wrong formula.
 TOLERANCES = {"float32": (5e-4, 5e-6), "float64": (1e-9, 1e-11), "float16": (1e-2, 5e-3), "bfloat16": (5e-2, 4e-2)}
 
 #: The dtypes of two bytes, which only workloads that `has_halves` take.
 HALVES = ("float16", "bfloat16")
 
-#: The number of elements from which a call is measured once in a round; one on fewer is measured more often.
+#: From this number of elements on, a call is measured once per round; smaller calls are repeated.
 ONCE = 1 << 21
 
 #: From functions and how often each is called in a round to the seconds of a call in each round.
@@ -29,7 +29,7 @@ Timer = Callable[[Sequence[Callable[[], Any]], int], list[list[float]]]
 
 
 class Faults(list[str]):
-    """Failures, printed as they are found: a long run goes on without the workloads that failed."""
+    """Failures. Each is printed at once, and a long run continues without the failed workload."""
 
     def add(self, text: str) -> None:
         """Note a fault."""
@@ -38,7 +38,7 @@ class Faults(list[str]):
 
 
 def checked(workload: Workload, peers: Sequence[Peer], faults: Faults) -> dict[str, Callable[[], Any]]:
-    """The libraries' ways to compute a workload, of those that have one; all have given NumPy's results in float64."""
+    """Each library's function for a workload, if it has one, after a check against NumPy in float64."""
     run, results = NumPy().way(type(workload)(workload.elements, np.float64), [])
     run()
     expected = [np.asarray(x) for x in results()]
@@ -76,14 +76,14 @@ def _note(text: str) -> None:
 
 
 def _has(workload: Workload, name: str) -> bool:
-    """Whether a workload says how a library does it; those that are not named take the formula."""
+    """Whether a workload has a method for a library; libraries without methods use the formula."""
     return getattr(type(workload), name, None) is not getattr(Workload, name, Workload)
 
 
 def chosen(
     workloads: Sequence[type[Workload]], usual: Mapping[str, Sequence[int]], options: argparse.Namespace
 ) -> Iterator[Workload]:
-    """The workloads that are asked for, each made when its turn comes; usual are the sizes of each dtype."""
+    """The chosen workloads, made one at a time; `usual` has the default sizes of each dtype."""
     words = [word.lower() for word in options.only]
     names = [f"{cls.__name__} {cls.title}".lower() for cls in workloads]
     if unknown := [word for word in words if not any(word in name for name in names)]:
@@ -98,7 +98,7 @@ def chosen(
 
 
 def rows_of(workloads: Iterable[Workload], peers: Sequence[Peer], time: Timer, faults: Faults) -> list[dict[str, Any]]:
-    """Measure workloads, and print each row as it comes; those that ours fails at are left out."""
+    """Measure workloads and print each row at once; workloads that op-tree fails are left out."""
     names = [peer.name for peer in peers]
     head = "".join(f"{name:>12}" for name in names)
     print(f"\nMedians in microseconds\n{'':<32}{'elements':>11}{'':>9}{head}   ours/fastest   by least times")
@@ -122,7 +122,7 @@ def rows_of(workloads: Iterable[Workload], peers: Sequence[Peer], time: Timer, f
 
 
 def together(path: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows, after those of an earlier run's JSON that were not measured again: a long run can be made in parts."""
+    """Merge rows with those of an earlier run's JSON, so that a long run can be done in parts."""
 
     def which(row: dict[str, Any]) -> tuple[Any, ...]:
         return row["workload"], row["elements"], row["dtype"]
@@ -133,12 +133,12 @@ def together(path: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def ratio(seconds: Mapping[str, float]) -> float:
-    """Our time over that of the fastest other."""
+    """op-tree's time divided by that of the fastest other library."""
     return seconds["optree"] / min((each for name, each in seconds.items() if name != "optree"), default=float("nan"))
 
 
 def bandwidths(rows: Sequence[dict[str, Any]], large: int) -> list[dict[str, Any]]:
-    """The bandwidth of large arrays as a share of that of the fastest copy of the same size, by least times."""
+    """The bandwidth of each large workload divided by that of the fastest copy of its size, by minimum times."""
     copies = {}
     for row in rows:
         if row["workload"] == Copy.title and row["elements"] >= large:
@@ -176,7 +176,7 @@ def available(classes: Iterable[type[Peer]], options: argparse.Namespace) -> lis
 
 
 def parser_of(purpose: str, dtypes: Iterable[str], output: Path) -> argparse.ArgumentParser:
-    """A parser of what there is to choose of a comparison."""
+    """A parser with the options of all comparisons."""
     parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few sizes and rounds, to see that everything works")
     parser.add_argument(

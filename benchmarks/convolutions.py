@@ -1,8 +1,7 @@
 """Convolutional networks, forward and a training step, beside torch and JAX; each result is checked first.
 
-A block is a formula, written once for all libraries. The training step is one
-call of each: forward, gradients by all weights, and their descent. With
-``--device gpu`` all libraries use the GPU, and a call ends when it has.
+A block is a formula, written once for all libraries. A training step is one call: forward, the gradients of all
+weights, and the update. With ``--device gpu`` all libraries use the GPU, and a call includes a synchronisation.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ BLOCKS = {
 
 
 def on_host(x: Any) -> np.ndarray:
-    """A library's array as NumPy's: a view where it lies in the host's memory."""
+    """A library's array as NumPy's; a view if it is in host memory."""
     if hasattr(x, "detach"):
         return np.asarray(x.detach().cpu())
     return np.asarray(x.get() if hasattr(x, "get") else x)
@@ -118,7 +117,7 @@ def values_of(block: Block) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 class Ours:
-    """op-tree: one function for each."""
+    """op-tree: one function for each block."""
 
     name = "optree"
 
@@ -274,7 +273,7 @@ def measure(name: str, block: Block, libraries: Sequence[Any], rounds: int) -> N
         for library, way in zip(libraries, ways, strict=True):
             try:
                 results = [on_host(x).copy() for x in way[i]()]
-            except Exception as error:  # a compiler that is not there, or an op that it refuses
+            except Exception as error:  # no compiler, or an op that the library does not support
                 print(f"{name}, {what}: {library.name} fails: {str(error).splitlines()[0][:80]}")
                 continue
             first = first or results
@@ -287,12 +286,12 @@ def measure(name: str, block: Block, libraries: Sequence[Any], rounds: int) -> N
 
 
 def measure_memory() -> None:
-    """Print the memory of ResNet's first layer, over that of its operands and result."""
+    """Print the memory of ResNet's first layer, divided by that of its operands and result."""
     be = gen_backend("cpu", jit=True)
     x, w = be.ones((8, 3, 224, 224)), be.ones((64, 3, 7, 7))
     y = be.empty((8, 64, 112, 112))
     tracemalloc.start()
-    y[:] = be.conv(x, w, stride=2, padding=3)  # the first call, so that what it holds on to counts
+    y[:] = be.conv(x, w, stride=2, padding=3)  # the first call, so that its caches count
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     held = sum(t.get().nbytes for t in (x, w, y))

@@ -1,9 +1,8 @@
 """Speed of kernels on the CPU, beside NumPy and other installed libraries (`pip install .[bench]`).
 
-The results of each way are checked against NumPy's in float64 first. The ways
-take turns in one process; a figure is the median of its rounds. What a way
-needs to be at its best is done before: it is compiled, and gives its result
-into memory that is there where it can. Writes a table, JSON and a picture.
+Each library's results are first checked against NumPy's in float64. The libraries take turns in one process, and a
+figure is the median of its rounds. Compilation is not timed, and results are written to existing memory where the
+library can do that. The output is a table, JSON and a chart.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ QUICK = {"float32": (1 << 10, 1 << 18)}
 #: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 24
 
-#: Seconds between ways, which then wait for threads of the last one that still spin, and would take a processor.
+#: Seconds of pause between libraries: threads of the previous one may still spin and occupy a processor.
 PAUSE = 0.003
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print what stands beside the rows."""
+    """Print the figures that are not rows of the table."""
     report_bandwidths(result["bandwidths"])
     print("\nMilliseconds from import to the first result, in processes of their own")
     for name, seconds in result["first results"].items():

@@ -19,7 +19,7 @@ class DeviceOptree(Optree):
 
 
 class CuPy(Peer):
-    """CuPy, one call after the other: `out=` in each, no memory but what is kept; derivatives worked out."""
+    """CuPy: eager calls with `out=` and preallocated buffers; derivatives by hand."""
 
     name = "cupy"
 
@@ -38,7 +38,7 @@ class Fused(CuPy):
     """``cupy.fuse`` of the formula; it takes elementwise operations, and sums of everything."""
 
     name, module = "cupy.fuse", "cupy"
-    refusals = (Exception,)  # what its parts raise on operands that they do not know
+    refusals = (Exception,)  # raised by CuPy on operands that it does not support
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class DeviceTorch(Torch):
 
 
 class TorchEager(DeviceTorch):
-    """torch, one call after the other; what is not written in place is new memory, without a copy."""
+    """torch, eager; a result that is not in place is new memory, without a copy."""
 
     name, module = "torch eager", "torch"
 
@@ -128,7 +128,7 @@ class TorchGraph(DeviceTorch):
 
 
 class DeviceJax(Jax):
-    """``jax.jit`` on the GPU; products in float32, as everybody's here."""
+    """``jax.jit`` on the GPU; products in float32, as for the other libraries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class DeviceJax(Jax):
 
 
 class Waiting:
-    """A call that does not wait, and what waits for all calls: JAX's streams are its own."""
+    """An asynchronous call, and a wait for all calls: events cannot time JAX, which has streams of its own."""
 
     def __init__(self, compiled: Any, kept: list[Any], rest: list[Any], ready: Callable[[Any], Any]) -> None:
         self._compiled, self._kept, self._rest, self._ready = compiled, kept, rest, ready

@@ -1,8 +1,7 @@
-"""Speed of kernels on a GPU, beside CuPy, and torch and JAX where they find it (`pip install .[bench-gpu]`).
+"""Speed of kernels on a GPU, beside CuPy, torch and JAX, if installed (`pip install .[bench-gpu]`).
 
-As `cpu.py`, with times by CUDA's events: a figure is the median of rounds, in
-which the ways take turns, and results are checked against NumPy's in float64
-first. Writes a table, JSON and a picture, named after the card and the day.
+As `cpu.py`, but CUDA events measure the times. The output is a table, JSON and a chart, named after the card and the
+day.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ QUICK = {"float32": (1 << 10, 1 << 18), "float16": (1 << 18,), "bfloat16": (1 <<
 #: The number of elements from which arrays fit no cache, and memory's bandwidth is measured.
 LARGE = 1 << 25
 
-#: Calls in a round at the least: the device is idle when it begins, and the first of them waits for its launch.
+#: Minimum calls per round: the device is idle at the start, so the first call includes the latency of its launch.
 LEAST_CALLS = 10
 
-#: The elements of a small assignment, and how often it runs before the device is waited for: its queue never fills.
+#: The elements of a small assignment, and its runs per synchronisation: so few that the launch queue never fills.
 SMALL, CALLS = 1 << 10, 100
 
 
 class DeviceClock:
-    """Seconds by CUDA's events, from an idle device to the end of all calls."""
+    """Seconds by CUDA events, from an idle device to the end of all calls."""
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
@@ -66,7 +65,7 @@ class DeviceClock:
         start.record(stream)
         for _ in range(calls):
             call()
-        if hasattr(call, "wait"):  # what runs on streams of its own
+        if hasattr(call, "wait"):  # work on streams of its own
             call.wait()
         end.record(stream)
         end.synchronize()
@@ -74,7 +73,7 @@ class DeviceClock:
 
 
 class HostClock:
-    """Seconds for which calls keep the host, while the device has still to do them."""
+    """Seconds that calls take on the host, while the device runs behind."""
 
     def __init__(self, cupy: Any) -> None:
         self._cuda = cupy.cuda
@@ -85,7 +84,7 @@ class HostClock:
 
 
 def on_host(be: Any, rounds: int) -> dict[str, float]:
-    """Seconds of the host for a small assignment that is repeated, and for the same in CuPy."""
+    """Host seconds of a small repeated assignment, and of the same in CuPy."""
     cupy = be.cupy
     x, y, z = be.full(SMALL, 2), be.full(SMALL, 3), be.empty(SMALL)
     a, b, c = (tensor.raw() for tensor in (x, y, z))
@@ -113,7 +112,7 @@ def on_host(be: Any, rounds: int) -> dict[str, float]:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print what stands beside the rows."""
+    """Print the figures that are not rows of the table."""
     report_bandwidths(result["bandwidths"])
     print(f"\nMicroseconds of the host for an assignment of {SMALL:,} elements")
     for name, seconds in result["on the host"].items():

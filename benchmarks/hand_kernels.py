@@ -27,12 +27,12 @@ from workloads import (
     Workload,
 )
 
-#: The initial value of a maximum: below all that is measured, and a number that every compiler reads.
+#: The initial value of a maximum: less than every operand, and valid in every compiler.
 LEAST = "-3e38"
 
 
 class Elementwise(NamedTuple):
-    """The texts of an ElementwiseKernel: its operands, its results, and what is done at each element."""
+    """The source of an ElementwiseKernel: operands, results, and the code of one element."""
 
     operands: str
     results: str

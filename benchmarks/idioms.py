@@ -1,11 +1,11 @@
-"""Every function that NumPy has too, over the dtypes it takes, and lines of several operations with their gradients.
+"""Every function that NumPy has too, in each dtype, and common lines of several operations with their gradients.
 
-Each is one Python function of arrays, called with NumPy's and with tensors, so that both are the same line. The tree is
-kept and assigned again and again, as in a loop; NumPy's line makes its result anew, as it does for users. Results are
-compared first; the two take turns, and a figure is the ratio of medians. Before each turn all threads of the one before
-have gone to sleep, and a call that is not counted wakes its own: those of NumPy's products spin for 0.1 seconds on the
-processor of ours. What NumPy's side of a gradient runs is the
-gradient's own operations one by one. Worst first, because it is the cliffs that are looked for.
+Each row is one Python function, called with NumPy's arrays and with tensors. The tensors' tree is built once and
+assigned repeatedly, as in a loop; NumPy allocates its result in each call, as it does for users. Results are compared
+first. The two take turns, and a figure is the ratio of medians. Before each turn the threads of the other side have
+gone to sleep (NumPy's BLAS threads spin for 0.1 seconds after a product), and one untimed call wakes its own threads.
+NumPy's side of a gradient runs the gradient's operations one by one. The worst ratios are listed first: the benchmark
+looks for cliffs.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from optree.settings import override
 
 ELEMENTS = 1 << 20
 
-#: Seconds between turns, after which they wait for threads that are still awake.
+#: Seconds of pause between turns; then they wait for threads that are still awake.
 PAUSE = 0.001
 
-#: The dtypes that functions are tried with; those that NumPy refuses are left out.
+#: The dtypes of the rows; a dtype that NumPy refuses is left out.
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 
-#: The seconds of a turn, at the least: short lines are called again and again in it, as in a loop.
+#: Minimum seconds of a turn: a short line is called repeatedly, as in a loop.
 TURN = 0.002
 
 #: A ratio above this is listed, with its reason.
 LISTED = 1.0
 
-#: Why lines take longer than NumPy's, by a pattern of their names and dtypes, of which the first that fits counts.
+#: Why a line takes longer than NumPy's: the reason of the first pattern that matches its name and dtype.
 REASONS: dict[str, str] = {
     r"^(diag|diagonal|trace)\(": "a call, 2 us: NumPy's is a view, or 1,024 elements",
     r"^((nan)?arg(max|min)|vecdot).* bool": "a call: the first element decides",
@@ -449,7 +449,7 @@ def _written(x: Any, rows: Any) -> Any:
 
 
 def without_rows() -> list[str]:
-    """The functions of docs/functions.md that no row has: NumPy has no formula of a line, or they are views."""
+    """The functions of docs/functions.md without a row: views, and functions that NumPy cannot write in a line."""
     known = {function.__name__ for function in NUMPY_FUNCTIONS if isinstance(function, np.ufunc)}
     known |= {re.split(r"[( ]", name.removeprefix("linalg."))[0] for name in (*CALLS, *FORMULAS)}
     ours = {function.__name__ for function in NUMPY_FUNCTIONS} | set(FUNCTIONS)
@@ -458,9 +458,9 @@ def without_rows() -> list[str]:
 
 
 def functions() -> Iterator[tuple[str, Line, int]]:
-    """The ufuncs that there are here too, of arrays and with a number; then other functions, and operators."""
+    """Rows of ufuncs, on arrays and with a number; then of other functions, and of operators."""
     for function in NUMPY_FUNCTIONS:
-        if not isinstance(function, np.ufunc) or function.signature:  # products are among the calls
+        if not isinstance(function, np.ufunc) or function.signature:  # products are rows of CALLS
             continue
         name = function.__name__
         if function.nin == 1 and function.nout == 1:
@@ -474,7 +474,7 @@ def functions() -> Iterator[tuple[str, Line, int]]:
 
 
 def rows() -> Iterator[Row]:
-    """All that is measured; a gradient's name begins with "grad"."""
+    """All rows; the names of gradients begin with "grad"."""
     for name, line, operands in functions():
         for dtype in DTYPES:
             yield Row(name, dtype, line, operands)
@@ -489,7 +489,7 @@ def rows() -> Iterator[Row]:
 
 
 def operands_of(row: Row) -> list[np.ndarray]:
-    """Numbers between 1 and 3, at which all functions but a few inverse ones are real; of integers up to 100."""
+    """Operands between 1 and 3, where all functions but a few inverse ones are real; integers up to 100."""
     rng, shape = np.random.default_rng(1), (ELEMENTS // 1024, 1024)
     if row.dtype == "bool":
         return [rng.random(shape) < 0.5 for _ in range(row.operands)]
@@ -502,7 +502,7 @@ def operands_of(row: Row) -> list[np.ndarray]:
 
 
 def processor_seconds_of(function: Callable[[], Any], calls: int) -> float:
-    """The processor's seconds of a call, of `calls` in a row, of all threads of this process."""
+    """CPU seconds of a call, of all threads of this process, averaged over `calls` calls."""
     start = time.process_time()
     for _ in range(calls):
         function()
@@ -510,7 +510,7 @@ def processor_seconds_of(function: Callable[[], Any], calls: int) -> float:
 
 
 def compare(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> None:
-    """Compare with NumPy's result of operands of a dtype, within the rounding of the coarser of the two.
+    """Compare with NumPy's result, within the rounding of the result's or the operands' dtype, whichever is coarser.
 
     Raises
     ------
@@ -527,9 +527,9 @@ def compare(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> None:
 
 
 def measured(row: Row, be: Any, rounds: int, is_busy: bool = False) -> dict[str, Any] | None:
-    """The seconds of both ways; None where NumPy has no such line.
+    """The seconds of NumPy and of op-tree; None if NumPy cannot run the line.
 
-    On a busy machine they are the processor's, and the least of the rounds.
+    On a busy machine (`is_busy`) they are CPU seconds, and the minimum of the rounds.
 
     Raises
     ------
@@ -572,7 +572,7 @@ def reason_of(result: dict[str, Any]) -> str:
 
 
 def table(be: Any, rounds: int, wanted: str, is_busy: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
-    """All rows whose name has a pattern, worst first; and what could not be measured, with the reason."""
+    """The measured rows whose name matches a pattern, worst first; and the other ones, with the reason."""
     found, left_out = [], []
     with np.errstate(all="ignore"):
         for row in rows():

@@ -1,9 +1,8 @@
 """The time of lowering a large tree: the first run of a long chain of small operations, and of its gradient, by stage.
 
-No C compiler takes part (``jit=False``); NumPy runs the plan, for trees this long are never fused. The stages are
-the functions that are named in STAGES, wherever they are defined and imported; what runs outside of all of them,
-the operations themselves too, is "the rest". A stage's time is without that of stages within it. Times are the
-processor's, so that other processes hardly matter.
+NumPy runs the plan (``jit=False``), so no C compiler is timed. A stage is a function named in STAGES; its time excludes
+that of stages that it calls. "The rest" is the time outside of all stages, which includes the operations themselves.
+Times are CPU times, so other processes hardly matter.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from unittest.mock import patch
 import optree
 from backends import gen_backend
 
-#: The stages from a tree to a plan, by the names of the functions that they are.
+#: The stages from a tree to a plan: names of functions.
 STAGES = ("flatten", "rewrite", "unalias_outputs", "schedule", "decompose", "compile")
 
-#: In the chain, over and over: every kind that rewrites and fusion look at, and values that stay near 1.
+#: The repeated link of the chain: each kind of op that rewriting and fusion handle, with values that stay near 1.
 OPS: tuple[Callable[[Any, Any, Any], Any], ...] = (
     lambda be, x, y: x * y,
     lambda be, x, y: be.tanh(x),
@@ -35,14 +34,14 @@ OPS: tuple[Callable[[Any, Any, Any], Any], ...] = (
 
 
 class Clock:
-    """Seconds by stage, those of a stage within another taken out of the outer one's."""
+    """Seconds by stage; a stage's time excludes that of inner stages."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._inner = [0.0]
 
     def measure(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose calls are measured."""
+        """A wrapper of a function that measures its calls."""
 
         def measured(*args: Any, **kwargs: Any) -> Any:
             self._inner.append(0.0)
@@ -58,7 +57,7 @@ class Clock:
 
 
 def holders(name: str) -> Iterator[tuple[Any, Any]]:
-    """The modules, and classes in them, that have a function of the packages by this name, and the function."""
+    """The modules and classes that hold a function of this name, each with the function."""
     seen: set[int] = set()
     for module in [module for path, module in sys.modules.items() if path.split(".")[0] in ("optree", "backends")]:
         for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
@@ -70,7 +69,7 @@ def holders(name: str) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def measured() -> Iterator[Clock]:
-    """A clock for every stage, wherever it is called from."""
+    """A context that measures every stage, in every module that imports it."""
     clock, patches = Clock(), []
     for stage in STAGES:
         patches += [patch.object(holder, stage, clock.measure(stage, found)) for holder, found in holders(stage)]
@@ -92,7 +91,7 @@ def chain(be: Any, x: Any, y: Any, count: int) -> Any:
 
 
 def first_run(title: str, count: int, run: Callable[[], Any]) -> float:
-    """Run something for the first time, and print what each stage of it took; the seconds."""
+    """Time a first run and print the seconds of each stage; return the total."""
     gc.collect()
     with measured() as clock:
         start = time.process_time()

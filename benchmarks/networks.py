@@ -1,8 +1,7 @@
 """Networks' layers beside other libraries: forward, and with the derivatives by all operands, in float32.
 
-torch runs eagerly and compiled, JAX compiled. Each row is measured side by side in
-one run; ratios are to op-tree. With ``--device gpu`` all libraries use the GPU, and
-a call ends when it has.
+torch runs eagerly and compiled, JAX compiled. The libraries take turns in one process; ratios are to op-tree. With
+``--device gpu`` all libraries use the GPU, and a call includes a synchronisation.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from optree.settings import thread_count
 #: All rows: a file for each kind of network.
 ROWS = (*SEQUENCES,)
 
-#: The relative error of a value or derivative, of its largest element, by which libraries may differ.
+#: The tolerance of results between libraries, relative to the largest element.
 TOLERANCE = 2e-3
 
-#: Seconds for which kernels are given to be compiled, and caches to be filled.
+#: Seconds of warm-up, in which kernels are compiled and caches filled.
 WARM = 1.0
 
 Ways = tuple[Callable[[], Any], Callable[[], Any]]
@@ -93,7 +92,7 @@ def jax_ways(row: Row) -> Ways:
 
 
 def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
-    """A row in each library that is there."""
+    """A row in each installed library."""
     is_on_gpu = be.name == "gpu"
     yield "op-tree", our_ways(row, be)
     for name, library, make in (

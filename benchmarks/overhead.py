@@ -18,11 +18,11 @@ ELEMENTS = 1024
 
 
 class Node(tuple):
-    """The least that a node is: a tuple of a dictionary and two operands."""
+    """The minimal node: a tuple of a dictionary and two operands."""
 
 
 def build(be: Any, rounds: int, calls: int) -> None:
-    """One node, against the tuple and the dictionary that it cannot do without."""
+    """Build one node, compared with building its tuple and dictionary alone."""
     x, y = be.ones(ELEMENTS, name="x"), be.ones(ELEMENTS, name="y")
     new, make, shape = tuple.__new__, optree.OpTreeNode.build, x.shape
 
@@ -47,7 +47,7 @@ def activations(m: Any, x: Any) -> Any:
 
 
 def assign(be: Any, title: str, expression: Any, count: int, elements: int, options: Any) -> None:
-    """The same assignment again and again, against the same expression in plain NumPy."""
+    """Run an assignment repeatedly, compared with the same expression in NumPy."""
     rng = np.random.RandomState(0)
     arrays = [rng.normal(size=elements).astype(np.float32) for _ in range(count)]
     tensors = [be.array(values) for values in arrays]

@@ -1,7 +1,7 @@
 """The libraries that workloads are run by, each at its best setting.
 
-Ours, JAX, torch and PyTensor take the workload's `formula`, written once for
-them all; NumPy, numexpr and Numba have a method of the workload each.
+op-tree, JAX, torch and PyTensor run the workload's `formula`. NumPy, numexpr and Numba each run a method of the
+workload.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from optree.dtypes import is_bfloat16
 #: The timed call, which computes all results and waits for them, and a function that returns them.
 Way = tuple[Callable[[], Any], Callable[[], Sequence[Any]]]
 
-#: The number of elements from which Numba uses threads: below, they cost more than they bring.
+#: The number of elements from which Numba uses threads; below it one thread is quicker.
 PARALLEL = 1 << 15
 
-#: Numba's fastmath flags that preserve NaN and infinity: `fastmath=True` takes it that there are none.
+#: Numba's fastmath flags without those that assume that there are no NaNs and infinities.
 FASTMATH = {"reassoc", "contract", "nsz"}
 
-#: The functions of one operand that have one name everywhere.
+#: The functions of one operand that have the same name in all libraries.
 PLAIN = ("exp", "log", "log1p", "sin", "sqrt", "tanh")
 
 
@@ -45,7 +45,7 @@ def names_of(module: Any, **others: Any) -> SimpleNamespace:
 
 
 class Peer:
-    """A library. An `ImportError` says that it is not installed.
+    """A library. The constructor raises `ImportError` if it is not installed.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Peer:
 
 
 class NumPy(Peer):
-    """NumPy by hand: `out=` in each call, no memory but what is kept; derivatives worked out."""
+    """NumPy: calls with `out=` and preallocated buffers; derivatives by hand."""
 
     name = "numpy"
 
@@ -106,7 +106,7 @@ class Optree(Peer):
 
 
 class Numexpr(Peer):
-    """numexpr: an expression that was parsed before, into memory that is there."""
+    """numexpr: an expression parsed once, written to existing memory."""
 
     name = "numexpr"
 
@@ -139,7 +139,7 @@ class Numba(Peer):
 
 
 class Jax(Peer):
-    """``jax.jit``; the memory of the last results is donated to the next."""
+    """``jax.jit``; the buffers of the previous results are donated."""
 
     name = "jax"
 
@@ -170,7 +170,7 @@ class Jax(Peer):
         return self.run_of(compiled, kept, rest), lambda: [np.asarray(x) for x in kept]
 
     def run_of(self, compiled: Any, kept: list[Any], rest: list[Any]) -> Callable[[], None]:
-        """The timed call: new results in the place of the last ones."""
+        """The timed call: each result replaces the previous one."""
 
         def run() -> None:
             kept[:] = self.library.block_until_ready(compiled(list(kept), rest))
@@ -179,7 +179,7 @@ class Jax(Peer):
 
 
 class Torch(Peer):
-    """``torch.compile``, for the sizes at hand; results are copied to memory that is there, which it does in one go."""
+    """``torch.compile`` with static sizes; it fuses the copy of the results to existing memory."""
 
     name = "torch"
     device = "cpu"
@@ -208,8 +208,8 @@ class Torch(Peer):
         return self.run_of(step, outs, operands), lambda: [self.on_host(out) for out in outs]
 
     def tensor(self, array: np.ndarray) -> Any:
-        """An array's values where they are computed with."""
-        if is_bfloat16(array.dtype):  # torch takes none of NumPy's
+        """An array as a tensor on the device."""
+        if is_bfloat16(array.dtype):  # torch accepts no bfloat16 from NumPy
             return self.library.from_numpy(array.view(np.int16)).view(self.library.bfloat16).to(self.device)
         return self.library.from_numpy(array).to(self.device)
 
@@ -219,7 +219,7 @@ class Torch(Peer):
 
     def run_of(self, step: Callable[..., None], outs: list[Any], operands: list[Any]) -> Callable[[], Any]:
         """The timed call: a step that writes results."""
-        self.library._dynamo.reset()  # else it counts the rows as sizes of one function, and gives up
+        self.library._dynamo.reset()  # else it treats the rows as new sizes of one function, and stops compiling
         compiled = self.library.compile(step, dynamic=False)
         return lambda: compiled(outs, operands)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from workloads import Loop, Square, Workload, adam, adam_by_numpy
 
-#: The addend of a normalised row's variance, against a divisor of zero.
+#: The epsilon added to a variance before the division.
 EPSILON = 1e-5
 
 
@@ -160,7 +160,7 @@ def cross_entropy_by_numpy(
 
 
 class LayerNorm(Square):
-    """Rows of mean 0 and variance 1, scaled and moved."""
+    """Rows of mean 0 and variance 1, scaled and shifted."""
 
     title = "layer norm"
     has_halves = True
@@ -216,10 +216,10 @@ class LayerNorm(Square):
 
 
 class BatchNorm(LayerNorm):
-    """Columns of mean 0 and variance 1, scaled and moved: what is read twice."""
+    """Columns of mean 0 and variance 1, scaled and shifted; the operand is read twice."""
 
     title = "batch norm over rows"
-    has_halves = False  # a column's sum of squares is none that float16 has
+    has_halves = False  # a column's sum of squares overflows float16
     axis = 0
     moved = 3
 
@@ -249,7 +249,7 @@ class BatchNorm(LayerNorm):
 
 
 class Gaussian(Workload):
-    """The sum of Gaussians of all pairs' distances, whose matrix nobody wants."""
+    """The sum of the Gaussians of all pairwise distances, without the matrix of distances."""
 
     title = "pairwise Gaussian sum"
     operands = 2
@@ -307,7 +307,7 @@ class Training(Workload):
         pairs = list(zip(self.units[:-1], self.units[1:], strict=True))
         shapes = [*pairs, *((1, b) for _, b in pairs)]
         weights = [rng.normal(0, 0.05, shape) for shape in shapes]
-        # Means and squares of a run under way: at zero, the first step goes by a gradient's sign alone.
+        # Adam's means of a run in progress: from zero, the first step depends on the gradients' signs alone.
         means, squares = [rng.normal(0, 0.01, s) for s in shapes], [rng.uniform(0.01, 0.1, s) for s in shapes]
         classes = np.eye(self.units[-1])[rng.integers(self.units[-1], size=self.batch)]
         return [*weights, *means, *squares, rng.uniform(size=(self.batch, self.units[0])), classes]

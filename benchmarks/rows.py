@@ -46,7 +46,7 @@ class RowSums(Sum):
 
 
 def of_rows(cls: type[Workload], length: int) -> type[Workload]:
-    """A workload on rows of a length, at the numbers of elements that are a row at least."""
+    """A workload on rows of one length, at sizes of at least one row."""
 
     class OfRows(cls):  # type: ignore[valid-type, misc]
         title = f"{cls.title}, {length:,} long"

@@ -1,10 +1,10 @@
 """Scaling of a data parallel step to 1,024 GPUs: a simulation of compute, buckets, latency and bandwidth.
 
-No GPU is needed: the numbers of the machine are stated, and can be others. The schedule is that of op-tree's plans: the
-backward pass goes from the last layer to the first, a bucket is summed when its last gradient is there, one operation
-after another on a stream of their own, and the update waits for all of them. Where each rank has a part of the state,
-it waits for a bucket's sum when the next one has begun, updates its part, and begins to gather the new weights, while
-the backward pass goes on (`optree.compile.schedule.moments`).
+No GPU is needed: the figures of the machine are parameters. The schedule is that of op-tree's plans. The backward pass
+goes from the last layer to the first. The sum of a bucket begins after its last gradient. Sums run in order, on a
+stream of their own, and the update waits for all of them. If the state is sharded, a rank waits for a bucket's sum
+after the next sum has begun, updates its part, and begins to gather the new weights, during the backward pass
+(`optree.compile.schedule.moments`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def ring(size: float, ranks: int, speed: float, hop: float) -> float:
 
 
 def tree(size: float, ranks: int, speed: float, hop: float) -> float:
-    """Half the seconds of a sum by two trees, each of which carries half of the bytes up and down."""
+    """Half the seconds of a sum by a double binary tree, each tree of which carries half of the bytes."""
     return size / speed + ceil(log2(ranks)) * hop
 
 
@@ -104,7 +104,7 @@ def half_seconds(size: float, ranks: int, machine: Machine, trees: bool = True) 
 
 
 def agreement_seconds(ranks: int, machine: Machine) -> float:
-    """Seconds of the comparison of what ranks are about to do: a sum of 16 bytes by a tree."""
+    """Seconds in which ranks compare their next operation: a sum of 16 bytes by a tree."""
     here, nodes = min(ranks, machine.node), ceil(ranks / machine.node)
     return 2 * (ceil(log2(here)) * machine.hop_inside + ceil(log2(nodes)) * machine.hop_outside)
 
@@ -127,7 +127,7 @@ class Timeline(NamedTuple):
 
 
 class _Step:
-    """A step as it runs: the times at which the GPU's computation, and its operations, have got so far.
+    """A step in progress: the time that the GPU's computation, and its operations, have reached.
 
     Attributes
     ----------
@@ -140,14 +140,14 @@ class _Step:
         self.now = self.free = 0.0
 
     def begin(self, size: float, halves: int) -> float:
-        """Begin an operation on as many bytes; the time of its end."""
+        """Begin an operation on `size` bytes; return the time of its end."""
         if self.ranks > 1:
             begin = max(self.now, self.free) + self.machine.launch + agreement_seconds(self.ranks, self.machine)
             self.free = begin + halves * half_seconds(size, self.ranks, self.machine, self.trees)
         return max(self.now, self.free)
 
     def update(self, size: float, summed: float, shards: bool) -> None:
-        """Wait for the sum of as many bytes of gradients and update the weights, or a part of them, to be gathered."""
+        """Wait for a sum of gradients and update the weights; if sharded, update a part and begin its gather."""
         self.now = max(self.now, summed)
         self.now += size / ELEMENT * UPDATE / (self.ranks if shards else 1) / self.machine.memory
         if shards:
@@ -185,7 +185,7 @@ def simulate(
 
 
 def best_bucket(model: Model, ranks: int, machine: Machine) -> float:
-    """The quickest bucket, in bytes, of powers of two."""
+    """The size of the quickest bucket in bytes, a power of two."""
     sizes = [MIB * 2.0**i for i in range(14)]
     return min(sizes, key=lambda size: simulate(model, ranks, size, machine).seconds)
 
@@ -210,7 +210,7 @@ RANKS = (1, 8, 64, 256, 1024)
 
 
 def table(model: Model, machine: Machine) -> dict[str, list[float]]:
-    """By way, the efficiency for each number of GPUs: the time of one GPU over that of a step of as many."""
+    """The efficiency of each way for each number of GPUs: the time of one GPU divided by that of a step."""
     alone = simulate(model, 1, MIB, machine).seconds
     return {
         name: [alone / simulate(model, n, machine=machine, **way(chosen(model, n))).seconds for n in RANKS]  # type: ignore[arg-type]
@@ -219,7 +219,7 @@ def table(model: Model, machine: Machine) -> dict[str, list[float]]:
 
 
 def draw(tables: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """A picture of the efficiencies."""
+    """A chart of the efficiencies."""
     figure = import_module("matplotlib.figure").Figure(figsize=(10, 4), layout="constrained")
     for axes, (name, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
         for way, values in rows.items():

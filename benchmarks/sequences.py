@@ -10,12 +10,12 @@ import numpy as np
 
 import optree
 
-#: From the operands, in a library's own arrays, to the value.
+#: A function from the operands, as a library's arrays, to the value.
 Formula = Callable[..., Any]
 
 
 class Row(NamedTuple):
-    """A network, measured forward and in a training step: its value, and that with the derivatives of its operands.
+    """A network, measured forward and in a training step (the value with the derivatives of all operands).
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ import numpy as np
 
 from backends import gen_backend
 
-#: The first result in NumPy, and by op-tree: both print the seconds since before their import.
+#: Programs of a first result, in NumPy and in op-tree; each prints the seconds since before its import.
 BY_NUMPY = """
 import time
 start = time.perf_counter()
@@ -36,7 +36,7 @@ z[:] = a * b + c * be.sin(d)
 print(time.perf_counter() - start, be.stats()["kernels"]["seconds"], be.stats()["kernels"]["disk_hits"])
 """
 
-#: The first kernel on a GPU, whose driver, context and memory are there.
+#: A program of the first kernel on a GPU whose driver, context and memory are initialised.
 ON_GPU = """
 import time
 from backends import gen_backend
@@ -54,7 +54,7 @@ BATCHES = 100
 
 
 def _process(program: str, modules: str, kernels: str) -> list[float]:
-    """The output of a program in a process of its own, with compiled modules and kernels cached in folders."""
+    """The output of a program in a new process, with given folders for bytecode and kernels."""
     paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment |= {"OPTREE_CACHE_DIR": kernels, "PYTHONPYCACHEPREFIX": modules, "PYTHONDONTWRITEBYTECODE": ""}

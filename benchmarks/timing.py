@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-#: The seconds of a call from which it wakes its threads and fills its caches in a small part of its time.
+#: From these seconds on, a call needs no untimed warm-up: waking threads and filling caches is a small part.
 LONG = 0.02
 
 #: The most seconds to wait for threads to sleep.
 WAIT = 0.3
 
-#: A call slower than the quickest by the first factor has the second number of rounds.
+#: A call slower than the quickest by the first factor is measured in the second number of rounds.
 SLOW, FEW = 4.0, 3
 
 
@@ -40,7 +40,7 @@ def options_of(
 
 
 def seconds_of(function: Callable[[], Any], calls: int) -> float:
-    """The seconds of a call, of `calls` in a row."""
+    """The seconds of a call, averaged over `calls` calls."""
     start = time.perf_counter()
     for _ in range(calls):
         function()
@@ -76,10 +76,9 @@ def rounds_of(
 ) -> list[list[float]]:
     """The seconds of a call of each function, in each round; the functions take turns within a round.
 
-    With a pause, threads of one function go to sleep before the next one,
-    whose first call is not counted if it is short; and functions that are long
-    and much slower than the quickest have few rounds. After `limit` seconds no
-    new round begins. The clock gives the seconds of a call, of several in a row.
+    With a pause, the threads of one function go to sleep before the next function, whose first call is not counted if
+    it is short; and long functions that are much slower than the quickest have few rounds. After `limit` seconds no
+    new round begins. `clock` returns the seconds of a call, averaged over several.
     """
     times: list[list[float]] = [[] for _ in functions]
     seconds = [clock(function, 1) for function in functions]

@@ -1,8 +1,8 @@
 """Steps of training beside torch and JAX, by AdamW: networks, the first step, a checkpoint, and two processes.
 
-What is not installed is left out. The steps take turns in one process; each first step has a process of its own, with
-empty caches of kernels. A checkpoint is measured against a plain write of as many bytes to the same disk. Of two
-processes each has half of the batch.
+Libraries that are not installed are left out. The steps take turns in one process; each first step has a process of its
+own, with empty kernel caches. A checkpoint is compared with a plain write of as many bytes to the same disk. Two
+processes take half of the batch each.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from optree import TensorType, distributed, train
 
 RATE, DECAY = 1e-3, 1e-2
 
-#: The network whose first step is timed, and that two processes train, with a batch so many times as large.
+#: The network of the first step and of two processes, and the factor by which their batch is larger.
 FIRST, TIMES = "784 x 1024 x 10, batch 256", 4
 
 Step = Callable[[], float]
 
 
 def ours(model: str, packs: bool = True, over: distributed.Group | None = None) -> Step:
-    """A step of one function; the weights are one vector, or each has its own memory."""
+    """A step as one function; with `packs`, the weights share one vector."""
     be = gen_backend("cpu", jit="always") if over is None else over.backend
     batch, first = MODELS[model].operands()
     if over is not None:  # a part of a larger batch
@@ -118,12 +118,12 @@ WAYS: dict[str, tuple[str, Callable[[str], Step]]] = {
 
 
 def present() -> dict[str, Callable[[str], Step]]:
-    """The ways of what is installed."""
+    """The ways whose packages are installed."""
     return {name: make for name, (package, make) in WAYS.items() if find_spec(package) is not None}
 
 
 def compare_steps(rounds: int, calls: int | None, only: str) -> None:
-    """The time of a step, side by side; all must agree on the losses of the first ones."""
+    """Compare the times of a step; the losses of the first steps must be equal."""
     for model in [name for name in MODELS if only in name]:
         steps = {name: make(model) for name, make in present().items()}
         losses = {name: [step() for _ in range(5)] for name, step in steps.items()}
@@ -190,7 +190,7 @@ def compare_checkpoint(megabytes: int, rounds: int) -> None:
 
 
 def compare_processes(rounds: int) -> None:
-    """The time of a step of one process and of two, each of which has half of the batch."""
+    """Compare a step of one process with that of two, which take half of the batch each."""
     launcher = Path(sys.executable).parent / "mpiexec"
     if find_spec("mpi4py") is None or not launcher.exists():
         print("two processes: mpi4py and mpiexec are not installed")

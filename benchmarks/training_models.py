@@ -1,4 +1,4 @@
-"""The networks of `training.py`: a formula each, on the functions that every library has."""
+"""The networks of `training.py`, each a formula of functions that every library has."""
 
 from __future__ import annotations
 

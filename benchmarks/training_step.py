@@ -68,12 +68,12 @@ def in_numpy() -> tuple[Step, list[np.ndarray]]:
 
 
 def mean_after(m: Any, g: Any) -> Any:
-    """The running mean of the gradients, after one more."""
+    """The running mean of the gradients, updated."""
     return DECAY * m + (1 - DECAY) * g
 
 
 def square_after(v: Any, g: Any) -> Any:
-    """The running mean of the gradients' squares, after one more."""
+    """The running mean of the gradients' squares, updated."""
     return SQUARED_DECAY * v + (1 - SQUARED_DECAY) * g * g
 
 
@@ -100,7 +100,7 @@ class Trees:
         return optree.grad(self.loss(), self.weights)
 
     def rebuilt(self) -> Step:
-        """All trees are built anew in each step, and the gradients run one by one into buffers."""
+        """Build all trees in each step, and run the gradients one by one into buffers."""
         buffers = [self.be.empty_like(w) for w in self.weights]
 
         def step() -> None:
@@ -123,7 +123,7 @@ class Trees:
         return w - rate * m / (self.be.sqrt(v) + EPSILON)
 
     def kept(self) -> Step:
-        """All trees are built once and run in each step; the rate is a tensor."""
+        """Build all trees once, and run them in each step; the rate is a tensor."""
         buffers, rate = [self.be.empty_like(w) for w in self.weights], self.be.zeros(())
         assignments = list(zip(buffers, self.gradients(), strict=True))
         for w, m, v, g in zip(self.weights, self.means, self.squares, buffers, strict=True):
@@ -137,7 +137,7 @@ class Trees:
         return step
 
     def together(self) -> Step:
-        """The gradients' trees are built once and run in one go; Adam's are built anew."""
+        """Build the gradients' trees once and run them together; build Adam's in each step."""
         trees = self.gradients()
         return lambda: self.move(self.be.evaluate(trees))
 
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     step, weights = in_numpy()
     networks = [Trees(be) for _ in WAYS]
     steps = [step, *(way(network) for way, network in zip(WAYS.values(), networks, strict=True))]
-    with threadpool_limits(1), override(stale_trees="ignore"):  # kept trees read what the lines before have written
+    with threadpool_limits(1), override(stale_trees="ignore"):  # the kept trees read these tensors
         for _ in range(5):
             for step in steps:
                 step()

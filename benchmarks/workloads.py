@@ -1,8 +1,7 @@
 """Elementwise workloads: expressions, their operands, and how each library writes them.
 
-A workload's `formula` is for all libraries that take one; `m` has their
-functions (`peers`). NumPy, numexpr and Numba have a method each, and a
-workload that lacks one does without that library.
+A workload's `formula` serves all libraries with such functions, which `m` holds (`peers`). NumPy, numexpr and Numba
+have a method each; a workload without that method is not run by the library.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from optree.tree.types import as_dtype
 
-#: Adam's rate, the decays of its means, and what keeps its divisor from zero.
+#: Adam's rate, the decays of its means, and its epsilon.
 RATE, MEAN, SQUARE, TINY = 0.001, 0.9, 0.999, 1e-8
 
 #: The coefficients of GELU by tanh.
@@ -37,13 +36,13 @@ class Workload:
     operands : int
         The number of operands, each of `shape`, unless `fill` says otherwise.
     in_place : int
-        The number of the first operands that the results are written to.
+        The number of operands, from the first on, that results are written to.
     moved : int
-        The least number of arrays that a kernel reads and writes; 0 where memory is not what limits it.
+        The minimum number of arrays that a kernel reads and writes; 0 if memory does not limit it.
     without : tuple of str
-        Libraries that have no fair way to do it.
+        Libraries that cannot compute it fairly.
     numexpr_writes : bool
-        Whether numexpr can write the result to memory that is there.
+        Whether numexpr can write the result to existing memory.
     has_halves : bool
         Whether float16 and bfloat16 are enough for its numbers.
     """
@@ -58,14 +57,14 @@ class Workload:
 
     def __init__(self, elements: int, dtype: Any) -> None:
         self.elements, self.dtype = elements, as_dtype(dtype)
-        # The same values in each dtype, so that float64 says what is right for the others: bfloat16 has 8 bits of them.
+        # Values of 8 bits, as bfloat16 has, so that all dtypes have the same operands and float64 is the reference.
         arrays = self.fill(np.random.default_rng(0))
         short = [(x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for x in arrays]
         self.arrays = [x.astype(self.dtype) for x in short]
 
     @classmethod
     def sizes(cls, usual: Sequence[int]) -> Sequence[int]:
-        """The numbers of elements that it is measured at, where others are at the usual ones."""
+        """The sizes in elements, from the default ones."""
         return usual
 
     @property
@@ -78,7 +77,7 @@ class Workload:
         return [rng.uniform(0.1, 2.0, self.shape) for _ in range(self.operands)]
 
     def copies(self) -> list[np.ndarray]:
-        """The operands, those that are written to in memory of their own."""
+        """The operands, with copies of those that are written to."""
         return [x.copy() for x in self.arrays[: self.in_place]] + self.arrays[self.in_place :]
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
@@ -99,12 +98,12 @@ class Workload:
 
 
 class Copy(Workload):
-    """The yardstick of memory: what no kernel can be quicker than."""
+    """A copy: the bound of memory bandwidth."""
 
     title = "copy"
     has_halves = True
     moved = 2
-    without = ("numexpr", "jax", "pytensor", "cupy.fuse", "torch eager")  # no copy, or none into memory that is there
+    without = ("numexpr", "jax", "pytensor", "cupy.fuse", "torch eager")  # no copy, or not to existing memory
 
     def formula(self, m: Any, *operands: Any) -> list[Any]:
         return list(operands)
@@ -276,7 +275,7 @@ class BlackScholes(Workload):
 
 
 class Adam(Workload):
-    """A step of Adam without its correction of the first steps: weights, means and squares, each written in place."""
+    """A step of Adam without bias correction: weights, means and squares are updated in place."""
 
     title = "Adam, three results"
     operands = 4
@@ -311,7 +310,7 @@ def adam(m: Any, w: Any, mean: Any, square: Any, g: Any) -> list[Any]:
 
 
 def adam_by_numpy(xp: Any, w: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, part: np.ndarray) -> None:
-    """The same step in place, with memory for what is on the way."""
+    """The same step in place, with buffers for intermediate values."""
     xp.multiply(m, MEAN, out=m)
     xp.multiply(g, 1 - MEAN, out=part)
     xp.add(m, part, out=m)
@@ -336,7 +335,7 @@ class Square(Workload):
 
 
 class TransposedAdd(Square):
-    """Two operands whose memory runs in different orders."""
+    """Two operands with different memory orders."""
 
     title = "x.T + y"
     has_halves = True

@@ -1,10 +1,9 @@
-"""The files and functions that the first run of an assignment, and the first gradient, go through.
+"""The files and functions that the first run of an assignment, or the first gradient, enters.
 
-The assignment is ``z[:] = a*b + c*sin(d)``, in a new process, run by a C kernel
-that an earlier process has compiled. Only functions of ``optree/`` and ``backends/`` count, each once, by its file and
-qualified name, from the line of the assignment until it has run; and, with ``--gradient``, those that the gradient
-of ``sum(a*b + c*sin(d))`` enters. Comprehensions and generator expressions, which Python runs as functions of their
-own (before 3.12, all of them), are counted apart.
+The assignment is ``z[:] = a*b + c*sin(d)`` in a new process; its C kernel is in the disk cache. The gradient is that of
+``sum(a*b + c*sin(d))``. A function counts once, by its file and qualified name, if it is in ``optree/``
+or ``backends/``. Comprehensions and generator expressions, which Python runs as functions (before 3.12, all of them),
+are counted separately.
 
     python tools/first_run.py            # every file with its functions
     python tools/first_run.py --gradient # those of the gradient
@@ -44,11 +43,11 @@ class Entered:
             self.names.setdefault(frame.f_code.co_filename, {})[frame.f_code.co_qualname] = None
 
     def functions(self, path: str) -> list[str]:
-        """The functions of a file that have a name of their own."""
+        """The named functions of a file."""
         return [name for name in self.names[path] if not name.endswith(">")]
 
     def inner(self, path: str) -> list[str]:
-        """The comprehensions and generator expressions of a file's functions; lambdas are neither."""
+        """The comprehensions and generator expressions in a file's functions, without lambdas."""
         return [name for name in self.names[path] if name.endswith(">") and "<lambda>" not in name]
 
     def print(self, listed: bool) -> None:
@@ -88,7 +87,7 @@ def measured(of_gradient: bool) -> Entered:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the assignment in processes of its own, on a cache folder that nothing else has written to."""
+    """Run the assignment in new processes, with an empty cache folder."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--counts", action="store_true", help="print the counts alone")
     parser.add_argument("--gradient", action="store_true", help="enter the gradient instead of the assignment")

@@ -1,6 +1,6 @@
 """A report of op-tree on a GPU: tests, compute-sanitizer, the quick benchmark and both examples, in ten minutes.
 
-Writes gpu-report.txt and gpu-report.json, with the card's name and no other, and no paths: to be sent in as they are.
+Writes gpu-report.txt and gpu-report.json, to be sent in as they are. They name the card, but no user, machine or path.
 
     make gpu-report
     python tools/gpu_report.py --output folder
@@ -33,13 +33,13 @@ from optree.errors import BackendError
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: The tests that say most of a device.
+#: The tests that say most about a device.
 TESTS = ("tests/gpu/test_on_gpu.py", "tests/gpu/test_graphs.py", "tests/gpu/test_epilogues.py")
 
-#: As many lines of what a step printed are in the report.
+#: The number of lines of a step's output in the report.
 LINES = 40
 
-#: Paths, of which the last part is left.
+#: Paths, which are cut to their last part.
 _PATH = re.compile(r"(?<![\w.])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\:'\"<>|,;()]+){2,}")
 
 
@@ -53,7 +53,7 @@ class Step:
     arguments : tuple of str
         Python's arguments, with ``{folder}`` in place of a folder.
     limit : float
-        Seconds, after which it is ended.
+        Seconds after which it is killed.
     found : callable, optional
         From the folder to what the step wrote there, for the JSON.
     """
@@ -174,7 +174,7 @@ def outcome_of(step: Step, clean: Callable[[str], str]) -> Outcome:
 
 
 def cleaner(names: Sequence[str]) -> Callable[[str], str]:
-    """A function that takes names, and paths but for their last part, out of a text."""
+    """A function that removes names from a text, and all but the last part of paths."""
     known = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
     pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in known)) if known else None
 
@@ -203,7 +203,7 @@ def text_of(report: Report) -> str:
 
 
 def main(arguments: list[str] | None = None, steps: Sequence[Step] = STEPS) -> None:
-    """Run all steps, and write what came of them."""
+    """Run all steps, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path(), help="the folder for both files")
     options = parser.parse_args(arguments)

@@ -1,17 +1,15 @@
 """Lines by package, and caches, of ``optree/`` and ``backends/``.
 
-Lines are all of a file's: code, comments, docstrings and empty ones.
+All lines count: code, comments, docstrings and empty ones.
 
-A cache is what keeps values by key for as long as a module or an object lives, and
-makes them where they are missing. One is counted for each
+A cache stores values by key for the lifetime of a module or an object, and makes missing ones. One is counted for each
 
 - function with arguments that is decorated with, or wrapped in, ``functools.cache`` or ``lru_cache``;
-- dictionary, an attribute of ``self`` or a module's name, that the functions of the class, or of the module, both look
-  into for a key that may be missing (``get``, ``setdefault``, ``in``) and store under a key;
+- dictionary, of a module or an object, in which the functions of that module or class both look up a key that may be
+  missing (``get``, ``setdefault``, ``in``) and store a key;
 - call of a class whose name ends in ``Cache``.
 
-What is a cache by this rule and holds a table for the length of one analysis is counted too: the rule is simple, so
-that counts can be compared.
+The rule also counts tables of one analysis: it is simple, so that counts can be compared.
 
     python tools/size.py             # lines by package, and the number of caches
     python tools/size.py --caches    # where each of them is
@@ -44,7 +42,7 @@ def lines_by_package() -> dict[str, int]:
 
 
 def caches(tree: ast.Module) -> dict[str, int]:
-    """A module's caches: their names, and a line where each shows."""
+    """A module's caches: their names, each with a line."""
     found: dict[str, int] = {}
     for node in ast.walk(tree):
         if isinstance(node, Function):
@@ -79,7 +77,7 @@ def _is_memo(node: ast.expr) -> bool:
 
 
 def _looked_up_and_stored(scope: ast.Module | ast.ClassDef) -> dict[str, int]:
-    """The caches of a scope: what its functions both look up and store under a key, with a line that stores."""
+    """The dictionaries that a scope's functions both look up and store in, each with a line that stores."""
     read: set[str] = set()
     written: dict[str, int] = {}
     for function in (node for node in ast.walk(scope) if isinstance(node, Function)):
