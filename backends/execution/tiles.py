@@ -16,17 +16,12 @@ class BackendTiles(Tiles):
     Parameters
     ----------
     backend : Backend
-    product : callable
-        Multiplies stacks of matrices.
     share : callable, optional
         Shares tasks among threads.
     """
 
-    def __init__(
-        self, backend: Any, product: Callable[..., Any], share: Callable[[Sequence[Any], Any], None] | None = None
-    ) -> None:
-        self._backend = backend
-        self.multiply = product  # type: ignore[method-assign]
+    def __init__(self, backend: Any, share: Callable[[Sequence[Any], Any], None] | None = None) -> None:
+        self._backend, self.product = backend, backend.product
         if share is not None:
             self.share = share  # type: ignore[method-assign, assignment]
 

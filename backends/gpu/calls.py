@@ -46,9 +46,19 @@ from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
 
+class _DeviceTiles(BackendTiles):
+    """Tiles that cuBLASLt multiplies, halves as they are with sums in float32; kernels compute the steps between."""
+
+    def multiplied(self, dtype: np.dtype) -> np.dtype:
+        return dtype
+
+    def multiply(self, x: Any, y: Any, out: Any = None, factor: float = 1.0) -> Any:
+        return self._backend.product(x, y, factor, out=out, is_wide=True)
+
+
 def _in_tiles(device: Any, op: Any) -> Callable[..., Any]:
-    """Attention in tiles: cuBLASLt multiplies them, and kernels compute the steps between."""
-    return partial(op.run, BackendTiles(device, device.product))
+    """Attention in tiles."""
+    return partial(op.run, _DeviceTiles(device))
 
 
 _PRODUCT = Routine(product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)

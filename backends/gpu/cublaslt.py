@@ -74,8 +74,8 @@ class Problem:
 
     Attributes
     ----------
-    dtype : numpy.dtype
-        The dtype of all matrices.
+    dtype, target : numpy.dtype
+        The dtypes of a and b, and of c and d: the same, or float32 for sums of halves.
     tf32 : bool
         Whether float32 is multiplied in TensorFloat-32.
     count : int
@@ -90,6 +90,7 @@ class Problem:
     """
 
     dtype: np.dtype
+    target: np.dtype
     tf32: bool
     count: int
     a: Matrix
@@ -203,8 +204,7 @@ class Algorithm:
     """
 
     def __init__(self, library: CuBLASLt, problem: Problem) -> None:
-        name = "bfloat16" if is_bfloat16(problem.dtype) else problem.dtype.name
-        is_double = name == "float64"
+        is_double = problem.dtype == np.float64
         compute = _IN_FLOAT64 if is_double else _IN_TF32 if problem.tf32 else _IN_FLOAT32
         self._library, self._number = library, ctypes.c_double if is_double else ctypes.c_float
         self._made: list[tuple[str, int]] = []
@@ -217,9 +217,9 @@ class Algorithm:
             library.set("MatmulDesc", self._operation, _EPILOGUE, ctypes.c_uint32(_WITH_BIAS))
             # The heuristics use the alignment of the address alone.
             library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(problem.bias))
-        self._layouts = [
-            self._layout(_TYPES[name], matrix, problem.count) for matrix in (problem.a, problem.b, problem.c, problem.d)
-        ]
+        read, written = (_TYPES["bfloat16" if is_bfloat16(x) else x.name] for x in (problem.dtype, problem.target))
+        pairs = (read, problem.a), (read, problem.b), (written, problem.c), (written, problem.d)
+        self._layouts = [self._layout(kind, matrix, problem.count) for kind, matrix in pairs]
         self.choice = library.best(self._operation, *self._layouts, self._preference(problem.aligned))
 
     def _new(self, kind: str, *arguments: Any) -> int:

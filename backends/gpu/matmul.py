@@ -13,6 +13,7 @@ import numpy as np
 from backends.execution.memory import order_and_leading_dimension
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
 from optree.cache import Cache
+from optree.dtypes import wide_dtype
 from optree.errors import BackendError
 from optree.locks import Locked, cached_property
 from optree.records import NamedTuple
@@ -104,6 +105,7 @@ class Products(Locked):
         beta: float = 1.0,
         bias: Any = None,
         out: Any = None,
+        is_wide: bool = False,
     ) -> Any:
         """``alpha * (x @ y) + beta * addend + bias``.
 
@@ -117,13 +119,15 @@ class Products(Locked):
             It has the shape of the product's last axis, if that is y's.
         out : cupy.ndarray, optional
             The array for the value; it may overlap the operands.
+        is_wide : bool
+            Whether the value is in float32 for halves, as the sums are; not with an addend or a bias.
         """
         epilogue = _Epilogue(alpha, addend, beta, bias)
         is_unaliased = out is not None and self._is_unaliased(out, x, y, addend, bias)
         layouts = None
         if is_unaliased and epilogue.is_read:
             arrays = (x, y, addend, bias, out)
-            layouts = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in arrays])
+            layouts = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in arrays]), is_wide
             known = self._known.get(layouts)
             if known is not None:
                 algorithm, swaps = known
@@ -131,11 +135,12 @@ class Products(Locked):
                 self._run(algorithm, (*operands, out if addend is None else addend, out), epilogue)
                 return out
         dtype, is_unconverted = promote(x.dtype, y.dtype), x.dtype == y.dtype
+        made_in = wide_dtype(dtype) if is_wide else dtype
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
         left, right, as_matrices, shape = _as_matrices(x, y)
         stack = shape[: max(x.ndim, y.ndim) - 2]
-        is_direct = is_unaliased and out.dtype == dtype and _layout(as_matrices(out), stack) is not None
-        made = out if is_direct else self.cupy.empty(shape, dtype)
+        is_direct = is_unaliased and out.dtype == made_in and _layout(as_matrices(out), stack) is not None
+        made = out if is_direct else self.cupy.empty(shape, made_in)
         epilogue = epilogue._replace(addend=None if addend is None else as_matrices(addend))
         key = layouts if is_direct and is_unconverted else None
         if made.size and not self._by_library(left, right, as_matrices(made), epilogue, key):
@@ -196,11 +201,13 @@ class Products(Locked):
         if len(layouts) < len(arrays) or layouts[2][0]:
             return None
         (transposes_a, a), (transposes_b, b), (_, c), (_, d) = layouts
-        dtype = arrays[3].dtype
+        dtype, target = arrays[0].dtype, arrays[3].dtype
         tf32 = self.tf32 and dtype == np.float32
         aligned = tuple(_alignment(z) for z in arrays)
         bias_alignment = 0 if bias is None else _alignment(bias)
-        return Problem(dtype, tf32, prod(stack), a, b, c, d, (transposes_a, transposes_b), bias_alignment, aligned)
+        return Problem(
+            dtype, target, tf32, prod(stack), a, b, c, d, (transposes_a, transposes_b), bias_alignment, aligned
+        )
 
     def _algorithm(self, problem: Problem) -> Algorithm:
         with self.lock:

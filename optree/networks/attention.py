@@ -110,9 +110,15 @@ SLOPE = Step(_slope, (0, 1), (2, 3))
 class Tiles:
     """The computation of tiles; a backend has a subclass of its own."""
 
-    def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """The product of matrices, or of stacks of them."""
-        return np.matmul(x, y, out=out)
+    product: Callable[..., Any] = staticmethod(np.matmul)
+
+    def multiplied(self, dtype: np.dtype) -> np.dtype:
+        """The dtype in which operands of a dtype are multiplied."""
+        return wide_dtype(dtype)
+
+    def multiply(self, x: Any, y: Any, out: Any = None, factor: float = 1.0) -> Any:
+        """The product of matrices, or of stacks of them, times a factor, in float32 for halves."""
+        return self.product(x if factor == 1 else x * x.dtype.type(factor), y, out=out)
 
     def update(self, step: Step, *arrays: Array) -> None:
         """Compute a step on arrays, and write its results into its outputs."""
@@ -280,18 +286,18 @@ class Attention(AttentionOperator):
         self, tiles: Tiles, size: tuple[int, int], memory: list[Any], given: Array, outputs: Array, part: slice
     ) -> None:
         (query, key, value, *mask), (out, sums), (tile, order) = given, outputs, memory
-        dtype = tile.dtype
-        scaled = query[..., part, :].astype(dtype) * dtype.type(self.factor(query))
-        top, total, decay = (filled((*scaled.shape[:-1], 1), x, dtype, query) for x in (-np.inf, 0, 0))
-        found = filled((*scaled.shape[:-1], value.shape[-1]), 0, dtype, query)
+        dtype, multiplied = tile.dtype, tiles.multiplied(query.dtype)
+        queries = query[..., part, :].astype(multiplied, copy=False)
+        top, total, decay = (filled((*queries.shape[:-1], 1), x, dtype, query) for x in (-np.inf, 0, 0))
+        found = filled((*queries.shape[:-1], value.shape[-1]), 0, dtype, query)
         end = min(part.stop, key.shape[-2]) if self.causal else key.shape[-2]
         for columns in _blocks(0, end, size[1]):
-            keys, values = (x[..., columns, :].astype(dtype, copy=False) for x in (key, value))
-            weights = _of_shape(tile, (*scaled.shape[:-1], keys.shape[-2]))
-            tiles.multiply(scaled, keys.swapaxes(-1, -2), out=weights)
+            keys, values = (x[..., columns, :].astype(multiplied, copy=False) for x in (key, value))
+            weights = _of_shape(tile, (*queries.shape[:-1], keys.shape[-2]))
+            tiles.multiply(queries, keys.swapaxes(-1, -2), weights, self.factor(query))
             self.hide(tiles, weights, part, columns, order)
             tiles.update(SOFTEN, weights, top, total, decay, *(x[..., part, columns] for x in mask))
-            tiles.update(ACCUMULATE, found, decay, tiles.multiply(weights, values))
+            tiles.update(ACCUMULATE, found, decay, tiles.multiply(weights.astype(multiplied, copy=False), values))
         tiles.update(FINISH, out[..., part, :], sums[..., part, :], found, top, total)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -342,9 +348,10 @@ class AttentionGradient(AttentionOperator):
     ) -> None:
         (query, key, value, delta, along, sums, *mask), (of_query, of_key, of_value) = given, outputs
         dtype, factor = memory[0].dtype, memory[0].dtype.type(self.factor(query))
+        multiplied = tiles.multiplied(query.dtype)
         found = filled(query.shape, 0, dtype, query)
         for whole in _blocks(0, key.shape[-2], size[1]):
-            keys, values = (x[..., whole, :].astype(dtype, copy=False) for x in (key, value))
+            keys, values = (x[..., whole, :].astype(multiplied, copy=False) for x in (key, value))
             keys_across, values_across = (_laid_across(x) for x in (keys, values))
             by_key, by_value = (filled(x.shape, 0, dtype, query) for x in (keys, values))
             first = whole.start // size[0] * size[0] if self.causal and size[0] else 0
@@ -353,18 +360,18 @@ class AttentionGradient(AttentionOperator):
                 count = columns.stop - columns.start
                 if count < 1:
                     continue
-                scaled = query[..., rows, :].astype(dtype) * factor
-                deltas = delta[..., rows, :].astype(dtype, copy=False)
-                weights, slopes = (_of_shape(x, (*scaled.shape[:-1], count)) for x in memory[:2])
-                tiles.multiply(scaled, keys_across[..., :count], out=weights)
+                queries, deltas = (x[..., rows, :].astype(multiplied, copy=False) for x in (query, delta))
+                weights, slopes = (_of_shape(x, (*queries.shape[:-1], count)) for x in memory[:2])
+                tiles.multiply(queries, keys_across[..., :count], weights, self.factor(query))
                 tiles.multiply(deltas, values_across[..., :count], out=slopes)
                 self.hide(tiles, weights, rows, columns, memory[2])
                 chosen = [x[..., rows, columns] for x in mask]
                 tiles.update(SLOPE, weights, slopes, sums[..., rows, :], along[..., rows, :], *chosen)
+                weights, slopes = (x.astype(multiplied, copy=False) for x in (weights, slopes))
                 by_value[..., :count, :] += tiles.multiply(weights.swapaxes(-1, -2), deltas)
-                by_key[..., :count, :] += tiles.multiply(slopes.swapaxes(-1, -2), scaled)
+                by_key[..., :count, :] += tiles.multiply(slopes.swapaxes(-1, -2), queries)
                 found[..., rows, :] += tiles.multiply(slopes, keys[..., :count, :])
-            of_key[..., whole, :], of_value[..., whole, :] = by_key, by_value
+            of_key[..., whole, :], of_value[..., whole, :] = by_key * factor, by_value
         of_query[...] = found * factor
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

@@ -161,7 +161,13 @@ class FakeCuBLASLt:
         ):
             return INVALID
         # Its code is loaded when it first runs. CuPy's memory is aligned alike everywhere, so that is by kind alone.
-        kind = asked["compute"], asked["scale"], *(asked[name] for name in (3, 4, 7)), layouts[0]["dtype"]
+        kind = (
+            asked["compute"],
+            asked["scale"],
+            *(asked[name] for name in (3, 4, 7)),
+            layouts[0]["dtype"],
+            layouts[3]["dtype"],
+        )
         if kind not in self.loaded and self.machine.stream.recorded is not None:
             return INTERNAL
         self.loaded.add(kind)
@@ -169,6 +175,7 @@ class FakeCuBLASLt:
         by, added = number.from_address(alpha).value, number.from_address(beta).value
         self.machine.products.append(
             {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
+            | {"operands": layouts[0]["dtype"], "value": layouts[3]["dtype"]}
         )
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
         memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
@@ -204,10 +211,12 @@ def _fit(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> bool:
     a, b, c, d = layouts
     (rows, inner), (other, columns) = (x["shape"][::-1] if asked[way] else x["shape"] for x, way in ((a, 3), (b, 4)))
     same = c["shape"] == d["shape"] == (rows, columns) and inner == other and inner > 0
-    dtype = d["dtype"]
+    dtype = a["dtype"]  # sums of halves may be in float32, in which they are computed
     double = dtype == np.float64
+    outputs = [dtype] if double or dtype == np.float32 else [dtype, np.dtype(np.float32)]
     computed = asked["compute"] in ((70,) if double else (68, 77) if dtype == np.float32 else (68,))
-    alike = all(x["dtype"] == dtype and x[5] == d[5] >= 1 and x["lead"] >= x["shape"][0] for x in layouts)
+    alike = all(x[5] == d[5] >= 1 and x["lead"] >= x["shape"][0] for x in layouts)
+    alike = alike and b["dtype"] == dtype and c["dtype"] == d["dtype"] in outputs
     return same and alike and computed and asked["scale"] == int(double)
 
 

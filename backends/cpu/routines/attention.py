@@ -56,7 +56,7 @@ class CompiledAttention:
     def __init__(self, backend: Any, op: AttentionOperator) -> None:
         self._backend, self._op = backend, op
         self._is_gradient = isinstance(op, AttentionGradient)
-        self._tiles = BackendTiles(backend, backend.product, share_products)
+        self._tiles = BackendTiles(backend, share_products)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         matrices, masks = self._op.broadcast([np.asarray(x) for x in inputs])
