@@ -161,22 +161,14 @@ class FakeCuBLASLt:
         ):
             return INVALID
         # Its code is loaded when it first runs. CuPy's memory is aligned alike everywhere, so that is by kind alone.
-        kind = (
-            asked["compute"],
-            asked["scale"],
-            *(asked[name] for name in (3, 4, 7)),
-            layouts[0]["dtype"],
-            layouts[3]["dtype"],
-        )
+        kind = *(asked[name] for name in ("compute", "scale", 3, 4, 7)), layouts[0]["dtype"], layouts[3]["dtype"]
         if kind not in self.loaded and self.machine.stream.recorded is not None:
             return INTERNAL
         self.loaded.add(kind)
         number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
         by, added = number.from_address(alpha).value, number.from_address(beta).value
-        self.machine.products.append(
-            {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
-            | {"operands": layouts[0]["dtype"], "value": layouts[3]["dtype"]}
-        )
+        told = {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
+        self.machine.products.append({**told, "operands": layouts[0]["dtype"], "value": layouts[3]["dtype"]})
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
         memory = _bytes(workspace, size) if size else np.empty(0, np.uint8)
         bias = _array(asked[8], {**layouts[3], "shape": (layouts[3]["shape"][0], 1), 5: 1}) if asked[7] == 4 else None
