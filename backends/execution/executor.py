@@ -123,7 +123,7 @@ class Draft:
         self.program, self.executor, self.options = program, executor, options
         self.memory, self.is_atomic = memory, is_atomic
         self.implementations: dict[int, Implementation] = OnDemand(implementation_of)
-        self.fused: list[Kernel | Call] = [Call(index) for index in range(len(program.instructions))]
+        self.fused: list[Kernel | Call] = []
         self.epilogues: dict[int, Epilogue] = {}
         self.earlier: dict[int, Before] = {}
         self.groups: list[Sequence[int]] = []
@@ -175,9 +175,9 @@ def _call_step(
     index: int,
 ) -> CallStep:
     """The step of an instruction, or of a product and its epilogue."""
-    epilogue = epilogues.get(index)
-    if epilogue is None:
+    if index not in epilogues:
         return CallStep(program, index, implementations[index], sizes, memory)
+    epilogue = epilogues[index]
     product = implementations[epilogue.product]
     call = ProductWithEpilogue(product.call, epilogue)
     return CallStep(program, index, product._replace(call=call, into=call), sizes, memory, epilogue.inputs)
@@ -186,7 +186,7 @@ def _call_step(
 def _make_kernels(draft: Draft) -> None:
     groups, known = draft.groups, draft.implementations
     if draft.executor is None:
-        groups += [(index,) for index in range(len(draft.fused))]
+        groups += [(index,) for index in range(len(draft.program.instructions))]
         return
     for step in draft.fused:
         kernel, before = None, draft.earlier.get(step.instructions[-1])
@@ -228,20 +228,27 @@ def _make_steps(draft: Draft) -> None:
             step: Step = KernelStep(kernels[n], targets, first, groups[n], draft.calls)
         else:
             step = call = draft.calls[groups[n][-1]]
-            target, assignment = targets.get(call.output, (None, 0))
-            if target is not None and call.output in shared:
-                call.write_to(target)
-            elif target is not None:
+            if call.output in shared:
+                call.write_to(targets[call.output][0])
+            elif call.output in targets:
+                target, assignment = targets[call.output]
                 call.assign_to(target, first + assignment)
         step.dead = dead
         draft.steps.append(step)
 
 
 def _overwrite_operands(draft: Draft) -> None:
-    for step in draft.steps if draft.executor is None else ():
-        if isinstance(step, CallStep) and step.implementation.in_place and step.out is None and step.target is None:
-            free = (i for i in step.dead if i in step.inputs and i not in draft.targets)
-            step.out = next((i for i in free if _is_writable(draft.program, draft.calls, i, step.index)), None)
+    calls, targets, first, made = draft.calls, draft.targets, len(draft.program.leaves), draft.program.instructions
+    for step in draft.steps if draft.executor is None else ():  # hot, of long programs
+        if not isinstance(step, CallStep) or not step.implementation.in_place or step.out is not None:
+            continue
+        type = made[step.index].type
+        for i in step.dead if step.target is None and type.shape else ():
+            # A call has allocated the operand, of the same type, and it has no other use.
+            is_free = i in step.inputs and i not in targets and made[i - first].type is type
+            if is_free and calls[i - first].implementation.into is not None:
+                step.out = i
+                break
 
 
 class Transformation(NamedTuple):
@@ -790,10 +797,3 @@ def _is_readable(program: Program, aliases: Aliases, value: int, target: int, as
         return False
     others = (n for n in range(len(program.instructions)) if n != assignment)
     return not any(aliases.overwrites(n, (target, value)) for n in others)
-
-
-def _is_writable(program: Program, calls: Mapping[int, CallStep], operand: int, index: int) -> bool:
-    """Whether a value may be written over an operand without other uses: a call has allocated it, of the same type."""
-    made = operand - len(program.leaves)
-    type = program.instructions[index].type
-    return calls[made].implementation.into is not None and program.instructions[made].type is type and bool(type.shape)

@@ -21,6 +21,7 @@ from backends.cpu.codegen import printer as c
 from backends.cpu.codegen.halves import CONVERSIONS
 from backends.cpu.codegen.vector_math import WIDE_VECTORS
 from backends.cpu.compiler import FLAGS, find_compiler
+from backends.cpu.routines.vectors import struct
 from optree import OpTreeNode
 from optree.errors import BackendError, OperandError, OptreeError
 from optree.op.traits import ElementwiseOperator
@@ -192,3 +193,14 @@ def test_kernels_are_clean_under_the_sanitizers(folder, tmp_path, monkeypatch):
     ran = _sanitized(tmp_path, "-m", "pytest", *options, *files, "-k", tests)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"^\d\d passed", ran.stdout, re.M), ran.stdout
+
+
+def test_words_of_a_struct_are_in_the_order_of_its_declaration() -> None:
+    declared = struct("convolution.c", "panels")
+    values = {field: n for n, field in enumerate(declared.fields)} | {"offsets": [100, 101]}
+    words = declared.words(**dict(reversed(values.items())))
+    assert words.tolist() == [*range(len(declared.fields) - 1), 100, 101]
+    declared.set(words, threads=7)
+    assert words[:3].tolist() == [0, 7, 2]
+    with pytest.raises(TypeError, match="panels has the fields"):
+        declared.words(share=0)

@@ -6,7 +6,6 @@ vector and the work pays for the call. All other cases are computed in tiles by 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.openblas import share_products
 from backends.cpu.routines.products import TYPES, is_in_elements
-from backends.cpu.routines.vectors import vector_source
+from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.workers import share_address
 from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
@@ -103,15 +102,30 @@ class CompiledAttention:
         strides += [(0,) * query.ndim] * (not masks)
         addresses = [*map(HOST.address, (*matrices, *masks)), *([] if masks else [0])]
         results = [*map(HOST.address, outputs), *([0] * (3 - len(outputs)))]
-        sizes = [queries, key.shape[-2], features, value.shape[-1], panels, self._op.causal]
-        scale = int(np.float64(self._op.factor(query)).view(np.int64))
-        words = array("q", [share_address(), threads, 0, 0, *addresses, *results, *sizes])
-        words.append(masks[0].itemsize if masks else 0)
-        words.extend([*(each[-2] for each in strides), *(each[-1] for each in strides), scale, len(leading)])
-        words.extend([*leading, *(step for each in strides for step in each[:-2])])
+        description = struct("attention.c", "attention")
+        words = description.words(
+            share=share_address(),
+            threads=threads,
+            scratch=0,
+            scratch_size=0,
+            x=addresses,
+            out=results,
+            queries=queries,
+            keys=key.shape[-2],
+            features=features,
+            width=value.shape[-1],
+            panels=panels,
+            causal=self._op.causal,
+            mask_bytes=masks[0].itemsize if masks else 0,
+            row=[each[-2] for each in strides],
+            column=[each[-1] for each in strides],
+            scale=int(np.float64(self._op.factor(query)).view(np.int64)),
+            axes=len(leading),
+            leading=[*leading, *(step for each in strides for step in each[:-2])],
+        )
         problem, _ = words.buffer_info()
         size = functions["scratch_bytes"](problem)
         size += -size % LINE
         scratch = empty_array((size * threads,), np.uint8)
-        words[2:4] = array("q", [HOST.address(scratch), size])
+        description.set(words, scratch=HOST.address(scratch), scratch_size=size)
         functions["attend"](problem)

@@ -344,7 +344,7 @@ void convolve(const problem *p)
 
 /* Weights as panels of WIDTH outputs: [group][panel][tap][input][output]. */
 typedef struct {
-    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input;
+    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input, parts;
     word offsets[];
 } panels;
 
@@ -484,12 +484,7 @@ void correlate(const problem *p)
 }
 
 /* Add up the sums of all parts, from panels to the layout of the weights. */
-typedef struct {
-    word share, threads, weights, packed, groups, inputs, outputs, taps, group, output, input, parts;
-    word offsets[];
-} totals;
-
-static vector sum_of(const totals *p, const T *row, word group)
+static vector sum_of(const panels *p, const T *row, word group)
 {
     vector sum = load(row);
     for (word part = 1; part < p->parts; part++)
@@ -499,7 +494,7 @@ static vector sum_of(const totals *p, const T *row, word group)
 
 static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
-    const totals *p = state;
+    const panels *p = state;
     const word count = (p->outputs + WIDTH - 1) / WIDTH, size = p->taps * p->inputs * WIDTH;
     for (word task = begin; task < end; task++) {
         const word group = task / count, panel = task % count, outputs = least(WIDTH, p->outputs - panel * WIDTH);
@@ -533,7 +528,7 @@ static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t t
     }
 }
 
-void add_parts(const totals *p)
+void add_parts(const panels *p)
 {
     ((sharing *)p->share)(total_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
 }

@@ -17,7 +17,7 @@ import numpy as np
 
 from backends.cpu.compiler import call_packed
 from backends.cpu.routines.products import TYPES
-from backends.cpu.routines.vectors import vector_source
+from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
@@ -206,20 +206,28 @@ class Problem:
         rows = prod(block[:3]) * (block[3] + BEYOND)
         self.scratch = volume + rows * WIDTH * (parts > 0) + BEYOND * 4
         self.begins = packed.begin, other.begin
-        self.words = array(
-            "q",
-            [
-                *(channels.groups, channels.given, channels.result, len(self.taps), max(parts, 1), splits),
-                *(a.size for a in axes),
-                *(a.sums for a in axes),
-                *block,
-                *(a.step for a in axes),
-                *lows,
-                *spans,
-                *(*packed.axes, packed.channel, packed.group),
-                *(*other.axes, other.channel, other.group),
-                *offsets,
-            ],
+        head = ("share", "threads", "scratch", "scratch_bytes", "x", "out", "weights", "next")
+        self.words = struct("convolution.c", "problem").words(
+            **dict.fromkeys(head, 0),  # `run` sets them
+            groups=channels.groups,
+            inputs=channels.given,
+            outputs=channels.result,
+            taps=len(self.taps),
+            parts=max(parts, 1),
+            splits=splits,
+            size=[a.size for a in axes],
+            count=[a.sums for a in axes],
+            block=block,
+            step=[a.step for a in axes],
+            low=lows,
+            span=spans,
+            offsets=offsets,
+            x_stride=packed.axes,
+            x_channel=packed.channel,
+            x_group=packed.group,
+            out_stride=other.axes,
+            out_channel=other.channel,
+            out_group=other.group,
         )
 
     def run(
@@ -241,13 +249,17 @@ class Problem:
         problems = [(self, weights), *following]
         most = max(problem.scratch for problem, _ in problems) * size
         bytes_each = most + -most % LINE
-        found = [array("q")]
+        description, found = struct("convolution.c", "problem"), [array("q")]
         with scratch.of(bytes_each * threads) as address:
             for problem, weights in reversed(problems):
-                addresses = x + problem.begins[0] * size, other + problem.begins[1] * size, weights
-                head = [share_address(), threads, address, bytes_each, *addresses]
-                head.append(found[-1].buffer_info()[0] if found[-1] else 0)
-                found.append(array("q", head) + problem.words)
+                words = problem.words[:]
+                description.set(
+                    words, share=share_address(), threads=threads, scratch=address, scratch_bytes=bytes_each
+                )
+                begins = x + problem.begins[0] * size, other + problem.begins[1] * size
+                description.set(words, x=begins[0], out=begins[1], weights=weights)
+                description.set(words, next=found[-1].buffer_info()[0] if found[-1] else 0)
+                found.append(words)
             function(found[-1].buffer_info()[0])
 
 
@@ -292,12 +304,27 @@ class _Plan:
             ]
         )
 
-    def panel_words(self, problem: Problem, channels: Channels, filters: Filters) -> list[int]:
-        """The common arguments of `pack_weights` and `add_parts`, and the taps' offsets."""
-        return [
-            *(channels.groups, channels.given, channels.result, len(problem.taps)),
-            *(filters.group, filters.result, filters.given),
-        ]
+    def call_on_panels(
+        self, name: str, problem: Problem, ends: tuple[Channels, Filters], weights: int, packed: int, parts: int = 1
+    ) -> None:
+        """Call `pack_weights` or `add_parts` on weights at an address, and the packed ones or sums."""
+        channels, filters = ends
+        words = struct("convolution.c", "panels").words(
+            share=share_address(),
+            threads=self.threads,
+            weights=weights,
+            packed=packed,
+            groups=channels.groups,
+            inputs=channels.given,
+            outputs=channels.result,
+            group=filters.group,
+            output=filters.result,
+            input=filters.given,
+            taps=len(problem.taps),
+            parts=parts,
+            offsets=self.offsets(problem, filters),
+        )
+        call_packed(self.functions[name], words)
 
     @property
     def is_along_groups(self) -> bool:
@@ -382,9 +409,8 @@ class _Images(_Plan):
                 self._run(problem, "convolve_directly", x, listed.ctypes.data, out, rest)
                 continue
             with self.scratch.of(self.panel_bytes(problem, self.made_channels)) as packed:
-                head = [share_address(), self.threads, weights.ctypes.data, packed]
-                words = [*head, *self.panel_words(problem, self.made_channels, self.made_filters)]
-                call_packed(self.functions["pack_weights"], [*words, *self.offsets(problem, self.made_filters)])
+                ends = self.made_channels, self.made_filters
+                self.call_on_panels("pack_weights", problem, ends, weights.ctypes.data, packed)
                 self._run(problem, "convolve", x, packed, out)
 
     def _run(
@@ -493,9 +519,8 @@ class _ByWeights(_Plan):
             return
         with self.scratch.of(self.size * self.parts) as sums_address:
             self._run("correlate", operands, sums_address)
-            head = [share_address(), self.threads, out.ctypes.data, sums_address]
-            words = [*head, *self.panel_words(self.problem, self.channels, self.filters), self.parts]
-            call_packed(self.functions["add_parts"], [*words, *self.offsets(self.problem, self.filters)])
+            ends = self.channels, self.filters
+            self.call_on_panels("add_parts", self.problem, ends, out.ctypes.data, sums_address, self.parts)
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
         self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)

@@ -11,7 +11,7 @@ import numpy as np
 
 from backends.cpu.compiler import c_text, call_packed
 from backends.cpu.routines.products import TYPES
-from backends.cpu.routines.vectors import FOLDER
+from backends.cpu.routines.vectors import FOLDER, struct
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, element_strides, empty_array
@@ -106,15 +106,20 @@ class Pool:
         scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
         divides = prod(op.window) if isinstance(op, MeanOperator) and op.count_padding else 0
         addresses = [target.ctypes.data if y is None else y.ctypes.data for y in given]
-        words = [share_address(), threads, scratch.ctypes.data, scratch_bytes, *addresses, divides, *outer]
         strides = [() if y is None else element_strides(y) for y in given]
-        for steps in strides:
-            words.extend(_placed(steps, whole))
-        for values in zip(*slidings, strict=True):
-            words.extend(values)
-        for steps in strides:
-            words.extend(_placed(steps, axes))
-        words.append(1 if inner is None else x.shape[inner])
+        words = struct("pooling.c", "pool").words(
+            share=share_address(),
+            threads=threads,
+            divides=divides,
+            scratch=scratch.ctypes.data,
+            scratch_bytes=scratch_bytes,
+            outer=outer,
+            **dict(zip("xyz", addresses, strict=True)),
+            **{f"{y}_outer": _placed(steps, whole) for y, steps in zip("xyz", strides, strict=True)},
+            **dict(zip(("size", "window", "stride", "before", "count"), zip(*slidings, strict=True), strict=True)),
+            **{f"{y}_stride": _placed(steps, axes) for y, steps in zip("xyz", strides, strict=True)},
+            inner=1 if inner is None else x.shape[inner],
+        )
         call_packed(function, words)
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from backends.cpu import openblas
-from backends.cpu.routines.vectors import vector_source
+from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
-from backends.execution.memory import HOST, LINE, empty_array
+from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from optree.arrays import stored
 from optree.settings import thread_count
 
@@ -113,17 +113,35 @@ class Products:
         """Write x @ y into the target."""
         *stack, rows, columns = target.shape
         matrices = _addresses(stack, (x, y, target))
-        strides = [stride // x.itemsize for z in (x, y, target) for stride in z.strides[-2:]]
+        (x_row, x_column), (y_row, y_column), (out_row, out_column) = (element_strides(z)[-2:] for z in (x, y, target))
         threads, count = thread_count(), len(matrices) // 3
         short = prod(target.shape) * x.shape[-1] * x.itemsize < SHORT
-        head = share_address("short" if short else "long"), threads, 0, 0, matrices.buffer_info()[0], count
-        words = array("q", [*head, rows, x.shape[-1], columns, *strides, 0, 0])
+        description = struct("products.c", "problem")
+        words = description.words(
+            share=share_address("short" if short else "long"),
+            threads=threads,
+            matrices=matrices.buffer_info()[0],
+            count=count,
+            rows=rows,
+            inner=x.shape[-1],
+            columns=columns,
+            x_row=x_row,
+            x_column=x_column,
+            y_row=y_row,
+            y_column=y_column,
+            out_row=out_row,
+            out_column=out_column,
+            scratch=0,
+            scratch_size=0,
+            down=0,
+            along=0,  # set below, and by `divide`
+        )
         problem, _ = words.buffer_info()
         size = functions["divide"](problem)
         size += -size % LINE
         *_, down, along = words
         with self._scratch.of(size * min(threads, count * down * along)) as scratch:
-            words[2], words[3] = scratch, size
+            description.set(words, scratch=scratch, scratch_size=size)
             functions["multiply"](problem)
 
 

@@ -1,9 +1,12 @@
-"""Vectorised C sources, with generated in-register transposes."""
+"""Vectorised C sources, with generated in-register transposes; and the structs of words that C functions take."""
 
 from __future__ import annotations
 
+import re
+from array import array
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from backends.cpu.compiler import c_text
 
@@ -16,6 +19,42 @@ def vector_source(name: str, number: str, /, generated: tuple[tuple[str, str], .
     size = {"float": 4, "double": 8}[number]
     texts = {"turn.h": _turn(size), **dict(generated)}
     return c_text(FOLDER / name, {"DOUBLE": int(size == 8), **defined}, texts)
+
+
+class Struct:
+    """A C struct of 64-bit words, as a C file of this folder declares it.
+
+    Attributes
+    ----------
+    fields : dict of str to bool
+        The fields in order, and whether each is an array.
+    """
+
+    def __init__(self, file: str, name: str) -> None:
+        self.name, text = name, re.sub(r"/\*.*?\*/", "", (FOLDER / file).read_text(), flags=re.DOTALL)
+        (declared,) = re.findall(rf"typedef struct {{([^}}]*)}} {name};", text)
+        self.fields = {field: bool(size) for field, size in re.findall(r"(\w+)(\[\w*\])?(?=[,;])", declared)}
+        self._index = {field: i for i, field in enumerate(self.fields)}
+
+    def words(self, **values: Any) -> array[int]:
+        """The words of one, from the values of all fields; of an array's, a sequence."""
+        if values.keys() != self.fields.keys():
+            raise TypeError(f"{self.name} has the fields {list(self.fields)}, not {list(values)}")
+        found = array("q")
+        for field, is_array in self.fields.items():
+            found.extend(values[field]) if is_array else found.append(values[field])
+        return found
+
+    def set(self, words: array[int], **values: int) -> None:
+        """Set fields that precede all arrays."""
+        for field, value in values.items():
+            words[self._index[field]] = value
+
+
+@cache
+def struct(file: str, name: str) -> Struct:
+    """The struct of a name that a C file declares."""
+    return Struct(file, name)
 
 
 def _turn(size: int) -> str:
