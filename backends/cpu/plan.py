@@ -130,7 +130,7 @@ def numpy_kernel(
 
 
 #: Lowering for kernels compiled as C.
-C = Options(indices=True)
+C = Options(indices=True, windows=True)
 
 #: Compiled kernels from the first call on.
 ALWAYS = When(compiled_kernel, C, 0, 0)

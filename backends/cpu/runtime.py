@@ -62,7 +62,7 @@ class Record(NamedTuple):
         The address of NumPy's type of arrays, and the bytes of the head of an object.
     arrays, reads : int
         The number of arrays, the first of which it reads.
-    flat_indices : int
+    without_memory : int
         The number of null pointers between the addresses of reads and writes.
     words, numbers, offsets : int
         The number of sizes and strides, of Python numbers, and of scratch arrays.
@@ -78,7 +78,7 @@ class Record(NamedTuple):
     head: int
     arrays: int
     reads: int
-    flat_indices: int
+    without_memory: int
     words: int
     numbers: int
     offsets: int
@@ -172,7 +172,7 @@ static long run(const call *record, const char *values, int64_t threads)
     const int64_t *next = (const int64_t *)(record + 1);
     char *const *items = ((const list *)(values + record->head))->items;
     const int64_t arrays = record->arrays, reads = record->reads, words = record->words;
-    int64_t packed[arrays + record->flat_indices + words + record->numbers + record->offsets + 3];
+    int64_t packed[arrays + record->without_memory + words + record->numbers + record->offsets + 3];
     int64_t start[arrays];
     uintptr_t low[arrays], high[arrays];
     for (int64_t i = 0; i < arrays; i++) {{
@@ -201,8 +201,8 @@ static long run(const call *record, const char *values, int64_t threads)
     int64_t *end = packed;
     memcpy(end, start, reads * sizeof *end);
     end += reads;
-    memset(end, 0, record->flat_indices * sizeof *end);
-    end += record->flat_indices;
+    memset(end, 0, record->without_memory * sizeof *end);
+    end += record->without_memory;
     memcpy(end, start + reads, (arrays - reads) * sizeof *end);
     end += arrays - reads;
     memcpy(end, next, words * sizeof *end);
@@ -312,7 +312,7 @@ class CompiledNest:
                 object.__basicsize__,
                 len(reads) + len(writes),
                 len(reads),
-                self._nest.flat_indices,
+                self._nest.without_memory,
                 len(sizes) + len(strides),
                 len(numbers),
                 len(offsets),

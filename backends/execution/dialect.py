@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,20 @@ def initial_value(reduction: Reduction) -> str:
         lowest = f"(-{limits.max}{suffix} - 1)" if dtype.kind == "i" else "0"
         highest = f"{limits.max}{suffix}"
     return reduction.accumulator.start.format(lowest=lowest, highest=highest)
+
+
+def literal(number: Any, dtype: np.dtype) -> str:
+    """A Python number as a constant of a dtype that has it, but for narrow floats."""
+    if is_floating(dtype):
+        if number != number:
+            return "(INFINITY - INFINITY)"
+        if abs(number) == np.inf:
+            return "INFINITY" if number > 0 else "-INFINITY"
+        return repr(float(dtype.type(number))) + "f" * (dtype == np.float32)
+    if dtype.kind == "b":
+        return str(int(bool(number)))
+    suffix = {"int64": "LL", "uint64": "ULL"}.get(str(dtype), "u" * (dtype == np.uint32))
+    return f"({number + 1}{suffix} - 1)" if number == np.iinfo(dtype).min and number else f"{int(number)}{suffix}"
 
 
 def grouped(expression: str) -> str:

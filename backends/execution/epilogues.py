@@ -161,7 +161,7 @@ def before_kernels(
     for n, step in enumerate(steps):
         if not isinstance(step, Kernel) or step.reduced:
             continue
-        loaded = (i for i in made_by.keys() & step.axes.keys() if not _reads_shape(program, step, i))
+        loaded = (i for i in made_by.keys() & step.axes.keys() - step.windowed if not _reads_shape(program, step, i))
         value = max(loaded, key=made_by.__getitem__, default=None)
         if value is None or not all(step.is_whole(i) for i in (value, *step.writes)):
             continue

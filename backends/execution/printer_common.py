@@ -25,6 +25,7 @@ from backends.execution.dialect import (
     braced,
     grouped,
     initial_value,
+    literal,
     packed,
     unpacked,
 )
@@ -97,6 +98,13 @@ class Printer:
         """The expression of a Python number among the kernel's arguments."""
         return f"({self.type_of(value)})c{value}"
 
+    def start(self, array: int) -> str:
+        """The pointer to an array's element at index 0; of a tap, into the array that it is of."""
+        tap = self.nest.tap_of(array)
+        return (
+            self.base_pointer(array) if tap is None else f"{self.base_pointer(tap.array)} + {self.dialect.cast}o{array}"
+        )
+
     def column_loop(self) -> Lines:
         """The head of the loop over columns."""
         raise NotImplementedError
@@ -127,15 +135,17 @@ class Printer:
         """Whether an array's stride along a loop is an argument: neither 0 by its level nor known by the nest."""
         level = self.nest.levels[array]
         known = axis == self.nest.vector and self.nest.vector_strides[array] >= 0
-        return not known and level != "once" and (level == "inner" or axis < self.nest.outer)
+        return not known and level not in ("once", "base") and (level == "inner" or axis < self.nest.outer)
 
     def strides(self) -> Iterator[tuple[int, int]]:
         """The arrays and axes of all strides that are arguments."""
         pairs = ((array, axis) for array in range(len(self.nest.arrays)) for axis in range(self.nest.rank))
-        return (pair for pair in pairs if self.has_stride(*pair))
+        likes = [array for array in range(len(self.nest.reads)) if getattr(self.nest.tap_of(array), "like", None)]
+        return (pair for pair in pairs if pair[0] not in likes and self.has_stride(*pair))
 
     def stride(self, array: int, axis: int) -> str:
-        return f"{self.dialect.cast}s{array}_{axis}"
+        tap = self.nest.tap_of(array)
+        return f"{self.dialect.cast}s{array if tap is None or tap.like is None else tap.like}_{axis}"
 
     def advanced(self, array: int, base: str, axes: Sequence[int]) -> str:
         """A pointer, offset by the indices of some loops."""
@@ -158,7 +168,13 @@ class Printer:
         lines = []
         for array, level in enumerate(self.nest.levels):
             if level in levels and array not in without:
-                pointer = self.advanced(array, self.base_pointer(array), axes)
+                tap = self.nest.tap_of(array)
+                if tap is not None and tap.like is not None:
+                    cast = self.dialect.cast
+                    pointer = f"x{tap.like} + ({cast}o{array} - {cast}o{tap.like})"
+                    lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
+                    continue
+                pointer = self.advanced(array, self.start(array), axes)
                 offset = self.vector_offset(array, vector) if vector else "0"
                 pointer += "" if offset == "0" else f" + {offset}"
                 lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
@@ -174,6 +190,33 @@ class Printer:
         if self.nest.is_flat_index(array):
             return f"{pointer} + {offset}"
         return unpacked(f"{pointer}[{offset}]", self.nest.reads[array])
+
+    def within(self, array: int, index: Callable[[int], str | None]) -> str:
+        """The condition that a tap reads; empty if it always does.
+
+        Parameters
+        ----------
+        index : callable
+            From a loop to its index; None where the condition along it is a flag (`flags`).
+        """
+        tap = self.nest.tap_of(array)
+        return " & ".join(self.in_range(n, index(self.nest.ranges[n])) for n in (tap.ranges if tap is not None else ()))
+
+    def in_range(self, number: int, index: str | None) -> str:
+        """The condition that an index is in a range; the name of its flag without one."""
+        cast = self.dialect.cast
+        return f"g{number}" if index is None else f"({index} >= {cast}low{number}) & ({index} < {cast}high{number})"
+
+    def flags(self) -> Lines:
+        """The flags of ranges of all loops but the innermost."""
+        outer = ((number, loop) for number, loop in enumerate(self.nest.ranges) if loop != self.last)
+        return [f"const int g{number} = {self.in_range(number, f'i{loop}')};" for number, loop in outer]
+
+    def outside(self, array: int) -> str:
+        """A tap's element out of bounds."""
+        tap = self.nest.tap_of(array)
+        assert tap is not None
+        return literal(tap.outside, self.nest.reads[array])
 
     # Values
 

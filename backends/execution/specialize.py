@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, prod
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from math import inf, nan, prod
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from backends.execution.memory import HOST, Memory, Overlaps
+from backends.execution.taps import Reach, reach
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Reduction, Statement, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Tap, stages_of
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
@@ -80,6 +81,8 @@ class ExecutableKernel:
 
     Attributes
     ----------
+    windowed : set of int
+        The values that it reads at other indices than it stores.
     reads, writes : list of int
         The values of the program that it loads and stores.
     shape_inputs : list of int
@@ -101,6 +104,7 @@ class ExecutableKernel:
     """
 
     label = ""
+    windowed: Set[int] = frozenset()
     reads: list[int]
     shape_inputs: list[int]
     uses: set[int]
@@ -108,6 +112,7 @@ class ExecutableKernel:
 
     def __init__(self, kernel: Kernel, sizes: Sizes, memory: Memory) -> None:
         self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
+        self.windowed = kernel.windowed
         self.last_read: dict[int, int] = {}
         self.written_in: dict[int, int] = {}
         self.memory, self.sizes = memory, sizes
@@ -159,6 +164,7 @@ class ExecutableKernel:
         """
         return [
             self.axes[i] == self.axes[j]
+            and j not in self.windowed
             and (x.shape, x.strides) == (y.shape, y.strides)
             and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
             for i, x in zip(self.writes, writes, strict=True)
@@ -319,10 +325,13 @@ class FusedKernel(ExecutableKernel):
         self.flat_indices = [first + i for i in indices]
         #: For each of these, the axes of the domain that it counts along.
         self._counted = [maps[i].counted_axes(kernel.axes[first + i]) for i in indices]
-        read = [*self.reads, *self.flat_indices]
+        #: The values that are read of another array, and their ops: `AffineOperator`.
+        self.taps = {first + i: program.instructions[i] for i in kernel.instructions if maps[i].is_affine}
+        self.axes = {i: (None,) * program.type_of(i).ndim for i in self.windowed} | self.axes
+        read = [*self.reads, *self.flat_indices, *self.taps]
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
-        self._levels = tuple(kernel.level(i) for i in (*read, *self.writes))
+        self._levels = tuple(kernel.level(i) if i in kernel.axes else "base" for i in (*read, *self.writes))
         self._statements, numbering = _statements(program, kernel, [*read, *self.numbers])
         self._written = tuple(numbering[i] for i in self.writes)
         #: Whether its reductions' order is that of the axes: an index is the result of one.
@@ -344,15 +353,61 @@ class FusedKernel(ExecutableKernel):
             return None
         if not all(sizes):  # calls store what has elements, and raise the errors of reductions of none
             return None if self.reduced or any(map(all, shapes)) else Specialized(shapes, None, ([], []))
-        strides = self.strides(arrays, sizes)
+        strides, taps = self.strides(arrays, sizes), self._reaches(arrays, input_shapes, sizes)
+        first = len(self.reads) + len(self.flat_indices)
+        strides[first:first] = [tap.strides for tap in taps]
+        # Beside the arrays, each axis with bounds as one that varies along it alone: so it is a loop of its own.
+        count, bounded = len(strides), sorted({axis for tap in taps for axis in tap.bounds})
+        strides += [[int(axis == each) for axis in range(self.rank)] for each in bounded]
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
         loops = [domain for domain in (outer, inner) if domain is not None]
         loop_sizes = [size for domain in loops for size in domain[0]]
         loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
+        loop_of = {axis: steps.index(max(steps)) for axis, steps in zip(bounded, loop_strides[count:], strict=True)}
+        del loop_strides[count:]
         nest = self._nest_for(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
-        return Specialized(shapes, nest, (loop_sizes, [step for steps in loop_strides for step in steps]))
+        words = [step for steps in loop_strides for step in steps]
+        if taps:
+            ranges = list(dict.fromkeys((loop_of[x], *ends) for tap in taps for x, ends in tap.bounds.items()))
+            words += [*(tap.offset for tap in taps), *(end for _, *ends in ranges for end in ends)]
+            known = dict[Any, int]()
+            made = []
+            for number, (each, tap) in enumerate(zip(nest.taps, taps, strict=True), first):
+                like = known.setdefault((each.array, *loop_strides[number]), number)
+                within = tuple([ranges.index((loop_of[x], *ends)) for x, ends in tap.bounds.items()])
+                made.append(each._replace(like=None if like == number else like, ranges=within))
+            nest = nest._replace(taps=tuple(made), ranges=tuple([loop for loop, *_ in ranges]))
+        return Specialized(shapes, nest, (loop_sizes, words))
+
+    def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
+        """See `ExecutableKernel.domain_sizes`; also by the shapes of what is read at affine indices."""
+        sizes = super().domain_sizes(arrays, input_shapes)
+        for value, (op, inputs, _) in self.taps.items():
+            shape = op.output_shape(*self._shapes(inputs, arrays, input_shapes, sizes))
+            for axis, size in zip(self.axes[value], shape, strict=True):
+                if axis is not None:
+                    sizes[axis] = size
+        return sizes
+
+    def _shapes(
+        self, values: Sequence[int], arrays: Sequence[Any], input_shapes: Sequence[Any], sizes: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """The shapes of a tap's operands; of those that the kernel computes, by the sizes of the domain."""
+        known = {i: x.shape for i, x in zip(self.reads, arrays, strict=False)}
+        known |= zip(self.shape_inputs, input_shapes, strict=True)
+        return [known.get(i) or tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]) for i in values]
+
+    def _reaches(
+        self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]
+    ) -> list[Reach]:
+        """The elements that each tap reads."""
+        found = []
+        for value, (op, inputs, _) in self.taps.items():
+            indices = op.along(*self._shapes(inputs, arrays, input_shapes, sizes))
+            found.append(reach(arrays[self.reads.index(inputs[0])], indices, self.axes[value], sizes))
+        return found
 
     def call(
         self, found: Specialized, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
@@ -387,7 +442,7 @@ class FusedKernel(ExecutableKernel):
     def _collapsed(self, axes: list[int], sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides] | None:
         """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
         first = next((x for x, level in zip(strides, self._levels, strict=True) if level == "inner"), strides[-1])
-        lead = strides[-1] if not self.reduced else first
+        lead = strides[len(self._levels) - 1] if not self.reduced else first
         is_fixed = self._is_ordered and self.reduced.issuperset(axes)
         order = axes if is_fixed else sorted(axes, key=lambda axis: -abs(lead[axis]))
         if self.reduced and all(sizes[axis] == 1 for axis in order) and not set(order) & self.reduced:
@@ -398,7 +453,7 @@ class FusedKernel(ExecutableKernel):
         vector = outer - 1 if columns else len(sizes) - 1
         vector_strides = tuple(steps[vector] if steps[vector] in (0, 1) else -1 for steps in strides)
         split = bool(self.reduced) and is_split(sizes, outer, columns)
-        across = -1 if self.reduced else _across(sizes, strides)
+        across = -1 if self.reduced or self.taps else _across(sizes, strides)
         return self.nest(len(sizes), outer, vector_strides, columns, split, across)
 
     def compiled(self, nest: LoopNest) -> Any:
@@ -461,7 +516,11 @@ class FusedKernel(ExecutableKernel):
     ) -> LoopNest:
         """The loop nest for arrays of one kind of layout; the parameters are attributes of `LoopNest`."""
         return LoopNest(
-            (*(self.dtypes[i] for i in self.reads), *[np.dtype("int64")] * len(self.flat_indices)),
+            (
+                *(self.dtypes[i] for i in self.reads),
+                *[np.dtype("int64")] * len(self.flat_indices),
+                *(each.type.dtype for each in self.taps.values()),
+            ),
             tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
@@ -473,6 +532,7 @@ class FusedKernel(ExecutableKernel):
             split,
             across,
             len(self.flat_indices),
+            tuple([Tap(self.reads.index(each.inputs[0]), _outside(each.op)) for each in self.taps.values()]),
         )
 
     def _set_stages(self) -> None:
@@ -480,7 +540,7 @@ class FusedKernel(ExecutableKernel):
         count = len(self.reads)
         for number, stage in enumerate(stages_of(self.nest(1, 0 if self.reduced else 1, ()))):
             self.last_read.update((self.reads[array], number) for array in stage.reads if array < count)
-            first = count + len(self.flat_indices)
+            first = count + len(self.flat_indices) + len(self.taps)
             self.written_in.update((self.writes[array - first], number) for array, _ in stage.writes)
 
 
@@ -496,13 +556,18 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
         index_map = instruction.op.index_map
         _, shaped = index_map.repeats or (None, None)
         for position, i in enumerate(instruction.inputs[:1] if index_map.moves_axes else instruction.inputs):
-            if position == shaped:
+            if position == shaped or (index_map.is_affine and position):
                 shape_inputs[i] = None
             elif program.is_number(i):
                 numbers[i, _passed(loop_dtypes(program, instruction)[position])] = None
             elif i not in made:
                 reads[i] = None
     return list(reads), list(numbers), [i for i in shape_inputs if i not in reads and i not in made]
+
+
+def _outside(op: Any) -> Any:
+    """The number that is an affine op's value out of bounds; one object for each nan, so that nests are equal."""
+    return op.outside if op.outside == op.outside else nan
 
 
 def _passed(dtype: np.dtype) -> np.dtype:

@@ -19,7 +19,7 @@ from optree.compile.pipeline import Options
 from optree.records import NamedTuple
 
 #: Lowering for kernels in CUDA.
-CUDA = Options(further=True)
+CUDA = Options(further=True, windows=True)
 
 #: Maximum entries of a nest's cache of variants.
 VARIANTS = 256
@@ -154,6 +154,7 @@ class _Specialized:
         (sizes, flat), names = layout, printed.parameters
         given: dict[str, Any] = {f"n{axis}": size for axis, size in enumerate(sizes)}
         given.update({f"s{index // nest.rank}_{index % nest.rank}": stride for index, stride in enumerate(flat)})
+        given.update(zip(nest.bounds, flat[nest.rank * len(nest.arrays) :], strict=True))
         along, chunks = nest.vector, config.variant.chunks
         accesses = (chunks(size) if axis == along else size for axis, size in enumerate(sizes))
         given.update((m, divisor(size)) for axis, size in enumerate(accesses) if (m := f"m{axis}") in names)

@@ -17,6 +17,7 @@ from optree.compile.aliasing import Aliases
 from optree.compile.program import Instruction, Program
 from optree.compile.schedule import Moment, failing, in_order, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
+from optree.dtypes import is_narrow
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 from optree.tree.types import weak_dtype
@@ -72,6 +73,8 @@ class Kernel:
         For each value that it computes, the number of stages that are complete before.
     writes : list of int
         The values that are stored, because other steps need them.
+    windowed : set of int
+        The values that it reads at affine indices.
     """
 
     def __init__(self, domain: Dims) -> None:
@@ -81,6 +84,7 @@ class Kernel:
         self.axes: dict[int, Axes] = {}
         self.stages: dict[int, int] = {}
         self.writes: list[int] = []
+        self.windowed: set[int] = set()
 
     def is_whole(self, value: int) -> bool:
         """Whether a value has an element for each of the domain."""
@@ -94,22 +98,24 @@ class Kernel:
         return "inner" if not self.reduced or along & self.reduced else "outer"
 
 
-def fuse(program: Program, sizes: Sizes, indices: bool = False) -> list[Kernel | Call]:
+def fuse(program: Program, sizes: Sizes, indices: bool = False, windows: bool = False) -> list[Kernel | Call]:
     """The steps that run a program, in topological order.
 
     Parameters
     ----------
     indices : bool
         Whether kernels find the indices of extremes.
+    windows : bool
+        Whether kernels read operands at affine indices.
     """
-    return _Fusion(program, sizes, indices).run()
+    return _Fusion(program, sizes, indices, windows).run()
 
 
 class _Fusion:
     """Greedy fusion: each instruction joins the latest kernel that it may, or starts a step."""
 
-    def __init__(self, program: Program, sizes: Sizes, indices: bool) -> None:
-        self.program, self.dims, self.indices = program, sizes.dims, indices
+    def __init__(self, program: Program, sizes: Sizes, indices: bool, windows: bool) -> None:
+        self.program, self.dims, self.indices, self.windows = program, sizes.dims, indices, windows
         self.first = len(program.leaves)
         self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
         self.needed = _needed(program, self.waits)
@@ -165,6 +171,8 @@ class _Fusion:
         if (
             len(users) != 1
             or not isinstance(kernel, Kernel)
+            or (small.windowed and kernel.reduced)
+            or made & kernel.windowed
             or len(small.instructions) + len(kernel.instructions) > LARGEST
         ):
             return False
@@ -181,6 +189,7 @@ class _Fusion:
         kernel.instructions = sorted([*small.instructions, *kernel.instructions])
         kernel.axes = {**axes, **kernel.axes}
         kernel.stages = {**small.stages, **kernel.stages}
+        kernel.windowed |= small.windowed
         self.made_in.update(dict.fromkeys(made, taker))
         return True
 
@@ -212,7 +221,7 @@ class _Fusion:
             free = maker >= 0 and self._is_free(maker, index)
             if free and self._joins_moved(self.steps[maker], index, instruction, moved):
                 return maker
-        elif is_fusable(self.program, instruction):
+        elif is_fusable(self.program, instruction) or self._reads_windows(index, instruction):
             for step in self._candidates(index):
                 if self._is_free(step, index) and self._joins(self.steps[step], index, instruction):
                     return step
@@ -257,7 +266,11 @@ class _Fusion:
         if isinstance(op, ReductionOperator):
             return self._joins_reduction(kernel, index, instruction)
         operands = list(instruction.inputs)
-        axes = self._aligned(kernel, self.dims[value], instruction.inputs)
+        if op.index_map.is_affine:
+            if kernel is self._made_by(operands[0]) or kernel.reduced or not kernel.domain:
+                return False
+            del operands[0]
+        axes = self._aligned(kernel, self.dims[value], operands)
         if axes is None:
             return False
         found = {i: self._axes_of(kernel, i, axes) for i in operands}
@@ -267,11 +280,28 @@ class _Fusion:
         everywhere = set(range(len(kernel.domain)))
         if along not in (everywhere, everywhere - kernel.reduced):
             return False  # it would be recomputed along the axes that it does not have
+        if op.index_map.is_affine:
+            kernel.windowed.add(instruction.inputs[0])
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
         kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
         kernel.instructions.append(index)
         return True
+
+    def _made_by(self, value: int) -> Kernel | Call | None:
+        """The step that computes a value."""
+        return self.steps[self.made_in[value]] if value in self.made_in else None
+
+    def _reads_windows(self, index: int, instruction: Instruction) -> bool:
+        """Whether kernels read an operand at affine indices in the place of a value: elementwise ones alone use it."""
+        op, value, program = instruction.op, self.first + index, self.program
+        if not self.windows or not op.index_map.is_affine or program.is_number(instruction.inputs[0]):
+            return False
+        given, made = program.type_of(instruction.inputs[0]), instruction.type
+        is_same = getattr(given, "dtype", None) == made.dtype and not is_narrow(made.dtype)
+        readers = self.readers.get(value, ())
+        are_elementwise = all(is_fusable(program, x) and not isinstance(x.op, ReductionOperator) for x in readers)
+        return is_same and are_elementwise and bool(readers) and value not in program.outputs
 
     def _joins_moved(self, kernel: Any, index: int, instruction: Instruction, moved: Sequence[int | None]) -> bool:
         """Add an instruction that only moves axes to the kernel that computes its operand; whether it did."""
@@ -287,6 +317,8 @@ class _Fusion:
 
     def _joins_reduction(self, kernel: Kernel, index: int, instruction: Instruction) -> bool:
         (operand,), op = instruction.inputs, instruction.op
+        if kernel.windowed:
+            return False
         dims = self.dims[operand] or ()
         axes = self._aligned(kernel, dims, (operand,))
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):

@@ -83,14 +83,36 @@ class Reduction(NamedTuple):
         return INDEX if self.accumulator.replaces else self.dtype
 
 
+class Tap(NamedTuple):
+    """A read of another read's array from an offset, with strides of its own.
+
+    Attributes
+    ----------
+    array : int
+        The number of the array.
+    outside : int or float
+        The element out of bounds.
+    like : int or None
+        The number of an earlier tap of the same array, with the same strides.
+    ranges : tuple of int
+        Of `LoopNest.ranges`, those within which it reads.
+    """
+
+    array: int
+    outside: Any
+    like: int | None = None
+    ranges: tuple[int, ...] = ()
+
+
 class LoopNest(NamedTuple):
     """A fused kernel: statements and reductions over nested loops. Equal nests are printed as equal source.
 
     Attributes
     ----------
     reads : tuple of numpy.dtype
-        The dtypes of the arrays that are read. The last `flat_indices` of them are
-        flat indices in C order, computed from strides instead of loaded.
+        The dtypes of the arrays that are read. The last of them are `taps`; those
+        before, `flat_indices`, are flat indices in C order, computed from strides
+        instead of loaded.
     numbers : tuple of numpy.dtype
         The dtypes of the Python numbers: bool, int64, uint64 or float64.
     statements : tuple of Statement or Reduction
@@ -104,7 +126,7 @@ class LoopNest(NamedTuple):
         without reductions.
     levels : tuple of str
         For each array, those read and then those written, the loops that it varies
-        along, as a `Statement`'s level.
+        along, as a `Statement`'s level; ``'base'`` of one that taps alone read.
     vector_strides : tuple of int
         For each array, those read and then those written, the stride in elements
         along the vector loop if it is 0 or 1; -1 if it is known at the call.
@@ -118,6 +140,10 @@ class LoopNest(NamedTuple):
         where there is none, or the nest reduces.
     flat_indices : int
         The number of reads that are flat indices.
+    taps : tuple of Tap
+        The reads that have no array of their own.
+    ranges : tuple of int
+        The loops of the ranges of indices in which taps read.
     """
 
     reads: tuple[np.dtype, ...]
@@ -132,6 +158,8 @@ class LoopNest(NamedTuple):
     split: bool = False
     across: int = -1
     flat_indices: int = 0
+    taps: tuple[Tap, ...] = ()
+    ranges: tuple[int, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -153,14 +181,31 @@ class LoopNest(NamedTuple):
         """The dtypes of the arrays, those read and then those written."""
         return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
 
+    @property
+    def without_memory(self) -> int:
+        """The number of reads that have strides and no memory of their own: flat indices and taps."""
+        return self.flat_indices + len(self.taps)
+
     def is_flat_index(self, array: int) -> bool:
         """Whether a read is a flat index, with strides and no memory."""
-        return len(self.reads) - self.flat_indices <= array < len(self.reads)
+        return len(self.reads) - self.without_memory <= array < len(self.reads) - len(self.taps)
+
+    def tap_of(self, array: int) -> Tap | None:
+        """A read as a tap; None if it is none."""
+        first = len(self.reads) - len(self.taps)
+        return self.taps[array - first] if first <= array < len(self.reads) else None
+
+    @property
+    def bounds(self) -> list[str]:
+        """The names of the words that follow a layout's strides: the taps' offsets, and the ends of the ranges."""
+        first = len(self.reads) - len(self.taps)
+        offsets = [f"o{array}" for array in range(first, len(self.reads))]
+        return [*offsets, *(f"{end}{number}" for number in range(len(self.ranges)) for end in ("low", "high"))]
 
     def pointers(self, addresses: Sequence[Any]) -> list[Any]:
-        """The pointers of all arrays, from the addresses of those with memory: flat indices have null pointers."""
-        count = len(self.reads) - self.flat_indices
-        return [*addresses[:count], *[0] * self.flat_indices, *addresses[count:]]
+        """The pointers of all arrays, from the addresses of those with memory, null for others."""
+        count = len(self.reads) - self.without_memory
+        return [*addresses[:count], *[0] * self.without_memory, *addresses[count:]]
 
     def dtype_of(self, value: int) -> np.dtype:
         """The dtype of a value by its number."""

@@ -141,7 +141,7 @@ def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str
 # Decompositions for kernels
 
 
-def decompose(program: Program, draws: bool = True, further: bool = False) -> Program:
+def decompose(program: Program, draws: bool = True, further: bool = False, windows: bool = False) -> Program:
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
     Parameters
@@ -150,8 +150,10 @@ def decompose(program: Program, draws: bool = True, further: bool = False) -> Pr
         Whether random draws are decomposed too.
     further : bool
         Whether products with vectors are, which a CPU leaves to BLAS, and argmax and argmin, which it leaves to NumPy.
+    windows : bool
+        Whether ops of windows are, for kernels that read operands at affine indices.
     """
-    table = _kernel_rules(draws, further, dict.__len__(OPS))
+    table = _kernel_rules(draws, further, windows, dict.__len__(OPS))
     return apply_rules(program, table, False, len(program.leaves)) if _may_apply(program, table) else program
 
 
@@ -169,22 +171,28 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
 
 
 @lru_cache
-def _kernel_rules(draws: bool, further: bool, known: int) -> dict[str | None, list[Any]]:
+def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
     applied: list[Any] = [_decomposed if draws else _decomposed_not_drawn]
     applied += [reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
+    applied += [_decomposed_windows] * windows
     return {name: [rule] for rule in applied for name in rule.ops}
 
 
-@on(having=Having(lambda op: issubclass(op, CompositeOperator)))
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.of_windows))
 def _decomposed(value: Value) -> Any:
     """A composite op's value as a tree of simpler ones."""
     return value.op.decompose(*(x.operand for x in value.inputs))
 
 
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.destroy_map))
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.of_windows and not op.destroy_map))
 def _decomposed_not_drawn(value: Value) -> Any:
+    return _decomposed(value)
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_windows))
+def _decomposed_windows(value: Value) -> Any:
     return _decomposed(value)
 
 

@@ -38,6 +38,8 @@ class Options(NamedTuple):
         A backend's choice of what `decompose` expands.
     indices : bool
         Whether a backend's kernels find the indices of extremes.
+    windows : bool
+        Whether a backend's kernels read operands at affine indices.
     shown : bool
         Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
     """
@@ -48,6 +50,7 @@ class Options(NamedTuple):
     draws: bool = True
     further: bool = False
     indices: bool = False
+    windows: bool = False
     shown: bool = False
 
 
@@ -96,7 +99,7 @@ def _fused(program: Program, options: Options) -> Fused:
     sizes = Sizes(program)
     if len(program.instructions) > LONGEST:
         return Fused(program, sizes, [Call(index) for index in range(len(program.instructions))])
-    return Fused(program, sizes, fuse(program, sizes, options.indices))
+    return Fused(program, sizes, fuse(program, sizes, options.indices, options.windows))
 
 
 def _listing(given: Any, made: Program, options: Options) -> str:
@@ -180,7 +183,7 @@ STAGES = (
     Stage(
         "parts",
         "after the program that NumPy runs, because only kernels need it: composite ops as simpler ones, which fuse",
-        lambda program, options: decompose(program, options.draws, options.further),
+        lambda program, options: decompose(program, options.draws, options.further, options.windows),
         _listing,
     ),
     Stage(

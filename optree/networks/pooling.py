@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
-from optree.errors import OperandError, ShapeError
+from optree.errors import OperandError, ShapeError, brief
 from optree.networks.windows import (
     Sliding,
     WindowOperator,
@@ -18,21 +20,32 @@ from optree.networks.windows import (
     layout_of,
     order_of,
     padding_of,
+    paddings,
     per_axis,
     slidings,
     spatial_of,
     window_counts,
 )
 from optree.op.batching import shifted, spread_all
-from optree.op.index_map import LIKE, OPAQUE, IndexMap
+from optree.op.index_map import AFFINE, LIKE, OPAQUE, SHAPE, IndexMap, per_op
 from optree.op.op import Op
-from optree.op.traits import FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
-from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype
+from optree.op.traits import (
+    AffineOperator,
+    Along,
+    CompositeOperator,
+    FirstDtypeOperator,
+    MorphOperator,
+    NonDifferentiableOperator,
+)
+from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, may_equal, normalise_axes, promote
-from optree.tree.variable import variable_of
+from optree.tree.types import Shape, TensorType, check_fits, may_equal, normalise_axes, promote
+from optree.tree.variable import in_dtype, variable_of
 
 INT32 = np.dtype("int32")
+
+#: The maximum elements of a window that are unrolled; a larger one along several axes is along one after the other.
+UNROLLED = 16
 
 
 class PoolOperator(WindowOperator):
@@ -106,6 +119,34 @@ class PoolOperator(WindowOperator):
             if not may_equal(shape, wanted):
                 raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether a window begins at each element."""
+        return set(self.stride) <= {1}
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether a window may have elements outside of the images."""
+        return self.ceil or self.padding == "same" or any(max(pair) for pair in self.padding)
+
+    def unrolled(self, cls: type[Op], *operands: Any, **props: Any) -> list[Any]:
+        """An `ElementOperator` of operands, for each element of a window, in order."""
+        make = self.other(cls)
+        indices = product(*(range(size) for size in self.window))
+        return [make.with_props(element=index, **props)(*operands) for index in indices]
+
+    def one_after_another(self) -> list[Any]:
+        """The pools along few axes at once that give the same one after another; none if a window is too long."""
+        if prod(self.window) <= UNROLLED:
+            return [self]
+        padding = paddings(self.padding, len(self.axes))
+        each = zip(self.axes, self.window, self.stride, padding, strict=True)
+        found = [
+            self.with_props(axes=(axis,), window=(size,), stride=(step,), padding=room if room == "same" else (room,))
+            for axis, size, step, room in each
+        ]
+        return found if max(self.window) <= UNROLLED else []
+
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
         whole = [slice(None)] * len(shape)
@@ -119,6 +160,170 @@ class PoolOperator(WindowOperator):
         return found
 
 
+class ElementOperator(PoolOperator, AffineOperator):
+    """The element of each window at the same index within it, or the derivative: `element`, one for each axis."""
+
+    __props__ = (*(PoolOperator.__props__ or ()), "element")
+    element: Any = None
+
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        found: Any = super().bound(types, what)
+        window = found.window
+        element = (0,) * len(window) if self.element is None else per_axis(self.element, len(window), what, 0)
+        if any(i >= size for i, size in zip(element, window, strict=True)):
+            raise OperandError(f"{what}: element is an index within a window of {window}, not {brief(self.element)}")
+        return found.with_props(element=element)
+
+    def slices(self, shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """The indices of windows and of the images that meet at the element."""
+        windows, index = [slice(None)] * len(shape), [slice(None)] * len(shape)
+        for axis, s, e in zip(self.axes, self.slidings(shape), self.element, strict=True):
+            windows[axis], index[axis] = s.slices(e)
+        return tuple(windows), tuple(index)
+
+
+class WindowElement(ElementOperator, MorphOperator):
+    """The element of each window of images at one index within it; `outside`, a number, where that is padding.
+
+    The other parameters are those of `max_pool`.
+
+    Parameters
+    ----------
+    x : images
+    element : int or tuple of int
+        The index. By default the first.
+    outside : number
+
+    Examples
+    --------
+    >>> be.window_element(be.array([[[1.0, 3.0, 2.0, 5.0]]]), 2, element=1).asnumpyarray()
+    array([[[3., 5.]]], dtype=float32)
+    """
+
+    name = "window_element"
+    __props__ = (*(ElementOperator.__props__ or ()), "outside")
+    index_map = IndexMap(AFFINE)
+    outside: Any = 0  # type: ignore[assignment]
+    examples = (
+        (((1, 2, 4, 5),), {"element": (1, 0)}),
+        (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "outside": 2}),
+        (((4, 3),), {"window": 3, "stride": 1, "padding": 1, "axes": 0, "element": 2}),
+        (((2, 5, 2),), {"window": 2, "ceil": True, "layout": "CWN", "element": (1,)}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_fits(self.outside, types[0].dtype, "window_element: outside")
+        return super().bind(types, backend)
+
+    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
+        (shape,) = shapes
+        found = [Along(axis, 1, 0, 0, size) for axis, size in enumerate(shape)]
+        for axis, s, e in zip(self.axes, self.slidings(shape), self.element, strict=True):
+            windows, _ = s.slices(e)
+            found[axis] = Along(axis, s.stride, e - s.before, windows.start, windows.stop)
+        return found
+
+    @portable
+    def numpy(self, *arrays: Any) -> Any:
+        x = as_array(arrays[0])
+        out = filled(self.pooled_shape(x.shape), self.outside, x.dtype, x)  # type: ignore[arg-type]
+        windows, index = self.slices(x.shape)
+        out[windows] = x[index]
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(WindowElementInput)(output_gradients[0], inputs[0])]
+
+
+class WindowElementInput(ElementOperator, FirstDtypeOperator):
+    """The derivative of `window_element` by its images `like`, whose shape alone is read, times delta.
+
+    The parameters are those of `window_element`.
+    """
+
+    name = "window_element_input"
+    operands = ("delta", "like")
+    images = 1
+    examples = (
+        (((1, 2, 2, 2), (1, 2, 4, 5)), {"element": (1, 0)}),
+        (((1, 3, 2), (1, 5, 2)), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC"}),
+        (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0, "element": (2,)}),
+    )
+
+    @per_op(OPAQUE, LIKE)
+    def index_map(self) -> IndexMap:
+        return IndexMap(AFFINE if self.is_dense else OPAQUE, LIKE)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, like = shapes
+        self.check_pooled([delta], like)
+        return like
+
+    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
+        _, like = shapes
+        found = [Along(axis, 1, 0, 0, size) for axis, size in enumerate(like)]
+        for axis, s, e in zip(self.axes, self.slidings(like), self.element, strict=True):
+            _, inside = s.slices(e)
+            found[axis] = Along(axis, 1, s.before - e, inside.start, inside.stop, s.stride)
+        return found
+
+    @portable
+    def numpy(self, *arrays: Any) -> Any:
+        delta, like = (as_array(a, *arrays) for a in arrays)
+        out = np.zeros(like.shape, delta.dtype, like=delta)
+        windows, index = self.slices(like.shape)
+        out[index] = delta[windows]
+        return out
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(WindowElement)(output_gradients[0]), None]
+
+
+class WindowFacts(PoolOperator, NonDifferentiableOperator):
+    """Of each window on images `like`, whose shape alone is read, a number by its position: of size 1 elsewhere.
+
+    Parameters
+    ----------
+    fact : {'cells', 'first'}
+        The number of its elements that are inside the images, or the index of the first of them, -1 without any.
+    """
+
+    name = "window_facts"
+    operands = ("like",)
+    __props__ = (*(PoolOperator.__props__ or ()), "fact")
+    fact: Any = "cells"
+    index_map = IndexMap(SHAPE)
+    examples = (
+        (((1, 2, 4, 5),), {"padding": 1}),
+        (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "fact": "first"}),
+    )
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        return promote(dtypes[0]), INT32
+
+    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+        (like,) = inputs
+        rows = f.flat_indices(f.sum(like, axis=tuple(range(1, like.ndim)), keepdims=True))  # of the batch's shape
+        return f.cast(self.with_props(axes=shifted(self.axes))(like) + 0 * rows, INT32)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        pooled = self.pooled_shape(shapes[0])
+        return tuple(size if axis in self.axes else 1 for axis, size in enumerate(pooled))
+
+    @portable
+    def numpy(self, *arrays: Any) -> Any:
+        like = as_array(arrays[0])
+        found = np.ones((1,) * like.ndim, INT32) if self.fact == "cells" else np.zeros((1,) * like.ndim, INT32)
+        for axis, window, s in zip(self.axes, self.window, self.slidings(like.shape), strict=True):
+            ends = [each.reshape(-1, *(1,) * (like.ndim - axis - 1)) for each in s.inside()]
+            if self.fact == "cells":
+                found = found * (ends[1] - ends[0])
+            else:
+                first = np.where((found < 0) | (ends[1] <= ends[0]), -1, ends[0])
+                found = np.where((found < 0) | (first < 0), -1, found * window + first)
+        return np.asarray(found, INT32, like=like)
+
+
 _POOLS: tuple[Any, ...] = (
     (((1, 2, 4, 5),), {}),
     (((1, 2, 4, 5),), {"window": (2, 3), "stride": (1, 2), "padding": ((1, 0), (1, 2))}),
@@ -130,7 +335,7 @@ _POOLS: tuple[Any, ...] = (
 )
 
 
-class MaxPool(PoolOperator, MorphOperator):
+class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
     """The maximum of each window of images; nan where one is in it.
 
     Parameters
@@ -160,7 +365,15 @@ class MaxPool(PoolOperator, MorphOperator):
     """
 
     name = "max_pool"
+    of_windows = True
     examples = _POOLS
+
+    def decompose(self, *inputs: Any) -> Any:
+        (x,) = inputs
+        found, pools = widened(x), self.one_after_another()
+        for pool in pools:
+            found = _greatest(pool.unrolled(WindowElement, found, outside=_least(x.dtype)))
+        return in_dtype(found, x.dtype) if pools else None
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -175,6 +388,16 @@ class MaxPool(PoolOperator, MorphOperator):
         return [self.other(MaxUnpool)(delta, self.other(ArgmaxPool)(x), x)]
 
 
+def _greatest(values: Sequence[Any]) -> Any:
+    """The maximum of values, nan where one is; nan is looked for apart, in two at once, which takes half the time."""
+    found = reduce(lambda best, new: f.where(f.gt(new, best), new, best), values)
+    if not is_floating(found.dtype) or len(values) == 1:
+        return found
+    tests = [f.ne(x, x) for x in values]
+    pairs = [reduce(f.logical_or, tests[n : n + 2]) for n in range(0, len(tests), 2)]
+    return f.where(reduce(f.logical_or, pairs), np.nan, found)
+
+
 def _least(dtype: np.dtype) -> Any:
     """The value that no maximum of a dtype is below."""
     if is_floating(dtype):
@@ -182,7 +405,7 @@ def _least(dtype: np.dtype) -> Any:
     return False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
-class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
+class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
     """The index of each maximum of `max_pool` within its window, the first of equal ones: int32, in C order.
 
     Elements are counted in the whole window, those in the padding too. The parameters are those of `max_pool`.
@@ -190,7 +413,22 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
 
     name = "argmax_pool"
     operands = ("x",)
+    of_windows = True
     examples = _POOLS
+
+    def decompose(self, *inputs: Any) -> Any:
+        (x,) = inputs
+        if prod(self.window) > UNROLLED:
+            return None
+        best, *others = self.unrolled(WindowElement, widened(x), outside=_least(x.dtype))
+        found = f.cast(f.ne(best, best), INT32) * 0
+        for number, new in enumerate(others, 1):
+            better = f.logical_or(f.gt(new, best), f.logical_and(f.ne(new, new), f.eq(best, best)))
+            best, found = f.where(better, new, best), f.where(better, number, found)
+        if not self.is_padded:
+            return found
+        first = self.other(WindowFacts).with_props(fact="first")(x)  # what is outside may have come before
+        return f.where(f.eq(best, _least(x.dtype)), first, found)
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT32
@@ -208,7 +446,7 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator):
         return found
 
 
-class MaxUnpool(PoolOperator, FirstDtypeOperator):
+class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
     """The derivative of `max_pool` by its images `like`, times delta: each delta added where its maximum was.
 
     `indices` are those of `argmax_pool`, with the same parameters; of `like` only the shape is read.
@@ -216,6 +454,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
 
     name = "max_unpool"
     operands = ("delta", "indices", "like")
+    of_windows = True
     index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2
     examples = (
@@ -223,6 +462,18 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
         (((1, 4), [[1, 0, 1, 1]], (1, 5)), {"window": 2, "stride": 1, "axes": 1}),
         (((3, 1), [[1], [2], [0]], (3, 2)), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
     )
+
+    def decompose(self, *inputs: Any) -> Any:
+        delta, indices, like = inputs
+        if not self.is_dense or prod(self.window) > UNROLLED:
+            return None
+        pairs = zip(
+            self.unrolled(WindowElementInput, widened(delta), like),
+            self.unrolled(WindowElementInput, indices, like),
+            strict=True,
+        )
+        terms = [f.where(f.eq(index, number), each, 0) for number, (each, index) in enumerate(pairs)]
+        return in_dtype(reduce(f.add, terms), delta.dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         *pooled, like = shapes
@@ -242,7 +493,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator):
         return [self.other(TakePool)(upon, indices), None, None]
 
 
-class TakePool(PoolOperator, FirstDtypeOperator):
+class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
     """The element of each window of x that `indices`, as of `argmax_pool`, tell; 0 where there is none.
 
     The parameters are those of `max_pool`.
@@ -250,11 +501,21 @@ class TakePool(PoolOperator, FirstDtypeOperator):
 
     name = "take_pool"
     operands = ("x", "indices")
+    of_windows = True
     examples = (
         (((1, 1, 4, 5), [[[[0, 3], [2, 1]]]]), {}),
         (((1, 5), [[1, 0, 1, 1]]), {"window": 2, "stride": 1, "axes": 1}),
         (((3, 2), [[1], [2], [0]]), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
     )
+
+    def decompose(self, *inputs: Any) -> Any:
+        x, indices = inputs
+        if prod(self.window) > UNROLLED:
+            return None
+        found: Any = 0
+        for number, each in enumerate(self.unrolled(WindowElement, widened(x))):
+            found = f.where(f.eq(indices, number), each, found)
+        return in_dtype(found, x.dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, indices = shapes
@@ -274,21 +535,29 @@ class TakePool(PoolOperator, FirstDtypeOperator):
         return [self.other(MaxUnpool)(delta, indices, x), None]
 
 
-class MeanOperator(MeanDtypeOperator, PoolOperator):
+class MeanOperator(MeanDtypeOperator, PoolOperator, CompositeOperator):
     """The mean of windows, or its derivative, computed in float32 at the least, with the parameters of `avg_pool`."""
 
     __props__ = (*(PoolOperator.__props__ or ()), "count_padding")
+    of_windows = True
     count_padding: bool = False
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return super().bind(types, backend).with_props(count_padding=bool(self.count_padding))
+
+    def mean_of(self, total: Any, images: Any) -> Any:
+        """A tree of numbers for each window on images, divided by the windows' elements."""
+        if self.count_padding or not self.is_padded:
+            return total / float(prod(self.window))
+        return total / f.cast(self.other(WindowFacts)(images), total.dtype)
 
     def divided(self, total: Any, shape: Sequence[int]) -> Any:
         """Numbers for each window on images of a shape, divided by the windows' elements."""
         if self.count_padding:
             return total / total.dtype.type(prod(self.window))
         for axis, along in zip(self.axes, self.slidings(shape), strict=True):
-            counts = np.asarray(along.cells(), total.dtype, like=total)
+            first, last = along.inside()
+            counts = np.asarray(last - first, total.dtype, like=total)
             total = total / counts.reshape(-1, *(1,) * (len(shape) - axis - 1))
         return total
 
@@ -320,6 +589,14 @@ class AvgPool(MeanOperator):
         *_POOLS,
         (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}),
     )
+
+    def decompose(self, *inputs: Any) -> Any:
+        (x,) = inputs
+        dtype = mean_dtype(x.dtype)
+        total, pools = in_dtype(x, wide_dtype(dtype)), self.one_after_another()
+        for pool in pools:
+            total = reduce(f.add, pool.unrolled(WindowElement, total))
+        return in_dtype(self.mean_of(total, x), dtype) if pools else None
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -355,6 +632,14 @@ class AvgUnpool(MeanOperator):
         (((1, 3, 2), (1, 5, 2)), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "count_padding": True}),
         (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0}),
     )
+
+    def decompose(self, *inputs: Any) -> Any:
+        delta, like = inputs
+        dtype = mean_dtype(delta.dtype)
+        if not self.is_dense or prod(self.window) > UNROLLED:
+            return None
+        share = self.mean_of(in_dtype(delta, wide_dtype(dtype)), like)
+        return in_dtype(reduce(f.add, self.unrolled(WindowElementInput, share, like)), dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, like = shapes

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, ClassVar
 
+import numpy as np
+
 from optree.errors import OperandError, ShapeError, brief, describe
 from optree.op.op import Op
 from optree.op.registration import sorted_arguments
@@ -55,13 +57,12 @@ class Sliding(NamedTuple):
         begin = first * self.stride + offset
         return slice(first, last), slice(begin, begin + (last - first - 1) * self.stride + 1, self.stride)
 
-    def cells(self) -> list[int]:
-        """The number of each window's elements that are inside the axis."""
-        counts = [0] * self.positions
-        for element in range(self.window):
-            for i in range(*self.slices(element)[0].indices(self.positions)):
-                counts[i] += 1
-        return counts
+    def inside(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first element of each window that is inside the axis, and the one after the last."""
+        begin = np.arange(self.positions) * self.stride - self.before
+        ends = (-(begin // self.dilation), (self.size - 1 - begin) // self.dilation + 1)
+        first, last = (np.clip(each, 0, self.window) for each in ends)
+        return first, np.maximum(first, last)
 
 
 def elements(slidings: Sequence[Sliding]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:

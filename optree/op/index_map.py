@@ -52,6 +52,9 @@ FLIPPED = Read("flipped")
 #: The leading axes of operands and value are those of a stack; an element is computed from one entry of each stack.
 STACKED = Read("stacked")
 
+#: At most one element, at an index that is an affine function of the value's, axis by axis (`AffineOperator`).
+AFFINE = Read("affine")
+
 #: None: the operand's shape alone is read.
 SHAPE = Read("shape")
 
@@ -133,6 +136,8 @@ class IndexMap:
         Whether the value's shape follows from it, by `value_shape`.
     equal_axes : tuple of ((int, int), (int, int))
         Pairs of (operand, axis) whose sizes are equal. An axis before an operand's first is its first.
+    is_affine : bool
+        Whether an element is read where an affine function of the index is in bounds, and is a number elsewhere.
     is_stacked : bool
         Whether an axis in front of all operands gives the value one: it is that of a stack.
     batches : bool
@@ -167,6 +172,7 @@ class IndexMap:
         self.keeps_order = first.kind == "reshaped"
         self.moves_axes = first.kind in ("permuted", "reshaped")
         self.rearranges = first.kind in _REARRANGED
+        self.is_affine = first.kind == "affine"
         sums = [(n, read.axes or ()) for n, read in enumerate(reads) if read.kind == "contracted"]
         self.equal_axes = tuple(
             ((sums[0][0], axis), (n, other))

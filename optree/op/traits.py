@@ -292,10 +292,55 @@ class GivenAxisOperator(AxisOperator, UnaryOperator):
 
 
 class CompositeOperator(Op):
-    """An op that kernels compute as a tree of simpler ops."""
+    """An op that kernels compute as a tree of simpler ops.
+
+    Attributes
+    ----------
+    of_windows : bool
+        Whether the tree has an `AffineOperator`, so that it is for kernels with affine reads alone.
+    """
+
+    of_windows: ClassVar[bool] = False
 
     def decompose(self, *inputs: Variable) -> Variable:
         """The value as a tree of simpler ops, of the same type and special values."""
+        raise NotImplementedError
+
+
+class Along(NamedTuple):
+    """The operand's index along one axis of an affine read: ``(step * i + offset) / spacing`` where the value's is i.
+
+    Attributes
+    ----------
+    axis : int or None
+        The operand's axis; None for one of size 1, or where the operand has none.
+    step, offset, spacing : int
+    low, high : int
+        The bounds of i, between which the operand is read where spacing divides.
+    """
+
+    axis: int | None
+    step: int
+    offset: int
+    low: int
+    high: int
+    spacing: int = 1
+
+
+class AffineOperator(Op):
+    """An op whose elements are its first operand's at affine indices, and one number where these are out of bounds.
+
+    Its `index_map` is `AFFINE` and its kernels read the operand itself, in the place of an array of the value. Of
+    further operands the shape alone is read.
+    """
+
+    @property
+    def outside(self) -> Any:
+        """The number that is the value out of bounds."""
+        return 0
+
+    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
+        """For each axis of the value, the operand's index."""
         raise NotImplementedError
 
 

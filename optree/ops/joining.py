@@ -13,9 +13,11 @@ from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.op.batching import by_axis
 from optree.op.examples import Examples
-from optree.op.index_map import LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
+from optree.op.index_map import AFFINE, LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
+    AffineOperator,
+    Along,
     AssociativeOperator,
     AxisOperator,
     BlockOperator,
@@ -186,7 +188,7 @@ def _pad_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"pad_width": choose((0, 1, (1, 0)))}
 
 
-class Pad(CopyOperator, MorphOperator):
+class Pad(CopyOperator, MorphOperator, AffineOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
     Another `mode` of `numpy.pad` is `pad_by`.
@@ -194,6 +196,7 @@ class Pad(CopyOperator, MorphOperator):
 
     name = "pad"
     __props__ = ("pad_width", "constant_values")
+    index_map = IndexMap(AFFINE)
     pad_width: Any = 0
     constant_values: Any = 0
     examples = Examples(
@@ -226,6 +229,14 @@ class Pad(CopyOperator, MorphOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         pairs = zip(shapes[0], self.pad_width, strict=True)
         return tuple(None if size is None else before + size + after for size, (before, after) in pairs)
+
+    @property
+    def outside(self) -> Any:
+        return self.constant_values
+
+    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
+        pairs = enumerate(zip(shapes[0], self.pad_width, strict=True))
+        return [Along(axis, 1, -before, before, before + size) for axis, (size, (before, _)) in pairs]
 
     def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         inner = out

@@ -14,9 +14,20 @@ from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.op.batching import aligned, by_axis, example_of, of_batch_shape, shifted, spread_all
 from optree.op.examples import Examples
-from optree.op.index_map import FLIPPED, LIKE, OPAQUE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
+from optree.op.index_map import (
+    AFFINE,
+    FLIPPED,
+    LIKE,
+    OPAQUE,
+    REPEATED,
+    RESHAPED,
+    SELECTED,
+    IndexMap,
+    per_op,
+    permuted,
+)
 from optree.op.op import Op
-from optree.op.traits import Choose, CopyOperator, MorphOperator, any_axes, no_props
+from optree.op.traits import AffineOperator, Along, Choose, CopyOperator, MorphOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree import indexing as indices
 from optree.tree.types import Shape, TensorType, array_of, normalise_axes, normalise_axis
@@ -439,11 +450,10 @@ def aligned_value(value: Variable, ndim: int) -> Variable:
     return aligned([value], [True], ndim)[0]
 
 
-class Unslice(CopyOperator, MorphOperator):
+class Unslice(CopyOperator, MorphOperator, AffineOperator):
     """Zeros of the shape of `like`, with x at a slice: the derivative of `slice`."""
 
     name = "unslice"
-    index_map = IndexMap(OPAQUE, LIKE)
     operands = ("x", "like")
     __props__ = ("index",)
     index: Any = ()
@@ -454,6 +464,28 @@ class Unslice(CopyOperator, MorphOperator):
         (((), (5,)), {"index": (0,)}),
         (((0,), (5,)), {"index": ((2, 2, None),)}),
     )
+
+    @per_op(OPAQUE, LIKE)
+    def index_map(self) -> IndexMap:
+        steps = [entry[2] or 1 for entry in self.index if isinstance(entry, tuple)]
+        return IndexMap(AFFINE if set(steps) <= {1, -1} else OPAQUE, LIKE)
+
+    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
+        x, like = shapes
+        axis = len(x) - len(indices.shape_of(self.index, like))  # x broadcasts to the shape of the slice
+        sizes, found = iter(like), list[Along]()
+        for entry in self.index:
+            if isinstance(entry, tuple):
+                at = range(*slice(*entry).indices(next(sizes)))
+                low, high = (min(at[0], at[-1]), max(at[0], at[-1]) + 1) if at else (0, 0)
+                sign = 1 if at.step > 0 else -1
+                has = axis >= 0 and x[axis] > 1
+                found.append(Along(axis if has else None, sign, -sign * at.start, low, high, abs(at.step)))
+            elif entry is not None:
+                at = entry % next(sizes)
+                found.append(Along(None, 0, 0, at, at + 1))
+            axis += not isinstance(entry, int)
+        return found
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         template = indices.as_template(self.index, types[1].shape, "unslice")

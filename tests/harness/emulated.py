@@ -49,7 +49,7 @@ class Collector(RecordingHost):
         def executor(program: Any, kernel: Any, sizes: Any, call_of: Any) -> FusedKernel:
             return FusedKernel(program, kernel, sizes, self.compiled, self.memory)
 
-        be.when = When(executor, Options(draws=False), 0, 0)
+        be.when = When(executor, Options(draws=False, windows=True), 0, 0)
         return be
 
 

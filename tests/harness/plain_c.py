@@ -50,6 +50,8 @@ class PlainPrinter(Printer):
         arrays, rank = len(self.nest.arrays), self.nest.rank
         lines = [f"const int64_t n{axis} = a[{arrays + axis}];" for axis in range(rank)]
         lines += [f"const int64_t s{p}_{axis} = a[{arrays + rank * (p + 1) + axis}];" for p, axis in self.strides()]
+        words = enumerate(self.nest.bounds, arrays + rank * (arrays + 1))
+        lines += [f"const int64_t {name} = a[{word}];" for word, name in words]
         return [*lines, *self.numbers(), *self.once()]
 
     def base_pointer(self, array: int) -> str:
@@ -57,7 +59,8 @@ class PlainPrinter(Printer):
 
     def number(self, value: int) -> str:
         arrays, rank = len(self.nest.arrays), self.nest.rank
-        return f"*(const {self.type_of(value)} *)(a + {arrays * (rank + 1) + rank + value - len(self.nest.reads)})"
+        word = arrays * (rank + 1) + rank + len(self.nest.bounds) + value - len(self.nest.reads)
+        return f"*(const {self.type_of(value)} *)(a + {word})"
 
     def outer_loops(self) -> Lines:
         """The outer loops, with the stages in them."""
@@ -73,8 +76,12 @@ class PlainPrinter(Printer):
         def offset(array: int) -> str:
             return "0" if self.nest.columns else self.vector_offset(array, f"i{self.nest.vector}")
 
+        def load(array: int) -> str:
+            found, condition = self.loaded(array, f"y{array}", offset(array)), self.within(array, "i{}".format)
+            return f"{condition} ? {found} : {self.outside(array)}" if condition else found
+
         access = Access(
-            load=lambda array: self.loaded(array, f"y{array}", offset(array)),
+            load=load,
             part=lambda r: f"r{r.value}",
             cache=str,
             target=lambda array: f"y{array}[{offset(array)}]",

@@ -169,6 +169,42 @@ class _Windows:
             self.found.append((index, cells))
 
 
+def _number(element: Any, props: dict[str, Any]) -> int:
+    if not np.any(element):
+        return 0
+    window = _each(props.get("window", 2), np.size(element))
+    return int(np.ravel_multi_index(tuple(np.reshape(element, -1)), tuple(window)))
+
+
+def window_element(x: Any, element: Any = 0, outside: Any = 0, **props: Any) -> Any:
+    """The element of each window at an index within it."""
+    number, windows = _number(element, props), _Windows(x.shape, props)
+    out = np.full(windows.counts, outside, x.dtype)
+    for index, cells in windows.found:
+        for n, at in cells:
+            out[index] = x[at] if n == number else out[index]
+    return out
+
+
+def window_element_input(delta: Any, like: Any, element: Any = 0, **props: Any) -> Any:
+    """Each delta where the element of its window is."""
+    number, out = _number(element, props), np.zeros(like.shape, delta.dtype)
+    for index, cells in _Windows(like.shape, props).found:
+        for n, at in cells:
+            out[at] += delta[index] * (n == number)
+    return out
+
+
+def window_facts(like: Any, fact: str = "cells", **props: Any) -> Any:
+    """The number of each window's elements, or the first."""
+    windows, axes = _Windows(like.shape, props), _order(props.get("layout"), "NC", like.ndim)[2:]
+    out = np.zeros([n if axis in axes else 1 for axis, n in enumerate(windows.counts)], np.int32)
+    for index, cells in windows.found:
+        at = tuple(i if axis in axes else 0 for axis, i in enumerate(index))
+        out[at] = len(cells) if fact == "cells" else cells[0][0]
+    return out
+
+
 def max_pool(x: Any, **props: Any) -> Any:
     """The maximum of each window."""
     windows = _Windows(x.shape, props)
@@ -469,6 +505,9 @@ MEANINGS = {
     "conv_input": conv_input,
     "conv_weights": conv_weights,
     "conv_transpose": conv_transpose,
+    "window_element": window_element,
+    "window_element_input": window_element_input,
+    "window_facts": window_facts,
     "max_pool": max_pool,
     "argmax_pool": argmax_pool,
     "max_unpool": max_unpool,

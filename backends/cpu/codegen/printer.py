@@ -229,7 +229,9 @@ class CPrinter(Printer):
         super().__init__(nest, column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
-        self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.numbers)
+        self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
+        self.is_bounded = bool(nest.ranges)
+        self.is_edge = False
         self.halves = contiguous_halves(nest)
 
     def functions(self) -> tuple[Lines, Lines]:
@@ -255,6 +257,8 @@ class CPrinter(Printer):
         steps = len(nest.arrays) + nest.rank
         lines = [f"const int64_t n{axis} = a[{len(nest.arrays) + axis}];" for axis in range(nest.rank)]
         lines += [f"const int64_t s{p}_{axis} = a[{steps + p * nest.rank + axis}];" for p, axis in self.strides()]
+        first = steps + len(nest.arrays) * nest.rank
+        lines += [f"const int64_t {name} = a[{word}];" for word, name in enumerate(nest.bounds, first)]
         lines += self.numbers()
         lines += [f"char *const t{i} = (char *)a[{self.first_scratch + i}];" for i in range(len(self.scratch))]
         if self.scratch and not nest.split:
@@ -370,7 +374,7 @@ class CPrinter(Printer):
 
     def is_loaded(self, r: Reduction) -> bool:
         """Whether the elements of a row are those of an array, as they are."""
-        array, is_read = r.argument, r.argument < len(self.nest.reads) - self.nest.flat_indices
+        array, is_read = r.argument, r.argument < len(self.nest.reads) - self.nest.without_memory
         is_row = is_read and not self.column and self.nest.vector_strides[array] == 1
         return is_row and self.nest.levels[array] == "inner" and not is_narrow(self.nest.reads[array])
 
@@ -483,6 +487,8 @@ class CPrinter(Printer):
 
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
+        if self.is_bounded:
+            return self.bounded_loop(stage, start, end)
         if not self.halves:
             return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
@@ -496,6 +502,34 @@ class CPrinter(Printer):
         lines += [*_simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
+
+    def bounded_loop(self, stage: Stage, start: str, end: str) -> Lines:
+        """The innermost loop of a nest with bounds: where all taps are within theirs, then its two ends."""
+        middle = braced(self.at_element(stage, "x", "i"))
+        self.is_edge = True
+        edge = braced(self.at_element(stage, "x", "i"))
+        self.is_edge = False
+        along = [n for n, loop in enumerate(self.nest.ranges) if loop == self.last]
+        are_within = " & ".join(f"g{n}" for n in range(len(self.nest.ranges)) if n not in along)
+        if not along:
+            whole = [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *middle]
+            part = [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *edge]
+            return [*self.flags(), f"if ({are_within})", *braced(whole), "else", *braced(part)]
+        lines = [*self.flags(), f"int64_t from = {start}, to = {end};"]
+        for n in along:
+            lines.append(f"from = from > low{n} ? from : low{n}, to = to < high{n} ? to : high{n};")
+        lines += [f"if (to < from{f' || !({are_within})' if are_within else ''})", f"    from = to = {start};"]
+        lines += [*_simd("for (int64_t i = from; i < to; i++)"), *middle]
+        ends = f"const int64_t first = k ? to : {start}, until = k ? {end} : from;"
+        edge = [ends, *_simd("for (int64_t i = first; i < until; i++)"), *edge]
+        return [*lines, "for (int k = 0; k < 2; k++)", *braced(edge)]
+
+    def loaded(self, array: int, pointer: str, offset: str) -> str:
+        tap, found = self.nest.tap_of(array), super().loaded(array, pointer, offset)
+        if not self.is_edge or tap is None or not tap.ranges:
+            return found
+        condition = self.within(array, lambda loop: "i" if loop == self.last else None)
+        return f"{condition} ? {found} : {self.outside(array)}"
 
     def tiled(self) -> tuple[str, Lines]:
         """A nest whose two loops are tiled, so that rows along either stay in the cache."""

@@ -157,12 +157,12 @@ class CudaPrinter(Printer):
     def parameters(self) -> list[tuple[str, str]]:
         """A kernel's parameters: their declarations and names."""
         nest, variant = self.nest, self.variant
-        declared = (super(CudaPrinter, self).pointer_type(array) for array in range(len(nest.arrays)))
-        found = [(f"{type}a{array}", f"a{array}") for array, type in enumerate(declared)]
+        pointer, arrays = super().pointer_type, range(len(nest.arrays))
+        found = [(f"{'long long ' if nest.tap_of(p) else pointer(p)}a{p}", f"a{p}") for p in arrays]
         if variant.split:
             found += [(f"{CUDA.type_of(accumulator_dtype(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
         words = [f"n{axis}" for axis in range(nest.rank)]
-        words += [f"s{array}_{axis}" for array, axis in self.strides()]
+        words += [*(f"s{array}_{axis}" for array, axis in self.strides()), *nest.bounds]
         found += [(f"long long {name}", name) for name in words]
         for value, dtype in enumerate(nest.numbers, len(nest.reads)):
             type = "long long" if dtype.kind == "b" else CUDA.type_of(dtype)
@@ -217,7 +217,7 @@ class CudaPrinter(Printer):
         (stage,), axes, count = self.stages, list(range(self.last)), self.variant.accesses
         lines = ["const int lanes = blockDim.x;", self.chunks()]
         lines.append(f"const Index total = {self.count('chunks', axes)};")
-        pointers = [*self.pointers(axes, ("inner",)), *self.misalignment()]
+        pointers = [*self.pointers(axes, ("inner",)), *self.flags(), *self.misalignment()]
         index = ["const Index k = c + u * lanes;", *self.access_index(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.batch(stage, "x", index, "total")
@@ -770,6 +770,8 @@ class CudaPrinter(Printer):
         """The load of an access."""
         vector, pointer, name = self.variant.vector, f"{letter}{array}", self.vector_of(array)
         index = self.offset(array)
+        if self.nest.tap_of(array) is not None:
+            return self.load_tap(array, f"{pointer}[{index}]", name)
         if vector == 1:
             return [f"{name}.at[0] = {pointer}[{index}];"]
         if self.nest.vector_strides[array] == 1:
@@ -777,6 +779,16 @@ class CudaPrinter(Printer):
         return self.unrolled(
             [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.in_bounds} ? {index} : 0'}];"]
         )
+
+    def load_tap(self, array: int, element: str, name: str) -> Lines:
+        """The load of a tap's access, element by element: at an offset, it is not aligned."""
+        vector = self.variant.vector
+        index = "(i + e)" if vector > 1 else "i"
+        conditions = [self.within(array, lambda loop: index if loop == self.last else None)]
+        conditions += [self.in_bounds] * self.tests_bounds
+        condition = " && ".join(f"({each})" for each in conditions if each)
+        load = f"{condition} ? {element} : {self.outside(array)}" if condition else element
+        return [f"{name}.at[0] = {load};"] if vector == 1 else self.unrolled([f"{name}.at[e] = {load};"])
 
     def store_access(self, array: int, pointer: str) -> Lines:
         """The store of an access."""

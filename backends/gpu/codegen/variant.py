@@ -159,7 +159,7 @@ def loaded_bytes(nest: LoopNest) -> list[int]:
 def contiguous_arrays(nest: LoopNest) -> list[int]:
     """The arrays that are contiguous along the vector loop."""
     arrays = (i for i, stride in enumerate(nest.vector_strides) if stride == 1 and nest.levels[i] == "inner")
-    return [array for array in arrays if not nest.is_flat_index(array)]
+    return [array for array in arrays if not nest.is_flat_index(array) and nest.tap_of(array) is None]
 
 
 class Lifetime(NamedTuple):

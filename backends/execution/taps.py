@@ -1,0 +1,56 @@
+"""Taps: the reads of a kernel at affine indices, for arrays of one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optree.op.traits import Along
+from optree.records import NamedTuple
+
+
+class Reach(NamedTuple):
+    """The elements of an array that a tap reads.
+
+    Attributes
+    ----------
+    offset : int
+        That of the element at index 0, in elements.
+    strides : list of int
+        Along the domain's axes, in elements.
+    bounds : dict of int to (int, int)
+        Along each axis of the domain that has some, those of the indices at which it reads.
+    """
+
+    offset: int
+    strides: list[int]
+    bounds: dict[int, tuple[int, int]]
+
+
+def reach(x: Any, indices: Sequence[Along], axes: Sequence[int | None], sizes: Sequence[int]) -> Reach:
+    """The elements of an array that a tap reads.
+
+    Parameters
+    ----------
+    x : array
+    indices : sequence of Along
+        Of the value's axes.
+    axes : sequence of int or None
+        The axis of the domain for each of these.
+    sizes : sequence of int
+        Those of the domain.
+    """
+    offset, strides, bounds, is_outside = 0, [0] * len(sizes), dict[int, tuple[int, int]](), False
+    for axis, along in zip(axes, indices, strict=True):
+        size = 1 if axis is None else sizes[axis]
+        low, high = max(along.low, 0), min(along.high, size)
+        is_outside |= low >= high
+        stride = 0 if along.axis is None else x.strides[along.axis] // x.itemsize
+        offset += along.offset * stride
+        if axis is not None:
+            strides[axis] = along.step * stride * (size > 1)
+            if (low, high) != (0, size):
+                bounds[axis] = low, high
+    if is_outside:
+        return Reach(0, strides, {max(range(len(sizes)), key=sizes.__getitem__): (0, 0)})
+    return Reach(offset, strides, bounds)

@@ -1,0 +1,108 @@
+"""Reads at affine indices: pads, and derivatives of slices, within elementwise kernels of each language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import plain_c
+from harness.compiling import needs_compiler
+from harness.cuda import needs_gxx
+from harness.emulated import Emulator
+
+from backends import gen_backend
+from backends.cpu import plan
+from optree import debugprint, grad
+
+pytestmark = needs_compiler
+
+SHAPES = ((5, 7), (3, 40), (17,), (2, 3, 9), (1, 4), (6, 1), (1,), (0, 3), (2, 1030))
+
+
+@pytest.fixture(params=["c", "plain", pytest.param("cuda", marks=needs_gxx)])
+def be(request: Any, monkeypatch: Any) -> Any:
+    if request.param == "cuda":
+        return Emulator().backend()
+    if request.param == "plain":
+        monkeypatch.setattr(plan, "CompiledNest", plain_c.PlainKernel)
+    return gen_backend("cpu", jit=True)
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return rng.integers(-9, 9, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
+def test_pads_are_numpys(be: Any, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for shape in SHAPES:
+        width = [tuple(map(int, rng.integers(0, 4, 2))) for _ in shape]
+        fill = 1 if dtype == "bool" else float(rng.choice([-np.inf, np.nan, 2, 0])) if dtype[0] == "f" else -3
+        x, outer = drawn(rng, shape, dtype), np.pad(np.zeros(shape, dtype), width)
+        y = drawn(rng, outer.shape, dtype)
+        tree = be.where(be.eq(be.array(y, dtype), 0), be.array(y, dtype), be.pad(be.array(x, dtype), width, fill))
+        wanted = np.where(y == 0, y, np.pad(x, width, constant_values=np.asarray(fill).astype(dtype)))
+        np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_sums_of_derivatives_of_slices(be: Any, is_transposed: bool) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(6):
+        for shape in SHAPES:
+            of = shape[::-1] if is_transposed else shape
+            index = [tuple(_index(rng, size) for size in of) for _ in range(3)]
+            u = np.zeros(of)
+            deltas = [rng.standard_normal(u[each].shape) for each in index]
+            held = be.array(drawn(rng, shape, "float64"), "float64")
+            x = be.transpose(held) if is_transposed else held
+            cost = sum(
+                (be.sum(be.slice(x, i) * be.array(d, "float64")) for i, d in zip(index, deltas, strict=True)), 0.0
+            )
+            for each, delta in zip(index, deltas, strict=True):
+                u[each] += delta
+            found = grad(cost, held).asnumpyarray()
+            np.testing.assert_allclose(found, u.T if is_transposed else u, rtol=1e-12, atol=1e-12)
+
+
+def _index(rng: np.random.Generator, size: int) -> Any:
+    kind = rng.integers(5)
+    if kind == 0 and size:
+        return int(rng.integers(-size, size))
+    if kind == 1:
+        return slice(None, None, -1)
+    begin, end = sorted(map(int, rng.integers(0, size + 1, 2)))
+    return slice(begin, end, 2 if kind == 2 else None)
+
+
+def test_an_array_is_read_at_its_own_index_and_at_others_and_may_be_the_target(be: Any) -> None:
+    rng = np.random.default_rng(2)
+    for shape in SHAPES:
+        u = drawn(rng, shape, "float32")
+        held = be.array(u)
+        for _ in range(2):
+            around = [(1, 0)] + [(0, 0)] * (len(shape) - 1)
+            whole = (slice(None, -1),) + (slice(None),) * (len(shape) - 1)
+            held[:] = held + 2 * be.slice(be.pad(held, around) * 1, whole)
+            u = u + 2 * np.pad(u, around)[whole]
+            np.testing.assert_array_equal(held.asnumpyarray(), u)
+
+
+def test_a_stencils_gradient_is_one_pass_over_its_terms() -> None:
+    be = gen_backend("cpu", jit=True)
+    u, weights = be.array(np.arange(9.0)), be.array(np.arange(7.0))
+    gradient = grad(be.sum((be.slice(u, np.s_[2:]) - be.slice(u, np.s_[:-2])) * weights), u)
+    text = debugprint(gradient, stage="fusion", file="str")
+    assert text.count("kernel,") == 2 and "call" not in text, text  # the terms, and the sum of both reads
+    wanted = np.pad(np.arange(7.0), (2, 0)) - np.pad(np.arange(7.0), (0, 2))
+    np.testing.assert_array_equal(gradient.asnumpyarray(), wanted)
+
+
+def test_a_new_size_compiles_nothing(counted: Any) -> None:
+    be = gen_backend("cpu", jit=True)
+    for size in (10, 24, 6):
+        before = counted()["misses"] + counted()["hits"]
+        x = be.array(np.arange(float(size)).reshape(2, -1))
+        np.testing.assert_array_equal((be.pad(x, 1) * 2).asnumpyarray(), np.pad(x.asnumpyarray(), 1) * 2)
+        assert size == 10 or counted()["misses"] + counted()["hits"] == before
