@@ -19,7 +19,7 @@ from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Program, owners_of
 from optree.compile.steps import Note, Observer, Plan, Steps
 from optree.dtypes import is_floating
-from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
+from optree.errors import BackendArgumentError, BackendError, ExportError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
 from optree.locks import cached_property
 from optree.ops.assignment import Assign
@@ -33,6 +33,9 @@ from optree.tree.stale import signature_of_assigned, signature_of_evaluated, sig
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
+
+if TYPE_CHECKING:
+    from optree.run.function import Function
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
@@ -101,10 +104,10 @@ class Backend(RandomMethods, Functions):
 
     #: Methods for plans and subclasses, which `dir` leaves out.
     internal: ClassVar[frozenset[str]] = frozenset(
-        "active allocate borrowed check_adopted compile compiles compiling computed executions forget_plans from_host "
-        "home imported internal compile_within is_neon lowered lowering modes noting on_host over owned planned plans "
-        "program put received remark run_assignment show sources target tensor_cls tensor_of to_host uploads value_of "
-        "within".split()
+        "active allocate borrowed check_adopted compile compiles compiling computed executions exported forget_plans "
+        "from_host home imported internal compile_within is_neon lowered lowering modes noting on_host over owned "
+        "planned plans program put received remark run_assignment show sources target tensor_cls tensor_of to_host "
+        "uploads value_of within".split()
     )
 
     #: The compatibility modes of the class.
@@ -242,6 +245,10 @@ class Backend(RandomMethods, Functions):
             its inputs' values and its own.
         """
         raise NotImplementedError
+
+    def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
+        """The files of a function in C, by name; ExportError if there are none. See `optree.export`."""
+        raise ExportError(f"export: functions of the backend {self.name!r} have no C; gen_backend('cpu') makes one")
 
     def compile_within(self, program: Program) -> Within:
         """A program as a function of its leaves' values, for calls within a step."""

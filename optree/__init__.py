@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optree.autodiff.jacobians import Lop, Rop, hessian, hessian_vector_product, jacobian
     from optree.autodiff.recompute import checkpoint
     from optree.compat.nervana_graph import ComputationOp
+    from optree.run.export import export
     from optree.run.jit import jit
     from optree.run.vmap import vmap
     from optree.testing import check_grad
@@ -35,6 +36,7 @@ LATER = (
     "autodiff.recompute",
     "compat.nervana_graph",
     "autodiff.jacobians",
+    "run.export",
     "run.jit",
     "run.vmap",
     "testing",
@@ -71,6 +73,7 @@ __all__ = [
     "deriv",
     "distributed",
     "errors",
+    "export",
     "function",
     "grad",
     "grad_not_implemented",

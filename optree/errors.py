@@ -45,6 +45,7 @@ _OWN_PACKAGES = frozenset(
             "backends.execution",
             "backends.cpu",
             "backends.cpu.codegen",
+            "backends.cpu.export",
             "backends.cpu.routines",
             "backends.gpu",
         ),
@@ -125,6 +126,10 @@ class BackendError(OptreeError, RuntimeError):
 
 class BackendArgumentError(BackendError, ParameterError):
     """An argument of `gen_backend` that is none of those there are."""
+
+
+class ExportError(OptreeError, ValueError):
+    """A function that cannot be written as a program of another language."""
 
 
 class CompilerError(BackendError):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from optree.errors import BackendError, CompilerError, OperandError, brief, call
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input
+
+if TYPE_CHECKING:
+    from optree.run.function import Function
 
 
 class CPUBackend(Backend):
@@ -189,6 +192,9 @@ class CPUBackend(Backend):
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
         implementations = self._implementations(outline, reuse)
         return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
+
+    def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
+        return lazy.export.exported(f, name, weights, example)  # type: ignore[no-any-return]
 
     def compile_within(self, program: Program) -> Within:
         plan = self.compile(program)

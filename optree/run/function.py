@@ -231,8 +231,8 @@ class Function(Locked):
         own = Options() if self.backend is None else self.backend.lowering
         self._options = own._replace(fixed=True, rewrites=self.mode.kind == "default", without=self.mode.without)
         shown = self._options._replace(shown=True)
-        self._written = lower([*values[: len(self.outputs)], *written], shown, last="program")
-        self.program = lower(self._written, shown, first="passes")
+        self.written = lower([*values[: len(self.outputs)], *written], shown, last="program")
+        self.program = lower(self.written, shown, first="passes")
         self._check_leaves(on_unused_input)
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
@@ -240,7 +240,7 @@ class Function(Locked):
         arguments, leaves = list(self._arguments_of.values()), self.program.leaves
         #: The leaves' values, None for an argument's, and the index of each argument among them.
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
-        self._argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
+        self.argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
         self._sizes_seen = Cache("sizes of functions' arguments", SIZES)
         self._arrays_seen = Cache("arrays as functions' arguments", SIZES)
         self._last_kinds: tuple[Any, ...] | None = None
@@ -294,7 +294,7 @@ class Function(Locked):
     def _debug(self, values: list[Any], observe: Any) -> list[Any]:
         before = deepcopy(values)
         found = debug.evaluate(self.program, values, observe)
-        debug.check_rewrites(self._written, before, self.mode.without)
+        debug.check_rewrites(self.written, before, self.mode.without)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -343,7 +343,7 @@ class Function(Locked):
     def _copy_aliased(self, values: list[Any]) -> None:
         """Copy the arguments aliased with an update's target: all are read before any is written."""
         touches = self._region.touches  # type: ignore[union-attr]
-        for i in self._argument_indices:
+        for i in self.argument_indices:
             if i is not None and touches(values[i]):
                 with self.backend.active():
                     values[i] = values[i].copy()
@@ -361,7 +361,7 @@ class Function(Locked):
         # Equal tuples of the same objects: a comparison takes a fifth of the time of a hash.
         if not kwargs and (kinds == self._last_kinds or kinds in self._arrays_seen):
             self._last_kinds = kinds
-            for i, x in zip(self._argument_indices, args, strict=True):
+            for i, x in zip(self.argument_indices, args, strict=True):
                 if i is not None:
                     values[i] = x.array if isinstance(x, Tensor) else x
             return values
@@ -369,7 +369,7 @@ class Function(Locked):
         arrays = [
             self._filtered(number, x, value) for number, (x, value) in enumerate(zip(self.inputs, given, strict=True))
         ]
-        for i, array in zip(self._argument_indices, arrays, strict=True):
+        for i, array in zip(self.argument_indices, arrays, strict=True):
             if i is not None:
                 values[i] = array
         self._check_sizes(values)
@@ -448,11 +448,11 @@ class Function(Locked):
         return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
 
     def _check_sizes(self, values: Sequence[Any]) -> None:
-        given = tuple([None if i is None else _shape_of(values[i]) for i in self._argument_indices])
+        given = tuple([None if i is None else _shape_of(values[i]) for i in self.argument_indices])
         if given in self._sizes_seen:
             return
-        shapes = [_shape_of(value) for value in values[: len(self._written.leaves)]]
-        check_sizes(self._written, shapes)  # rewrites drop ops whose only effect is a check
+        shapes = [_shape_of(value) for value in values[: len(self.written.leaves)]]
+        check_sizes(self.written, shapes)  # rewrites drop ops whose only effect is a check
         if self._reports:
             print(f"{self}: {self._memory(values)}")
         self._sizes_seen[given] = None
@@ -524,7 +524,7 @@ def _program_text(what: Any) -> str:
 def _stage_text(stage: str, what: Any) -> str:
     """The text of a stage of lowering a function or a tree."""
     if isinstance(what, Function):
-        return stage_text(what._written, stage, what._options, what.backend, is_flat=True)
+        return stage_text(what.written, stage, what._options, what.backend, is_flat=True)
     options = Options() if what.backend is None else what.backend.lowering
     return stage_text([what], stage, options, what.backend)
 

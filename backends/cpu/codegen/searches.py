@@ -14,6 +14,7 @@ SEARCHED = 256
 FIRST = f"""
 static inline int64_t first_{{name}}(const {{type}} *x, {{type}} value, int64_t n)
 {{{{
+    (void)value;
     for (int64_t start = 0; start < n; start += {SEARCHED}) {{{{
         const {{counter}} m = n - start < {SEARCHED} ? ({{counter}})(n - start) : {SEARCHED};
         const {{type}} *const y = x + start;

@@ -1,0 +1,29 @@
+/* $name: a function exported by op-tree.
+
+$described
+
+   Arrays are contiguous, in C order, and do not overlap. Bools are bytes, 0 or 1. Several threads may call it at once,
+   each with its own scratch memory$alone. */
+
+#ifndef ${upper}_H
+#define ${upper}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ${upper}_OK, ${upper}_WRONG_SIZE, ${upper}_NULL_POINTER, ${upper}_SMALL_SCRATCH, ${upper}_WRONG_FILE };
+$tensors
+/* The bytes of scratch memory; -1 for a wrong size. */
+int64_t ${name}_scratch($sizes);
+
+/* Returns ${upper}_OK, or another of the codes; then nothing is written. */
+int ${name}($parameters);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,452 @@
+"""Functions as standalone C: the calls of their steps, with sizes, strides and offsets that follow from open sizes.
+
+The steps are those that run the function: kernels, products, copies and views. They are traced on arrays without
+contents, for several values of the open sizes (`Trace`). All traces have the same calls, and each of their numbers is
+a polynomial of the open sizes (`_Fit`). `backends.cpu.export.library` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import permutations, product
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from backends.cpu.calls import implementation
+from backends.cpu.codegen import printer as c
+from backends.cpu.export.library import DTYPES, Call, Library, Polynomial, Region, files_of
+from backends.cpu.plan import C
+from backends.cpu.routines.products import TYPES
+from backends.execution.dialect import narrow_dtypes
+from backends.execution.executor import CallStep, KernelStep, Step, steps_of
+from backends.execution.memory import element_strides, unallocated_array
+from backends.execution.memory_planner import slots_of
+from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
+from optree.arrays import byte_bounds, overlap, overlapping
+from optree.compile.loopnest import LoopNest, Statement
+from optree.compile.pipeline import lower
+from optree.compile.program import Program
+from optree.compile.shapes import ONE, Sizes, check_sizes, shapes_of
+from optree.errors import ExportError, OptreeError, ShapeError, built_at
+from optree.op.index_map import is_view
+from optree.op.traits import CopyOperator
+from optree.ops.assignment import Assign
+from optree.ops.contraction import ProductOperator, TensorDot
+from optree.ops.structure import Output
+from optree.run.memory import bytes_of
+from optree.tree.printing import instruction_text
+from optree.tree.tensor import Tensor
+
+#: The values of each open size in the traces, and the difference between those of two open sizes. All numbers are
+#: polynomials of degree 2 in each size, which the last value checks. No axis of such a size is like one of size 1, or
+#: too short to be tiled.
+VALUES, NEXT = (67, 72, 83, 98), 100
+
+#: The maximum number of open sizes, and the maximum of each.
+MOST, LARGEST = 3, 1 << 31
+
+
+def exported(f: Any, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
+    """The files of a function's C library, by name; ExportError if it cannot be one."""
+    program = lower(f.program, C, "parts", "parts")
+    steps = steps_of(program, partial(implementation, f.backend, program, None, {}), _kernel, C)
+    return files_of(_Fit(_Function(f, program, steps)).library(), f, name, weights, example)
+
+
+def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: Any) -> FusedKernel:
+    """A kernel that is not compiled: a library's nests are printed together."""
+    return FusedKernel(program, kernel, sizes, lambda nest: nest)
+
+
+class _Function:
+    """The steps of a function, and its open sizes.
+
+    Attributes
+    ----------
+    inputs : dict of int to int
+        From leaves to the inputs that they are.
+    tensors : list of Tensor
+        The tensors whose memory the leaves have.
+    open : list of int
+        The dimensions that a call tells.
+    """
+
+    def __init__(self, f: Any, program: Program, steps: list[Step]) -> None:
+        self.f, self.program, self.steps, self.sizes = f, program, steps, Sizes(program)
+        self.inputs = {leaf: n for n, leaf in enumerate(f.argument_indices) if leaf is not None}
+        roots = [*{id(x.root): x.root for x in program.leaves if isinstance(x, Tensor)}.values()]
+        self.tensors = [root for root in roots if root.array.flags.c_contiguous and root.array.size]
+        for i, j in overlapping([root.array for root in self.tensors]):
+            both = f"{self.tensors[i].label} and {self.tensors[j].label}"
+            raise ExportError(f"export: {both} share memory; build the function with a copy of one")
+        sources = self.sizes.sources.items()
+        of_inputs = [(dim, leaf, axis) for dim, (leaf, axis) in sources if leaf in self.inputs]
+        self.open = [dim for dim, leaf, axis in of_inputs if program.type_of(leaf).shape[axis] is None]
+        if len(self.open) > MOST:
+            raise ExportError(f"export: {len(self.open)} sizes are open, and at most {MOST} may be; fix some of them")
+        self.slots: dict[int, int] | None = None
+
+    def known_at(self, point: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """The leaves' values, inputs' without contents, and all shapes; ShapeError for wrong sizes."""
+        known, arrays = {ONE: 1, **dict(zip(self.open, point, strict=True))}, list[Any]()
+        for i, leaf in enumerate(self.program.leaves):
+            if i in self.inputs:
+                own = zip(self.sizes.dims[i] or (), leaf.type.shape, strict=True)
+                arrays.append(
+                    unallocated_array(tuple(known[dim] if n is None else n for dim, n in own), leaf.type.dtype)
+                )
+            else:
+                arrays.append(self.f.backend.value_of(leaf))
+        shapes, written = [np.shape(x) for x in arrays], self.f.written
+        check_sizes(written, shapes[: len(written.leaves)])
+        return arrays, shapes_of(self.program, shapes)
+
+    def trace(self, point: Sequence[int]) -> Trace:
+        """The trace for some values of the open sizes. The first decides which values share scratch memory."""
+        try:
+            arrays, shapes = self.known_at(point)
+        except ShapeError as error:
+            raise ExportError(f"export: {error}; fix these sizes, by TensorType(dtype, sizes)") from error
+        arrays = [np.empty(x.shape, x.dtype) if i in self.inputs else x for i, x in enumerate(arrays)]
+        if self.slots is None:
+            self.slots = slots_of(self.program, self.steps, bytes_of(self.program, shapes))
+            for step in self.steps:
+                step.persistent = set(step.plannable) & self.slots.keys()
+        return Trace(self, arrays, shapes, self.slots)
+
+
+class _Fit:
+    """The calls of a function for all sizes: those of its traces, with polynomials for numbers."""
+
+    def __init__(self, function: _Function) -> None:
+        self.function, self.count = function, len(function.open)
+        bases, *_ = axes = [[size + NEXT * n for n in range(self.count)] for size in VALUES]
+        grid = [tuple(axes[i][n] for n, i in enumerate(at)) for at in product(range(3), repeat=self.count)]
+        self.powers = [*product(range(3), repeat=self.count)]
+        first, *others = self.traces = [function.trace(point) for point in (*grid, axes[3])]
+        if any(trace.structure() != first.structure() for trace in others):
+            raise ExportError("export: the calls depend on the open sizes; fix some, by TensorType(dtype, sizes)")
+        exact = np.array([self._monomials(point) for point in (*grid, axes[3])], object)
+        values = np.array([trace.numbers() for trace in self.traces], object)
+        self.factors = np.zeros((len(grid), values.shape[1]), object)
+        for _ in range(4):  # the solution in floating point, refined by exact residuals
+            rest = (values - exact @ self.factors)[:-1].astype(float)
+            step = np.rint(np.linalg.solve(exact[:-1].astype(float), rest))
+            self.factors += np.vectorize(int, otypes=[object])(step)
+        if (exact @ self.factors != values).any() or not all(map(self._holds, permutations(bases))):
+            raise ExportError("export: some sizes are no polynomials of the open ones; fix some by TensorType")
+
+    def _monomials(self, point: Sequence[int]) -> list[int]:
+        return [prod(size**n for size, n in zip(point, power, strict=True)) for power in self.powers]
+
+    def _holds(self, point: Sequence[int]) -> bool:
+        """Whether all shapes are those of the polynomials, none is of 0, and no index is too large."""
+        try:
+            sizes = _flat(self.function.known_at(point)[1])
+            if max(point, default=0) <= max(VALUES) + NEXT * MOST:  # else it is as large as one that was traced
+                self.function.trace(point)
+        except (OptreeError, ValueError, IndexError):
+            return False
+        return min(sizes, default=1) > 0 and sizes == [*(self._monomials(point) @ self.factors)[: len(sizes)]]
+
+    def _limit(self, n: int, outside: int) -> int:
+        """The last value of an open size, before one outside, up to which the polynomials hold."""
+        point = [VALUES[0] + NEXT * i for i in range(self.count)]
+        inside = point[n]
+        while abs(outside - inside) > 1:
+            point[n] = (inside + outside) // 2
+            inside, outside = (point[n], outside) if self._holds(point) else (inside, point[n])
+        return inside
+
+    def library(self) -> Library:
+        """The library."""
+        rows = zip(*self.factors, strict=True)
+        numbers = [Polynomial({power: x for power, x in zip(self.powers, row, strict=True) if x}) for row in rows]
+        limits = [(self._limit(n, 0), self._limit(n, LARGEST + 1)) for n in range(self.count)]
+        return self.traces[0].library(self.function, numbers, limits)
+
+
+def _flat(shapes: Iterable[Any]) -> list[int]:
+    """The sizes of shapes, some of tuples."""
+    return [size for x in shapes if x is not None for size in (_flat(x) if isinstance(x, list) else x)]
+
+
+class Trace:
+    """The calls of a function's steps for some sizes.
+
+    Attributes
+    ----------
+    registers : list
+        The values of the program: arrays without contents, numbers, and tuples of arrays.
+    regions : list of Region
+        The memory that these are in; `spans` has the addresses of each.
+    calls : list of Call
+    """
+
+    def __init__(self, function: _Function, arrays: list[Any], shapes: Sequence[Any], slots: dict[int, int]) -> None:
+        self.program, self.slots, self.shapes = function.program, slots, shapes
+        self.registers = [*arrays, *[None] * len(self.program.instructions)]
+        self.regions, self.calls = list[Region](), list[Call]()
+        self._numbers: Sequence[int] = ()
+        self.spans, self.bytes, self.held = list[tuple[int, int]](), list[int](), list[Any]()
+        for n, root in enumerate(function.tensors):
+            self._region(root.array, Region("tensor", n))
+        for i, x in enumerate(arrays):
+            if i in function.inputs:
+                self._region(x, Region("input", function.inputs[i]))
+            elif isinstance(x, np.ndarray) and not isinstance(self.program.leaves[i], Tensor):
+                self.registers[i] = self._constant(x)
+        for i, slot in slots.items():
+            self.registers[i] = self._new(shapes[i], self.program.type_of(i).dtype, slot)
+        for step in function.steps:
+            self._numbers = step.numbers
+            self._kernel(step) if isinstance(step, KernelStep) else self._call(step)
+        self._finish(len(function.f.outputs))
+
+    # Memory
+
+    def _region(self, x: np.ndarray, region: Region) -> np.ndarray:
+        if str(x.dtype) not in DTYPES:
+            self._refuse(f"C99 has no {x.dtype}; cast it to float32")
+        self.regions.append(region)
+        self.spans.append(byte_bounds(x))
+        self.bytes.append(x.nbytes)
+        self.held.append(x)
+        return x
+
+    def _new(self, shape: tuple[int, ...], dtype: Any, slot: int | None = None) -> np.ndarray:
+        """A new array in scratch memory, shared with others of its slot."""
+        key = ("alone", len(self.regions)) if slot is None else ("slot", slot)
+        return self._region(np.empty(shape, dtype), Region("scratch", key))
+
+    def _constant(self, x: Any) -> np.ndarray:
+        x = np.array(x, order="C")
+        return self._region(x, Region("constant", (str(x.dtype), x.shape, x.tobytes())))
+
+    def _array(self, value: int) -> np.ndarray:
+        """The array of a value; a number becomes a constant."""
+        x = self.registers[value]
+        if not isinstance(x, np.ndarray):
+            x = self.registers[value] = self._constant(x)
+        return x
+
+    def _at(self, x: np.ndarray) -> tuple[int, int]:
+        """The region of an array, and its offset in bytes."""
+        start = x.ctypes.data
+        for n, (low, high) in enumerate(self.spans):
+            if low <= start < high:
+                return n, start - low
+        self._refuse("an operand has no elements, or is not in C order: copy it")
+
+    def _is_known(self, x: np.ndarray) -> bool:
+        return any(low <= x.ctypes.data < high for low, high in self.spans)
+
+    def _refuse(self, why: str) -> NoReturn:
+        made = [self.program.instructions[index] for index in self._numbers]
+        ops = ", ".join(f"{instruction.op}{built_at(instruction.node.origin)}" for instruction in made)
+        raise ExportError(f"export: {ops or 'a tensor'}: {why}, or compute this outside and make it an input")
+
+    # Calls
+
+    def _add(self, what: Any, arrays: Sequence[np.ndarray], numbers: Sequence[int], comment: str = "") -> None:
+        places = [self._at(x) for x in arrays]
+        self.calls.append(
+            Call(what, tuple(n for n, _ in places), (*(offset for _, offset in places), *numbers), comment)
+        )
+
+    def _comment(self) -> str:
+        return "\n".join(instruction_text(self.program, index) for index in self._numbers)
+
+    def _kernel(self, step: KernelStep) -> None:
+        kernel = step.kernel
+        assert isinstance(kernel, FusedKernel)
+        reads = [self._array(i) for i in kernel.reads]
+        given = step.given(self.registers)
+        if kernel.overlaps(reads, given):  # the values are stored apart, and copied
+            given = [None] * len(given)
+        found = kernel.specialize([*reads, *given], kernel.input_shapes(self.registers))
+        if found is None or found.nest is None:
+            self._refuse("it has no kernel for these sizes; fix them")
+        stored = zip(kernel.writes, found.shapes, given, strict=True)
+        writes = [self._new(shape, kernel.dtypes[i]) if x is None else x for i, shape, x in stored]
+        numbers = tuple((as_int64(self.registers[i], dtype), str(dtype)) for i, dtype in kernel.numbers)
+        self._nest(found.nest, found.layout, [*reads, *writes], numbers, self._comment())
+        for i, x in zip(kernel.writes, writes, strict=True):
+            target = step.target_of.get(i)
+            self.registers[i] = x if target is None else self.registers[target]
+            if target is not None and x is not self.registers[target]:
+                self._copy(x, self.registers[target])
+        for value, target, assignment in step.assigned:
+            self.registers[value] = self.registers[assignment] = self.registers[target]
+
+    def _nest(self, nest: LoopNest, layout: Any, arrays: Sequence[Any], numbers: Any, comment: str) -> None:
+        sizes, strides = layout
+        for name in narrow_dtypes(nest):
+            self._refuse(f"C99 has no {name}; compute in float32")
+        self._add(("kernel", nest, numbers), arrays, [*sizes, *strides, *c.scratch(nest, sizes)], comment)
+
+    def _call(self, step: Step) -> None:
+        assert isinstance(step, CallStep)
+        op, runs = step.op, step.runnable()
+        assert runs.take is not None
+        given = runs.take(self.registers)
+        if isinstance(op, Assign):
+            self._copy(self._array(step.inputs[1]), self.registers[step.inputs[0]])
+            self.registers[step.output] = self.registers[step.inputs[0]]
+        elif isinstance(op, Output):
+            self.registers[step.output] = self.registers[step.inputs[0]][op.index]
+        elif step.is_fixed:
+            self._fixed(step, runs.call(*given))
+        elif is_view(op):
+            self._view(step, runs.call(*given))
+        elif isinstance(op, ProductOperator):
+            self._product(step)
+        elif type(op) is TensorDot:
+            self._tensordot(step)
+        elif isinstance(op, CopyOperator):
+            self._copies(step, [np.asarray(x) for x in given])
+        else:
+            self._refuse("it has no C; use other ops")
+
+    def _fixed(self, step: CallStep, value: Any) -> None:
+        """A value that sizes alone decide: a number, which follows from them, or a constant."""
+        x = np.array(value)
+        if x.size == 1 and float(x.item()).is_integer():
+            self._region(x, Region("count", str(x.dtype)))
+            self.bytes[-1] = int(x.item())
+            self.registers[step.output] = x
+        else:
+            self.registers[step.output] = self._constant(x)
+
+    def _view(self, step: CallStep, found: Any) -> None:
+        views = found if isinstance(found, tuple) else (found,)
+        if all(self._is_known(x) for x in views):
+            self.registers[step.output] = found
+            return
+        if not step.op.index_map.keeps_order:
+            self._refuse("it makes a copy; use other ops")
+        self.registers[step.output] = self._reshaped(self._array(step.inputs[0]), found.shape)
+
+    def _reshaped(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """A view of an array in another shape, or a copy where no strides allow one."""
+        found = x.reshape(shape)
+        if self._is_known(found):
+            return found
+        made = self._new(shape, x.dtype)
+        self._copy(x, made.reshape(x.shape))
+        return made
+
+    def _target(self, step: CallStep, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The array that a call writes."""
+        register = step.output if step.persistent else step.out
+        out = self._new(shape, dtype) if register is None else self.registers[register]
+        self.registers[step.output] = out
+        return out
+
+    def _copies(self, step: CallStep, arrays: list[np.ndarray]) -> None:
+        shape, dtype = step.op.output_shape(*map(np.shape, arrays)), self.program.instructions[step.index].type.dtype
+        out = self._target(step, shape, dtype)
+        to = self._new(shape, dtype) if any(overlap(out, x) for x in arrays) else out
+        for target, source in step.op.copies(to, *arrays):
+            if target.size:
+                source = np.asarray(source)
+                is_known = source.size and self._is_known(source)
+                self._copy(source if is_known else self._constant(source.astype(dtype)), target)
+        if to is not out:
+            self._copy(to, out)
+
+    def _copy(self, x: np.ndarray, to: np.ndarray) -> None:
+        """A copy of an array, broadcast and cast, to another one that it does not overlap."""
+        if overlap(x, to):
+            if (x.ctypes.data, x.shape, x.strides) == (to.ctypes.data, to.shape, to.strides):
+                return
+            self._refuse("it copies an array over itself; copy it first")
+        x = np.broadcast_to(x, to.shape)
+        dtypes = x.dtype, to.dtype
+        sizes, strides = collapsed_axes(to.shape, [list(element_strides(x)), list(element_strides(to))])
+        vector = tuple(steps[-1] if steps[-1] in (0, 1) else -1 for steps in strides)
+        same = dtypes[0] == dtypes[1]
+        casts = () if same else (Statement(1, "{0}", (0,), dtypes[:1], dtypes[1]),)
+        levels = ("inner", "inner")
+        nest = LoopNest(dtypes[:1], (), casts, (len(casts),), len(sizes), len(sizes), levels, vector)
+        self._nest(nest, (sizes, [step for steps in strides for step in steps]), [x, to], (), "copy")
+
+    def _product(self, step: CallStep) -> None:
+        x, y = (self._array(i) for i in step.inputs)
+        instruction = self.program.instructions[step.index]
+        out = self._target(step, step.op.output_shape(x.shape, y.shape), instruction.type.dtype)
+        matrices = out if x.ndim > 1 else out[..., None, :] if y.ndim > 1 else out[..., None]
+        matrices = matrices if y.ndim > 1 else matrices[..., None]
+        self._multiply(x if x.ndim > 1 else x[None], y if y.ndim > 1 else y[:, None], matrices)
+
+    def _tensordot(self, step: CallStep) -> None:
+        x, y = (self._array(i) for i in step.inputs)
+        left, right = step.op.axes
+        x_free, y_free = ([i for i in range(z.ndim) if i not in axes] for z, axes in ((x, left), (y, right)))
+        inner = prod(x.shape[i] for i in left)
+        rows, columns = prod(x.shape[i] for i in x_free), prod(y.shape[i] for i in y_free)
+        out = self._new((*(x.shape[i] for i in x_free), *(y.shape[i] for i in y_free)), x.dtype)
+        x = self._reshaped(x.transpose(*x_free, *left), (rows, inner))
+        y = self._reshaped(y.transpose(*right, *y_free), (inner, columns))
+        self._multiply(x, y, out.reshape(rows, columns))
+        given = self._target(step, out.shape, out.dtype)
+        self._copy(out, given)
+
+    def _multiply(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """A product of matrices, or of stacks of them."""
+        if not (x.dtype == y.dtype == out.dtype and x.dtype in TYPES):
+            self._refuse(f"products of {x.dtype} and {y.dtype} are not written; cast to float32 or float64")
+        if overlap(out, x) or overlap(out, y):
+            apart = self._new(out.shape, out.dtype)
+            self._multiply(x, y, apart)
+            self._copy(apart, out)
+            return
+        stack = out.shape[:-2]
+        arrays = [np.broadcast_to(z, (*stack, *z.shape[-2:])) for z in (x, y, out)]
+        steps = [element_strides(z) for z in arrays]
+        numbers = [*out.shape[-2:], x.shape[-1], *(step for each in steps for step in each[-2:])]
+        numbers += [*stack, *(step for each in steps for step in each[:-2])]
+        self._add(("product", str(x.dtype), len(stack)), [x, y, out], numbers, self._comment())
+
+    # Results
+
+    def _finish(self, count: int) -> None:
+        """Place the outputs: in the caller's arrays at once, where they fill memory of their own."""
+        self.outputs = list[tuple[tuple[int, ...], str]]()
+        for n, value in enumerate(self.program.outputs[:count]):
+            x = self._array(value)
+            region, offset = self._at(x)
+            is_whole = x.flags.c_contiguous and not offset and x.nbytes == self.bytes[region]
+            if is_whole and self.regions[region].kind == "scratch" and self.regions[region].key[0] == "alone":
+                self.regions[region] = Region("output", n)
+            else:
+                self._copy(x, self._region(np.empty(x.shape, x.dtype), Region("output", n)))
+            self.outputs.append((x.shape, str(x.dtype)))
+
+    def structure(self) -> Any:
+        """All that is the same for all sizes."""
+        calls = [(call.what, call.regions, len(call.numbers)) for call in self.calls]
+        return calls, self.regions, [(len(shape), dtype) for shape, dtype in self.outputs]
+
+    def numbers(self) -> list[int]:
+        """All that depends on the open sizes: all sizes, the regions' bytes, and the calls' numbers."""
+        shapes = _flat(self.shapes)
+        of_calls = [number for call in self.calls for number in call.numbers]
+        return [*shapes, *self.bytes, *of_calls, *(size for shape, _ in self.outputs for size in shape)]
+
+    def library(self, function: _Function, fits: Sequence[Polynomial], limits: list[tuple[int, int]]) -> Library:
+        """The library, from its numbers as polynomials."""
+        rest = iter(fits[len(_flat(self.shapes)) :])
+        sizes = [next(rest) for _ in self.regions]
+        calls = [call._replace(numbers=tuple(next(rest) for _ in call.numbers)) for call in self.calls]
+        outputs = [(tuple(next(rest) for _ in shape), dtype) for shape, dtype in self.outputs]
+        places = [
+            (n, leaf, axis) for leaf, n in function.inputs.items() for axis in range(np.ndim(self.registers[leaf]))
+        ]
+        own = {(n, axis): (function.sizes.dims[leaf] or ())[axis] for n, leaf, axis in places}
+        dims = [[place for place, dim in own.items() if dim == each] for each in function.open]
+        inputs = [None if leaf is None else self.program.type_of(leaf) for leaf in function.f.argument_indices]
+        return Library(dims, limits, inputs, function.tensors, self.regions, sizes, calls, outputs)

@@ -1,0 +1,78 @@
+/* Products of matrices, or of the matrices of stacks, in exported programs. -DUSE_BLAS takes those of a library. */
+
+#if defined __GNUC__ && !defined __clang__ /* lanes that are not stored, and copies of more lanes than there are */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
+#pragma GCC diagnostic ignored "-Wstringop-overread"
+#endif
+#include "products.c"
+
+#ifdef USE_BLAS
+#include <cblas.h>
+#if DOUBLE
+#define GEMM cblas_dgemm
+#else
+#define GEMM cblas_sgemm
+#endif
+#endif
+
+/* Addresses, sizes, and strides in elements. The sizes of the stack follow, and its strides in x, in y and in out. */
+typedef struct {
+    word x, y, out;
+    word rows, columns, inner;
+    word x_row, x_column, y_row, y_column, out_row, out_column;
+    word scratch, threads, share, rank;
+} product_call;
+
+/* A product of fewer columns than this and than rows is computed transposed: a panel is two vectors wide. */
+enum { NARROW = 32 };
+
+/* The bytes of scratch memory of each thread. */
+int64_t product_scratch(int64_t rows, int64_t columns, int64_t inner)
+{
+    return least(HELD, upwards(most(rows, columns), WIDTH) * WIDTH) * least(DEPTH, inner) * (word)sizeof(T);
+}
+
+static void multiply_one(const product_call *p, T *x, T *y, T *out)
+{
+    word matrices[] = {(word)(intptr_t)x, (word)(intptr_t)y, (word)(intptr_t)out};
+    problem one = {p->share, p->threads, p->scratch, product_scratch(p->rows, p->columns, p->inner),
+                   (word)(intptr_t)matrices, 1, p->rows, p->inner, p->columns,
+                   p->x_row, p->x_column, p->y_row, p->y_column, p->out_row, p->out_column, 0, 0};
+#ifdef USE_BLAS
+    if (p->out_column == 1 && (p->x_column == 1 || p->x_row == 1) && (p->y_column == 1 || p->y_row == 1)) {
+        const int x_is_transposed = p->x_column != 1, y_is_transposed = p->y_column != 1;
+        const word x_lead = x_is_transposed ? p->x_column : p->x_row, y_lead = y_is_transposed ? p->y_column : p->y_row;
+        GEMM(CblasRowMajor, x_is_transposed ? CblasTrans : CblasNoTrans, y_is_transposed ? CblasTrans : CblasNoTrans,
+             (int)p->rows, (int)p->columns, (int)p->inner, 1, x, (int)most(x_lead, x_is_transposed ? p->rows : p->inner),
+             y, (int)most(y_lead, y_is_transposed ? p->inner : p->columns), 0, out,
+             (int)most(p->out_row, p->columns));
+        return;
+    }
+#endif
+    if (p->columns < least(NARROW, p->rows)) {
+        matrices[0] = (word)(intptr_t)y, matrices[1] = (word)(intptr_t)x;
+        one.rows = p->columns, one.columns = p->rows;
+        one.x_row = p->y_column, one.x_column = p->y_row, one.y_row = p->x_column, one.y_column = p->x_row;
+        one.out_row = p->out_column, one.out_column = p->out_row;
+    }
+    divide(&one);
+    multiply(&one);
+}
+
+/* Multiply all matrices of two stacks, of which there is one where the rank is 0. */
+void multiply_stacks(const int64_t *a)
+{
+    const product_call *p = (const product_call *)a;
+    const word rank = p->rank, *const sizes = (const word *)(p + 1);
+    word count = 1;
+    for (word axis = 0; axis < rank; axis++)
+        count *= sizes[axis];
+    for (word i = 0; i < count; i++) {
+        word at[3] = {0, 0, 0};
+        for (word axis = rank - 1, rest = i; axis >= 0; rest /= sizes[axis], axis--)
+            for (word z = 0; z < 3; z++)
+                at[z] += rest % sizes[axis] * sizes[(z + 1) * rank + axis];
+        multiply_one(p, (T *)(intptr_t)p->x + at[0], (T *)(intptr_t)p->y + at[1], (T *)(intptr_t)p->out + at[2]);
+    }
+}
