@@ -1,14 +1,16 @@
-"""Compilation of a plan's kernels before its first run, several at a time: it waits for the slowest, not the sum."""
+"""Compilation of all that a plan's first run calls, several files at a time: it waits for the slowest, not the sum."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from backends.cpu.compiler import concurrently
+from backends.cpu import workers
+from backends.cpu.compiler import Source, compile_source, concurrently
 from backends.execution.ahead import Foresight
-from backends.execution.executor import Step
+from backends.execution.executor import CallStep, Step
 from backends.execution.memory import HOST
 from backends.execution.specialize import FusedKernel
 from optree import settings
@@ -19,9 +21,9 @@ from optree.settings import thread_count
 
 
 def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) -> None:
-    """Compile what kernels need for these leaves, in at most `thread_count` processes at a time.
+    """Compile what kernels and routines need for these leaves, in at most `thread_count` processes at a time.
 
-    A failure ends it, and is raised by the kernel when that runs: steps before it run, as without this.
+    A failure of a kernel ends it, and is raised by the kernel when that runs: steps before it run, as without this.
 
     Parameters
     ----------
@@ -30,20 +32,37 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     """
     if thread_count() < 2 or "source" in settings.value("show"):  # sources are shown in the order of the steps
         return
+    foresight = Foresight(program, steps, values, HOST)
     needed: dict[LoopNest, FusedKernel] = {}
-    for kernel, arrays, input_shapes in Foresight(program, steps, values, HOST).run():
+    for kernel, arrays, input_shapes in foresight.run():
         found = kernel.specialize(arrays, input_shapes)
         if found is not None and found.nest is not None and not kernel.is_compiled(found.nest):
             needed[found.nest] = kernel
-    if len(needed) < 2:
+    routines = dict.fromkeys(source for step, inputs in foresight.calls for source in _sources(step, inputs))
+    if routines:
+        routines[workers.source(), ("share",)] = None  # an argument of theirs
+    jobs: list[Any] = [partial(_load, *source) for source in routines]  # first, as they take the longest
+    jobs += [partial(_compiled, kernel, nest) for nest, kernel in needed.items()]
+    if len(jobs) < 2:
         return
-    jobs = [settings.carried(partial(_compiled, kernel, nest)) for nest, kernel in needed.items()]
-    made = concurrently(jobs, thread_count())
+    made = concurrently(list(map(settings.carried, jobs)), thread_count())[len(routines) :]
     failed = next((each for each in made if isinstance(each, Exception)), None)
     for (nest, kernel), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.
         if each is not None and (each is failed or kernel.is_foreign or not isinstance(each, Exception)):
             kernel.add(nest, each)
+
+
+def _sources(step: CallStep, inputs: list[Any]) -> list[Source]:
+    """The C functions that a call of a routine needs; none where its operands do not follow."""
+    call: Any = step.implementation.call
+    return call.sources(*inputs) if hasattr(call, "sources") and not any(x is None for x in inputs) else []
+
+
+def _load(source: str, names: Sequence[str]) -> None:
+    """Compile the C functions of a routine, which finds them in memory when it runs, or then raises what failed."""
+    with suppress(CompilerError):
+        compile_source(source, names[0])
 
 
 def _compiled(kernel: FusedKernel, nest: LoopNest) -> Any:

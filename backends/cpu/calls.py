@@ -29,7 +29,9 @@ from optree.tree.types import TensorType
 
 
 def _stacked_product(backend: Any, op: Any) -> Callable[..., Any]:
-    return merging(backend.product)
+    multiply: Any = merging(backend.product)
+    multiply.sources = backend.product.sources
+    return multiply  # type: ignore[no-any-return]
 
 
 def _multiplies_floats(program: Program, index: int) -> bool:

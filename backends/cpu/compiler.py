@@ -64,6 +64,10 @@ _SHT_NOBITS = 8
 _MIN_FREE = 1 << 20  # bytes free in a folder that is not full
 
 
+#: C source, and the names of the functions in it that are called.
+Source = tuple[str, tuple[str, ...]]
+
+
 class Compiler(NamedTuple):
     """A C compiler.
 
@@ -209,6 +213,11 @@ def _identity(command: Sequence[str]) -> str:
             state = os.stat(file)
             parts.append(f"{os.path.realpath(file)} {state.st_size} {state.st_mtime_ns}")
     return "\n".join(parts)
+
+
+def vector_bytes() -> int:
+    """The bytes of the vectors that compilers use by default, as known without running one."""
+    return 64 if "avx512f" in _processor() else 32 if "avx" in _processor() else 16
 
 
 @cache

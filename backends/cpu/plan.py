@@ -11,7 +11,7 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.runtime import CompiledNest
-from backends.execution.executor import Executor, KernelStep, Step, quietly, runnable, steps_of, with_views
+from backends.execution.executor import CallStep, Executor, KernelStep, Step, quietly, runnable, steps_of, with_views
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
@@ -215,7 +215,7 @@ class KernelPlan(Plan):
         if self.steps is None:
             options = self.when.options._replace(shown=True)
             self.steps = steps_of(self.program, self.implementation_of, self.when.executor, options)
-            if sum(isinstance(step, KernelStep) for step in self.steps) > 1:
+            if sum(map(_is_compiled, self.steps)) > 1:
                 lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
         return self.steps
 
@@ -238,3 +238,8 @@ class KernelPlan(Plan):
         leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]
         found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
         return max([CALL, *map(prod, found)])
+
+
+def _is_compiled(step: Step) -> bool:
+    """Whether a step may call compiled C."""
+    return isinstance(step, KernelStep) or (isinstance(step, CallStep) and hasattr(step.implementation.call, "sources"))

@@ -27,7 +27,11 @@ class Work:
 
     def pays(self, work: int) -> bool:
         """Whether a call of this work is for compiled C."""
-        if self._backend.compiles_at_once or work >= self._large or self._done >= self._in_all:
+        if self.pays_alone(work) or self._done >= self._in_all:
             return True
         self._done += max(work, self._least)
         return False
+
+    def pays_alone(self, work: int) -> bool:
+        """Whether a call of this work is for compiled C whatever was done before."""
+        return bool(self._backend.compiles_at_once or work >= self._large)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from backends.cpu import compiler
+from backends.cpu import ahead, compiler
 from backends.cpu.compiler import find_compiler
 from backends.cpu.runtime import builtin
 from backends.execution import compilations
@@ -248,3 +248,23 @@ def test_a_terminal_is_told_how_many_there_are_and_how_many_are_to_come(monkeypa
     (line,) = told.splitlines()
     assert re.search(r"compiling kernels: \d+ in \d+\.\d s so far, [12] to come; .*cached in", line)
     assert str(folder) in line
+
+
+def test_routines_compile_together_with_kernels(monkeypatch, counted):
+    """After the joint compilation the first run compiles nothing: convolutions, pools, attention and products."""
+    be, rng = gen_backend("cpu", jit=True), np.random.default_rng(0)
+    shapes = (2, 3, 16, 16), (12, 3, 3, 3), (40, 12, 3, 3), (1, 2, 64, 32), (256, 256)
+    x, narrow, wide, heads, square = (be.array(rng.normal(size=shape).astype("float32")) for shape in shapes)
+    y = be.max_pool(be.relu(be.conv(be.relu(be.conv(x, narrow, padding=1)), wide, padding=1)), 2)
+    trees = [*grad(be.sum(y * y), [narrow, wide]), be.attention(heads, heads, heads) * 2, be.dot(square, square) + 1]
+    concurrently, after = ahead.concurrently, []
+
+    def recorded(jobs, count):
+        found = concurrently(jobs, count)
+        after.append(counted()["misses"])
+        return found
+
+    monkeypatch.setattr(ahead, "concurrently", recorded)
+    with override(num_threads=2):
+        results = function([], trees)()
+    assert after == [counted()["misses"]] and len(results) == len(trees)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.compiler import Source
 from backends.cpu.openblas import share_products
 from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.vectors import struct, vector_source
@@ -43,6 +44,12 @@ def source(number: str, is_gradient: bool) -> str:
     return vector_source("attention.c", number, _MATH, GRADIENT=int(is_gradient))
 
 
+def _work(matrices: Sequence[np.ndarray]) -> int:
+    """The multiplications and additions of two products."""
+    query, key, value = matrices[:3]
+    return 2 * prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+
+
 class CompiledAttention:
     """Attention, or its gradient, on NumPy arrays.
 
@@ -59,17 +66,21 @@ class CompiledAttention:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         matrices, masks = self._op.broadcast([np.asarray(x) for x in inputs])
-        query, key, value = matrices[:3]
-        work = 2 * prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
-        arrays = [*matrices, *masks]
+        work = _work(matrices)
         functions = None
-        if self._is_ours(arrays, work):
-            functions = self._backend.c_functions(source(TYPES[query.dtype], self._is_gradient), NAMES)
+        if self._is_ours([*matrices, *masks], work):
+            functions = self._backend.c_functions(source(TYPES[matrices[0].dtype], self._is_gradient), NAMES)
         if functions is None:
             return self._op.run(self._tiles, *inputs)
         outputs = self._op.outputs(*matrices)
         self._run(functions, matrices, masks, outputs, thread_count() if work >= ALONE else 1)
         return tuple(outputs)
+
+    def sources(self, *inputs: Any) -> list[Source]:
+        """The C functions that a call on arrays of these layouts surely needs, to be compiled before it."""
+        matrices, masks = self._op.broadcast([*inputs])
+        is_ours = self._is_ours([*matrices, *masks], _work(matrices))
+        return [(source(TYPES[matrices[0].dtype], self._is_gradient), NAMES)] if is_ours else []
 
     def _is_ours(self, arrays: Sequence[np.ndarray], work: int) -> bool:
         """Whether compiled C handles these arrays."""

@@ -209,6 +209,10 @@ static inline __attribute__((always_inline)) void product(const T *a, const T *b
             product(a, b, rows, offsets, outer, inner, step, c, adds, R * C <= TILE ? R : 1, R * C <= TILE ? C : 1); \
         return;
 
+/* Not cloned for constant `adds`: GCC would take twice as long for the same inner loops. */
+#if defined __GNUC__ && !defined __clang__
+__attribute__((noclone))
+#endif
 static void tile(const T *a, const T *b, const word *rows, const word *offsets, word outer, word inner, word step, T *c,
                  int adds, int R, int C)
 {

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import call_packed
+from backends.cpu.compiler import Source, call_packed, vector_bytes
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.scratch import Scratch
@@ -548,6 +548,11 @@ NAMES = (
 )
 
 
+def _source(number: str, panel: int) -> str:
+    """The C source for panels of one or two vectors of outputs."""
+    return vector_source("convolution.c", number, PANEL=panel)
+
+
 class Convolution:
     """A convolution, or one of its derivatives, on NumPy arrays.
 
@@ -581,6 +586,16 @@ class Convolution:
             return rounded(target, dtype, copy=False)
         return stored(target, out)  # type: ignore[no-any-return]
 
+    def sources(self, *arrays: Any) -> list[Source]:
+        """The C functions that a call on arrays of these layouts surely needs, to be compiled before it."""
+        *_, dtype = self.op.resolve_dtypes(*(x.dtype for x in arrays))
+        wide, shapes = wide_dtype(dtype), [x.shape for x in arrays]
+        flops = self.op.flops(shapes, [self.op.output_shape(*shapes)])
+        if wide not in TYPES or not all(map(prod, shapes)) or not self.work.pays_alone(flops):
+            return []
+        is_narrow = FEW < self._results(shapes) <= vector_bytes() // wide.itemsize
+        return [(_source(TYPES[wide], panel), NAMES) for panel in (2, 1)[: 1 + is_narrow]]
+
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None if NumPy computes the value."""
         if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
@@ -594,7 +609,7 @@ class Convolution:
 
     def _compiled(self, number: str, panel: int) -> Any:
         """The C functions for panels of one or two vectors of outputs; None without a compiler."""
-        return self.backend.c_functions(vector_source("convolution.c", number, PANEL=panel), NAMES)
+        return self.backend.c_functions(_source(number, panel), NAMES)
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The output channels of a group: the weights' outputs, or their inputs for a derivative by images."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import c_text, call_packed
+from backends.cpu.compiler import Source, c_text, call_packed
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import FOLDER, struct
 from backends.cpu.work import Work
@@ -70,16 +70,30 @@ class Pool:
 
     def _functions(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> Any:
         """The C functions; None if NumPy computes the value."""
+        if not self._fits(dtype, operands, shape) or not self.work.pays(self._work(operands)):
+            return None
+        return self.backend.c_functions(*self._source(dtype))
+
+    def sources(self, *arrays: Any) -> list[Source]:
+        """The C functions that a call on arrays of these layouts surely needs, to be compiled before it."""
+        shapes, dtype = [x.shape for x in arrays], arrays[0].dtype
+        fits = self._fits(dtype, shapes, self.op.output_shape(*shapes))
+        return [self._source(dtype)] if fits and self.work.pays_alone(self._work(shapes)) else []
+
+    def _source(self, dtype: np.dtype) -> Source:
+        return source(ROLES[type(self.op)][0], TYPES[dtype]), NAMES
+
+    def _work(self, operands: Sequence[Any]) -> int:
+        return prod(operands[self.op.images]) * prod(self.op.window)
+
+    def _fits(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> bool:
+        """Whether compiled C handles arrays of these shapes."""
         images = operands[self.op.images]
         if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
-            return None
+            return False
         axes, last = self.op.axes, len(images) - 1
         is_inner = last not in axes and axes[-1] != last - 1
-        if len(axes) + is_inner > AXES or last - len(axes) >= AXES or list(axes) != sorted(axes):
-            return None
-        if not self.work.pays(prod(images) * prod(self.op.window)):
-            return None
-        return self.backend.c_functions(source(ROLES[type(self.op)][0], TYPES[dtype]), NAMES)
+        return len(axes) + is_inner <= AXES and last - len(axes) < AXES and list(axes) == sorted(axes)
 
     def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
         op, (_, roles) = self.op, ROLES[type(self.op)]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu import openblas
+from backends.cpu.compiler import Source
 from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.scratch import Scratch
 from backends.cpu.workers import share_address
@@ -73,7 +74,7 @@ class Products:
     def __call__(self, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> Any:
         is_small = x.size * y.size <= SHARED  # an upper bound of the multiplications
         is_ours = not is_small and self.supports(x, y)
-        functions = self._backend.c_functions(vector_source("products.c", TYPES[x.dtype]), NAMES) if is_ours else None
+        functions = self._backend.c_functions(*_source(x.dtype)) if is_ours else None
         if functions is None:
             return self.blas(x, y, out=out)
         stacks = x.shape[:-2], y.shape[:-2]
@@ -85,6 +86,11 @@ class Products:
         else:
             self._multiply(functions, x, y, target)
         return stored(target, out)
+
+    def sources(self, x: Any, y: Any) -> list[Source]:
+        """The C functions that a call on arrays of these layouts surely needs, to be compiled before it."""
+        is_ours = x.size * y.size > SHARED and self.supports(x, y)
+        return [_source(x.dtype)] if is_ours else []
 
     def info(self) -> str:
         """The names of the libraries that compute products, for printing."""
@@ -143,6 +149,10 @@ class Products:
         with self._scratch.of(size * min(threads, count * down * along)) as scratch:
             description.set(words, scratch=scratch, scratch_size=size)
             functions["multiply"](problem)
+
+
+def _source(dtype: np.dtype) -> Source:
+    return vector_source("products.c", TYPES[dtype]), NAMES
 
 
 def _is_by_columns(target: np.ndarray) -> bool:
