@@ -486,7 +486,7 @@ class GPUBackend(Backend):
             return steps_text(lowered, self._steps(lowered, False, False))
         return "" if self.kernels is None else "\n".join(self.sources(program, "cuda", self.kernels.device))
 
-    def _graphs(self, program: Program, outline: Program, steps: Any, open: list[Any]) -> Graphs:
+    def _graphs(self, program: Program, outline: Program, steps: list[Step], open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
@@ -537,7 +537,7 @@ class GPUBackend(Backend):
         return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
-def _unobserved(*_: Any) -> None:
+def _unobserved(*_: object) -> None:
     """An observer of steps that wait for the device."""
 
 

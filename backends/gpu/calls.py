@@ -27,6 +27,7 @@ from backends.execution.routines import (
     views,
 )
 from backends.execution.tiles import BackendTiles
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
 from backends.gpu.pooling import Pool
@@ -52,7 +53,7 @@ class _DeviceTiles(BackendTiles):
     def multiplied(self, dtype: np.dtype) -> np.dtype:
         return dtype
 
-    def multiply(self, x: Any, y: Any, out: Any = None, factor: float = 1.0) -> Any:
+    def multiply(self, x: DeviceArray, y: DeviceArray, out: DeviceArray | None = None, factor: float = 1.0) -> Any:
         return self._backend.product(x, y, factor, out=out, is_wide=True)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from backends.execution.convolution import ROLES, three
 from backends.execution.memory import element_strides
 from backends.execution.specialize import ExecutableKernel, FusedKernel
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
 from backends.gpu.convolution_epilogues import CudaConvolutionKernel, CuDNNKernel, addends_of
 from backends.gpu.cudnn import problem_of
@@ -75,7 +76,7 @@ class Convolution:
         self.role, self.roles = _KERNELS[type(op)], ROLES[type(op)]
         self._launches = Cache("launches of convolutions", 64)
 
-    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+    def __call__(self, *arrays: DeviceArray, out: DeviceArray | None = None) -> Any:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
@@ -83,14 +84,14 @@ class Convolution:
             return stored(self._by_library(arrays, dtype), out)
         operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
         is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
-        target = out if is_apart else cupy.empty(shape, dtype)
+        target: DeviceArray = cupy.empty(shape, dtype) if out is None or not is_apart else out
         if not self.by_cudnn(operands, target):
             if self.device.kernels is None:
                 return stored(self._by_library(arrays, dtype), out)
             self.launch(operands, target, source(self.role, type_of(dtype)))
         return stored(target, out)
 
-    def sources(self, *arrays: Any) -> list[str]:
+    def sources(self, *arrays: DeviceArray) -> list[str]:
         """The sources that a call with these operands needs; none if one is unknown, or by cuDNN."""
         if self.device.kernels is None or self.device.cudnn is not None or any(x is None for x in arrays):
             return []
@@ -114,7 +115,13 @@ class Convolution:
         addends = addends_of(self, kernel, value) if is_sum and not is_stored else None
         return None if addends is None else CuDNNKernel(self, kernel, operands, value, addends)
 
-    def by_cudnn(self, operands: Sequence[Any], target: Any, bias: Any = None, addend: Any = None) -> bool:
+    def by_cudnn(
+        self,
+        operands: Sequence[DeviceArray],
+        target: DeviceArray,
+        bias: DeviceArray | None = None,
+        addend: DeviceArray | None = None,
+    ) -> bool:
         """Compute a convolution by cuDNN; False if cuDNN is not installed or has no plan.
 
         Parameters
@@ -140,12 +147,14 @@ class Convolution:
         library.run(plan, addresses, 0 if memory is None else memory.data.ptr, stream)
         return True
 
-    def _arrays(self, operands: Sequence[Any], target: Any) -> tuple[Any, Any, Any]:
+    def _arrays(
+        self, operands: Sequence[DeviceArray], target: DeviceArray
+    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """The images, filters and windows, as (N, C, spatial) and (O, I, spatial)."""
         x, w, y = (target if i < 0 else operands[i] for i in self.roles)
         return self.op.as_image(x), self.op.as_filters(w), self.op.as_image(y)
 
-    def _slidings(self, images: Any, filters: Any) -> Sequence[Sliding]:
+    def _slidings(self, images: DeviceArray, filters: DeviceArray) -> Sequence[Sliding]:
         return self.op.slidings(images.shape[2:], filters.shape[2:])
 
     def _by_library(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
@@ -160,7 +169,12 @@ class Convolution:
         return all(0 < prod(each) < HUGE for each in (shape, *shapes))
 
     def launch(
-        self, operands: Sequence[Any], target: Any, source: str, words: Sequence[int] = (), is_stored: bool = True
+        self,
+        operands: Sequence[DeviceArray],
+        target: DeviceArray,
+        source: str,
+        words: Sequence[int] = (),
+        is_stored: bool = True,
     ) -> None:
         """Launch the kernels of a source.
 
@@ -194,7 +208,7 @@ class Convolution:
             grid = -(-launches.elements // THREADS), 1
             kernels.bound(loaded[1], Launch("add_splits", grid, THREADS), [sums, out, *given])()
 
-    def _prepared(self, images: Any, filters: Any, windows: Any) -> Launches:
+    def _prepared(self, images: DeviceArray, filters: DeviceArray, windows: DeviceArray) -> Launches:
         op = self.op
         outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
         positions = len(images) * prod(windows.shape[2:])
@@ -218,7 +232,7 @@ class Convolution:
         wanted = -(-self.device.kernels.device.multiprocessors * BLOCKS // blocks)
         return max(1, min(wanted, depth // LEAST_DEPTH))
 
-    def _geometry(self, images: Any, filters: Any, windows: Any) -> Sequence[Sequence[int]]:
+    def _geometry(self, images: DeviceArray, filters: DeviceArray, windows: DeviceArray) -> Sequence[Sequence[int]]:
         """Sizes, counts, windows, steps, paddings and dilations along three axes."""
         slidings = self._slidings(images, filters)
         return [
@@ -231,7 +245,7 @@ class Convolution:
         ]
 
 
-def _strides(array: Any) -> list[int]:
+def _strides(array: DeviceArray) -> list[int]:
     """The strides of the first two axes and of three spatial ones, in elements."""
     outer, channel, *spatial = element_strides(array)
     return [outer, channel, *three(spatial, 0)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 from weakref import proxy
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import CHECKED, is_among
 from backends.gpu.cupy_device import FAULTS, InFlight, InOrder, is_want_of_memory, status_of
 from backends.gpu.matmul import Workspace
@@ -164,12 +166,12 @@ class Graphs:
         if self._failures > RETRIES:
             self.refusal = f"{type(error).__name__}: {error}"
 
-    def copy(self, array: Any, target: Any = None) -> Any:
+    def copy(self, array: DeviceArray, target: DeviceArray | None = None) -> Any:
         """A copy of an array in C order, in an array if one is given."""
         return self.write(self.cupy.ndarray(array.shape, array.dtype) if target is None else target, array)
 
     @staticmethod
-    def write(target: Any, array: Any) -> Any:
+    def write(target: DeviceArray, array: DeviceArray) -> Any:
         """Copy an array into one in C order, and return that."""
         if array.shape == target.shape and array.flags.c_contiguous:  # an assignment takes a microsecond more
             target.data.copy_from_device_async(array.data, array.nbytes)
@@ -194,7 +196,7 @@ class _Captured(NamedTuple):
 
     graph: Any
     views: dict[int, Any]
-    flags: Any
+    flags: DeviceArray | None
     held: list[Any]
 
 
@@ -375,7 +377,7 @@ class _Memory:
         held.append(memory)
         return memory
 
-    def _empty(self, shape: Any, dtype: Any) -> Any:
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         return _empty(self.of.cupy, self.of.stream, shape, dtype)
 
     def _set_argument(self, i: int, value: Any) -> None:
@@ -408,7 +410,7 @@ class _Memory:
         return self.of.write(self._copies[key], array)
 
 
-def _unnoted(error: Exception, index: int, roots: Any) -> None:
+def _unnoted(error: Exception, index: int, roots: object) -> None:
     """Add no note."""
 
 
@@ -421,7 +423,7 @@ def _collected(errors: list[Exception]) -> Iterator[None]:
         errors.append(error)
 
 
-def _empty(cupy: Any, stream: Any, shape: Any, dtype: Any) -> Any:
+def _empty(cupy: ModuleType, stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """An array in memory that only this function uses."""
     # On the capturing stream, so that the pool reuses the memory for this function's graphs alone.
     with stream, cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
@@ -489,7 +491,7 @@ def _used(part: Part) -> set[int]:
     return {i for step in part.steps for i in step.uses} - made
 
 
-def _location(array: Any) -> tuple[int, tuple[int, ...]]:
+def _location(array: DeviceArray) -> tuple[int, tuple[int, ...]]:
     """The address and strides of an array."""
     return array.data.ptr, array.strides
 

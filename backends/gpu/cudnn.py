@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
 
 from backends.execution.memory import element_strides
+from backends.gpu.arrays import DeviceArray
 from optree.cache import Cache
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError
@@ -117,7 +119,7 @@ class CuDNN(Locked):
         The front end, from `installed`.
     """
 
-    def __init__(self, frontend: Any) -> None:
+    def __init__(self, frontend: ModuleType) -> None:
         super().__init__()
         self.frontend, self.handle = frontend, frontend.create_handle()
         self._plans = Cache("plans of convolutions", PLANS)
@@ -168,7 +170,7 @@ class Plan:
         The bytes of its workspace; None if cuDNN has no plan.
     """
 
-    def __init__(self, frontend: Any, problem: Problem, **options: Any) -> None:
+    def __init__(self, frontend: ModuleType, problem: Problem, **options: Any) -> None:
         self.workspace: int | None = None
         unsupported = frontend.cudnnGraphNotSupportedError
         try:
@@ -184,12 +186,12 @@ class Plan:
             return
         self.workspace = self._graph.get_workspace_size()
 
-    def execute(self, addresses: Sequence[int], workspace: int, handle: Any) -> None:
+    def execute(self, addresses: Sequence[int], workspace: int, handle: int) -> None:
         """Launch it on the handle's stream."""
         self._graph.execute(dict(zip(self._tensors, addresses, strict=True)), workspace, handle=handle)
 
 
-def _graph(frontend: Any, problem: Problem, options: dict[str, Any]) -> tuple[Any, list[Any]]:
+def _graph(frontend: ModuleType, problem: Problem, options: dict[str, Any]) -> tuple[Any, list[Any]]:
     """The front end's graph of a convolution, validated, and its tensors in the order of `Problem.layouts`."""
     types = frontend.data_type
     dtype = getattr(types, _TYPES["bfloat16" if is_bfloat16(problem.dtype) else problem.dtype.name])
@@ -229,12 +231,12 @@ def _after(s: Sliding) -> int:
 def problem_of(
     computed: str,
     tf32: bool,
-    images: Any,
-    filters: Any,
-    windows: Any,
+    images: DeviceArray,
+    filters: DeviceArray,
+    windows: DeviceArray,
     slidings: Sequence[Sliding],
-    bias: Any = None,
-    addend: Any = None,
+    bias: DeviceArray | None = None,
+    addend: DeviceArray | None = None,
 ) -> Problem | None:
     """The problem of a convolution of device arrays.
 
@@ -263,13 +265,13 @@ def problem_of(
     return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along, vector, whole)
 
 
-def _as_channels(x: Any, ndim: int) -> Layout:
+def _as_channels(x: DeviceArray, ndim: int) -> Layout:
     """The layout of a vector as (1, C, 1, ...)."""
     size, step = x.size, x.strides[0] // x.itemsize
     return Layout((1, size, *[1] * (ndim - 2)), (size * step, *[step] * (ndim - 1)))
 
 
-def _layout(x: Any) -> Layout:
+def _layout(x: DeviceArray) -> Layout:
     return Layout(tuple(x.shape), element_strides(x))
 
 

@@ -10,11 +10,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
+from backends.gpu.arrays import DeviceArray
 from optree.errors import BackendError, DeviceFault, DeviceMemoryError
 from optree.locks import Locked
 
@@ -50,7 +52,7 @@ def check_no_fault() -> None:
         raise DeviceFault(faults[0])
 
 
-def fault_of(error: Any, ran: str) -> DeviceFault:
+def fault_of(error: BaseException, ran: str) -> DeviceFault:
     """The error for a device's fault, with what ran before; every later call raises it."""
     notes = getattr(error, "__notes__", ())
     faults.append(f"a device has failed ({error}), found {', '.join(notes) or 'by a later call'}{ran}; {FIND_FAULT}")
@@ -75,7 +77,9 @@ class Active:
 
     __slots__ = ("_allocating", "_before", "_cuda", "_described", "_device_id", "_malloc")
 
-    def __init__(self, cuda: Any, device_id: int, malloc: Any, described: Callable[[Any], Exception | None]) -> None:
+    def __init__(
+        self, cuda: ModuleType, device_id: int, malloc: Any, described: Callable[[Any], Exception | None]
+    ) -> None:
         self._cuda, self._device_id, self._malloc, self._described = cuda, device_id, malloc, described
 
     def __enter__(self) -> None:
@@ -89,7 +93,7 @@ class Active:
             self._allocating = self._cuda.using_allocator(self._malloc)
             self._allocating.__enter__()
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._malloc is not None:
             self._allocating.__exit__(None, None, None)
         found = None if error is None else self._described(error)
@@ -99,13 +103,13 @@ class Active:
             raise found from error
 
 
-def status_of(cuda: Any, error: BaseException) -> int:
+def status_of(cuda: ModuleType, error: BaseException) -> int:
     """The number of an error of CUDA's; 0 of any other."""
     is_cudas = isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError)
     return int(error.status) if is_cudas else 0  # type: ignore[attr-defined]
 
 
-def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
+def is_want_of_memory(cuda: ModuleType, error: BaseException) -> bool:
     """Whether an error means that the device is out of memory, for an array, a kernel's code or its launch."""
     is_memorys = isinstance(error, cuda.memory.OutOfMemoryError | DeviceMemoryError)
     return is_memorys or status_of(cuda, error) == ALLOCATION_FAILED
@@ -114,7 +118,7 @@ def is_want_of_memory(cuda: Any, error: BaseException) -> bool:
 class InFlight(Locked):
     """References to objects that queued work uses, released when their events are done."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: ModuleType) -> None:
         super().__init__()
         self.cupy = cupy
         self._pending: deque[tuple[Any, Any]] = deque()
@@ -122,7 +126,7 @@ class InFlight(Locked):
     def __len__(self) -> int:
         return len(self._pending)
 
-    def keep(self, event: Any, used: Any) -> None:
+    def keep(self, event: Any, used: object) -> None:
         """Hold an object until an event, and those of earlier calls, are done."""
         released = []  # freed outside the lock
         with self.lock:
@@ -142,7 +146,7 @@ class InFlight(Locked):
 class InOrder(Locked):
     """A context that orders an object's work on several streams, because it uses the same memory."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: ModuleType) -> None:
         super().__init__()
         self._current = cupy.cuda.get_current_stream
         #: The stream of the last work, and the event of its end if the stream is a per-thread one.
@@ -161,7 +165,7 @@ class InOrder(Locked):
             self._last = stream
         return stream
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         stream = self._current()
         if stream.ptr == PER_THREAD:  # of which only this thread can record an event
             self._done = stream.record()
@@ -171,7 +175,7 @@ class InOrder(Locked):
 class _Constant:
     """An array on the device, the stream that its memory belongs to, and whether other streams may read it."""
 
-    array: Any
+    array: DeviceArray
     stream: int
     is_shared: bool
 
@@ -183,7 +187,7 @@ class Constants:
     only when the device is idle, which is waited for if there is too much of it.
     """
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: ModuleType) -> None:
         self._cupy = cupy
         self._found: dict[int, _Constant] = {}
         self._dropped: list[Any] = []
@@ -222,7 +226,7 @@ class Uploads:
     The thread that constructs it computes with the copies, on its current stream.
     """
 
-    def __init__(self, cupy: Any, in_flight: InFlight) -> None:
+    def __init__(self, cupy: ModuleType, in_flight: InFlight) -> None:
         self._cupy, self._in_flight = cupy, in_flight
         self._compute, self._stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
 
@@ -304,7 +308,7 @@ def _driver_refusals() -> list[str]:
     return [f"the driver finds no device (CUDA error {status})"] if status or not count.value else []
 
 
-def _refusal(cupy: Any, error: Any) -> str:
+def _refusal(cupy: ModuleType, error: Any) -> str:
     """The reason why CuPy finds no device where the driver does."""
     runtime = cupy.cuda.runtime
     if error.status != OLD_DRIVER:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.codegen.device_functions import THREADS
 from backends.gpu.launch_config import MAX_GRID, Launch
 from optree.arrays import is_portable, overlap, stored
@@ -36,7 +37,7 @@ class DirectKernels:
     def __init__(self, device: Any, op: Any) -> None:
         self.device, self.op = device, op
 
-    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+    def __call__(self, *arrays: DeviceArray, out: DeviceArray | None = None) -> Any:
         op, cupy = self.op, self.device.cupy
         shape: Any = op.output_shape(*(x.shape for x in arrays))
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
@@ -44,12 +45,13 @@ class DirectKernels:
             return stored(self.by_value(arrays, dtype), out)
         read = [x for i, x in enumerate(arrays) if i not in op.index_map.shape_only]
         fits = out is not None and out.dtype == dtype and out.flags.c_contiguous
-        target = out if fits and not any(overlap(out, x) for x in read) else cupy.empty(shape, dtype)
+        is_apart = fits and not any(overlap(out, x) for x in read)
+        target: DeviceArray = cupy.empty(shape, dtype) if out is None or not is_apart else out
         if target.size:
             self.run(arrays, target)
         return stored(target, out)
 
-    def takes(self, arrays: Sequence[Any], shape: Sequence[int]) -> bool:
+    def takes(self, arrays: Sequence[DeviceArray], shape: Sequence[int]) -> bool:
         """Whether the kernels support these operands and a value of this shape."""
         return self.device.kernels is not None and max(prod(shape), *(x.size for x in arrays)) < HUGE
 
@@ -60,11 +62,11 @@ class DirectKernels:
         shape: Any = self.op.output_shape(*(x.shape for x in arrays))
         return [self.source(arrays)] if self.takes(arrays, shape) and prod(shape) > 0 else []
 
-    def source(self, arrays: Sequence[Any]) -> str:
+    def source(self, arrays: Sequence[DeviceArray]) -> str:
         """The source of the kernels for operands of these shapes and dtypes."""
         raise NotImplementedError
 
-    def run(self, arrays: Sequence[Any], target: Any) -> None:
+    def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
         """Launch the kernels that write the target."""
         raise NotImplementedError
 
@@ -77,7 +79,7 @@ class DirectKernels:
             grid = min(MAX_GRID, -(-threads // THREADS)), 1
             kernels.bound(kernel, Launch(name, grid, THREADS), words)()
 
-    def by_value(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
+    def by_value(self, arrays: Sequence[DeviceArray], dtype: np.dtype) -> Any:
         """The op's own value, by the device's library if it is portable, else on the host."""
         op, device = self.op, self.device
         if is_portable(op):

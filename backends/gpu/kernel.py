@@ -39,7 +39,7 @@ class Host(Protocol):
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         """The kernels of a source, by their names."""
 
-    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
+    def bound(self, kernel: object, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
         """A function that launches a kernel in stream order.
 
         Parameters
@@ -64,10 +64,10 @@ class RecordingHost:
         self.sources.append(source)
         return names
 
-    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
+    def bound(self, kernel: object, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
         return partial(self.launch, kernel, launch, words)
 
-    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
+    def launch(self, kernel: object, launch: Launch, words: Sequence[int]) -> None:
         """Record a launch."""
         self.launches.append(launch)
 

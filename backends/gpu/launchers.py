@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,7 +70,7 @@ class Loaded:
 class CuPyLauncher:
     """The launcher of CuPy."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: ModuleType) -> None:
         self._cuda = cupy.cuda
         #: An argument of 8 bytes, of which the kernel reads its parameter's size; CuPy would convert other types at
         #: each launch.
@@ -102,7 +102,7 @@ class CuPyLauncher:
 class PyCUDALauncher:
     """The launcher of PyCUDA, in the device's primary context, as CuPy."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: ModuleType) -> None:
         self._cuda = cupy.cuda
         try:
             self._driver = import_module("pycuda.driver")

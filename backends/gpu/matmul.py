@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import gcd, prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from backends.execution.memory import order_and_leading_dimension
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
 from optree.cache import Cache
 from optree.dtypes import wide_dtype
@@ -62,9 +64,9 @@ class _Epilogue(NamedTuple):
     """The operands of a product's epilogue."""
 
     alpha: float = 1.0
-    addend: Any = None
+    addend: DeviceArray | None = None
     beta: float = 1.0
-    bias: Any = None
+    bias: DeviceArray | None = None
 
     @property
     def is_read(self) -> bool:
@@ -84,7 +86,7 @@ class Products(Locked):
         Whether float32 is multiplied in TensorFloat-32.
     """
 
-    def __init__(self, cupy: Any, tf32: bool) -> None:
+    def __init__(self, cupy: ModuleType, tf32: bool) -> None:
         super().__init__()
         self.cupy, self.tf32 = cupy, tf32
         self._algorithms = Cache("algorithms of products", ALGORITHMS)
@@ -98,13 +100,13 @@ class Products(Locked):
 
     def __call__(
         self,
-        x: Any,
-        y: Any,
+        x: DeviceArray,
+        y: DeviceArray,
         alpha: float = 1.0,
-        addend: Any = None,
+        addend: DeviceArray | None = None,
         beta: float = 1.0,
-        bias: Any = None,
-        out: Any = None,
+        bias: DeviceArray | None = None,
+        out: DeviceArray | None = None,
         is_wide: bool = False,
     ) -> Any:
         """``alpha * (x @ y) + beta * addend + bias``.
@@ -125,7 +127,7 @@ class Products(Locked):
         epilogue = _Epilogue(alpha, addend, beta, bias)
         is_unaliased = out is not None and self._is_unaliased(out, x, y, addend, bias)
         layouts = None
-        if is_unaliased and epilogue.is_read:
+        if out is not None and is_unaliased and epilogue.is_read:
             arrays = (x, y, addend, bias, out)
             layouts = tuple([z if z is None else (z.shape, z.strides, z.dtype, _alignment(z)) for z in arrays]), is_wide
             known = self._known.get(layouts)
@@ -139,8 +141,11 @@ class Products(Locked):
         x, y = (z if z.dtype == dtype else z.astype(dtype) for z in (x, y))
         left, right, as_matrices, shape = _as_matrices(x, y)
         stack = shape[: max(x.ndim, y.ndim) - 2]
-        is_direct = is_unaliased and out.dtype == made_in and _layout(as_matrices(out), stack) is not None
-        made = out if is_direct else self.cupy.empty(shape, made_in)
+        made: DeviceArray | None = None
+        if out is not None and is_unaliased and out.dtype == made_in and _layout(as_matrices(out), stack) is not None:
+            made = out
+        is_direct = made is not None
+        made = self.cupy.empty(shape, made_in) if made is None else made
         epilogue = epilogue._replace(addend=None if addend is None else as_matrices(addend))
         key = layouts if is_direct and is_unconverted else None
         if made.size and not self._by_library(left, right, as_matrices(made), epilogue, key):
@@ -150,14 +155,18 @@ class Products(Locked):
         out[...] = made
         return out
 
-    def _is_unaliased(self, out: Any, x: Any, y: Any, addend: Any, bias: Any) -> bool:
+    def _is_unaliased(
+        self, out: DeviceArray, x: DeviceArray, y: DeviceArray, addend: DeviceArray | None, bias: DeviceArray | None
+    ) -> bool:
         """Whether `out` overlaps no operand, except an addend that is the same array."""
         share = self.cupy.may_share_memory
         if share(x, out) or share(y, out) or (bias is not None and share(bias, out)):
             return False
         return addend is None or not share(addend, out) or _location(addend) == _location(out)
 
-    def _by_library(self, x: Any, y: Any, target: Any, epilogue: _Epilogue, key: Any = None) -> bool:
+    def _by_library(
+        self, x: DeviceArray, y: DeviceArray, target: DeviceArray, epilogue: _Epilogue, key: object = None
+    ) -> bool:
         """Compute a product with its epilogue by one library call; False if the library does not support it.
 
         Parameters
@@ -169,13 +178,15 @@ class Products(Locked):
         if not x.shape[-1] or not epilogue.is_read:
             return False
         if stack and y.ndim == 2 and all(z is None or z.flags.c_contiguous for z in (x, target, addend)):
-            x, target, addend = (z if z is None else z.reshape(-1, z.shape[-1]) for z in (x, target, addend))
+            x, target = (z.reshape(-1, z.shape[-1]) for z in (x, target))
+            addend = None if addend is None else addend.reshape(-1, addend.shape[-1])
             stack = ()
         swaps = order_and_leading_dimension(target)[0] == "F"
         if bias is not None and (swaps or not bias.flags.c_contiguous):
             return False
         if swaps:
-            x, y, target, addend = (z if z is None else z.swapaxes(-1, -2) for z in (y, x, target, addend))
+            x, y, target = (z.swapaxes(-1, -2) for z in (y, x, target))
+            addend = None if addend is None else addend.swapaxes(-1, -2)
         operands = [self._operand(z, stack) for z in (y, x)]
         arrays = (*operands, target if addend is None else addend, target)
         problem = self._problem(arrays, bias)
@@ -191,7 +202,7 @@ class Products(Locked):
                     self._known[key] = algorithm, swaps
         return algorithm.choice is not None
 
-    def _problem(self, arrays: Sequence[Any], bias: Any) -> Problem | None:
+    def _problem(self, arrays: Sequence[DeviceArray], bias: DeviceArray | None) -> Problem | None:
         """The product as cuBLASLt's problem; operands are swapped, as its matrices are column-major.
 
         None if an operand has no such layout.
@@ -216,7 +227,7 @@ class Products(Locked):
                 algorithm = self._algorithms[problem] = Algorithm(self.library, problem)
             return algorithm
 
-    def _run(self, algorithm: Algorithm, arrays: Sequence[Any], epilogue: _Epilogue) -> None:
+    def _run(self, algorithm: Algorithm, arrays: Sequence[DeviceArray], epilogue: _Epilogue) -> None:
         assert algorithm.choice is not None
         memory = self.workspace(algorithm.choice.workspace)
         addresses = [z.data.ptr for z in arrays]
@@ -233,7 +244,7 @@ class Products(Locked):
         shared = _shared.get()
         return self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
 
-    def _in_parts(self, x: Any, y: Any, target: Any, epilogue: _Epilogue) -> None:
+    def _in_parts(self, x: DeviceArray, y: DeviceArray, target: DeviceArray, epilogue: _Epilogue) -> None:
         """Compute a product, and then its epilogue."""
         alpha, addend, beta, bias = epilogue
         product = self.cupy.empty(target.shape, target.dtype)
@@ -248,19 +259,21 @@ class Products(Locked):
             product += bias
         target[...] = product
 
-    def _operand(self, x: Any, stack: tuple[int, ...]) -> Any:
+    def _operand(self, x: DeviceArray, stack: tuple[int, ...]) -> DeviceArray:
         """An operand of a layout that the library supports: itself, or a copy."""
         if _layout(x, stack) is not None:
             return x
         return self.cupy.ascontiguousarray(self.cupy.broadcast_to(x, (*stack, *x.shape[-2:])))
 
 
-def _as_matrices(x: Any, y: Any) -> tuple[Any, Any, Callable[[Any], Any], tuple[int, ...]]:
+def _as_matrices(
+    x: DeviceArray, y: DeviceArray
+) -> tuple[DeviceArray, DeviceArray, Callable[[DeviceArray], DeviceArray], tuple[int, ...]]:
     """Operands as matrices, a function that views an array of the product's shape so, and that shape."""
     is_row, is_column = x.ndim == 1, y.ndim == 1
     left, right = x[None, :] if is_row else x, y[:, None] if is_column else y
 
-    def as_matrices(z: Any) -> Any:
+    def as_matrices(z: DeviceArray) -> DeviceArray:
         z = z[..., None] if is_column else z
         return z[..., None, :] if is_row else z
 
@@ -268,7 +281,7 @@ def _as_matrices(x: Any, y: Any) -> tuple[Any, Any, Callable[[Any], Any], tuple[
     return left, right, as_matrices, (*stack, *left.shape[-2:-1] * (not is_row), *right.shape[-1:] * (not is_column))
 
 
-def _layout(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
+def _layout(x: DeviceArray, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
     """Whether a matrix, or each of a stack, is transposed in column-major order, and its layout.
 
     None if it is strided along both axes, or the stack has no single stride.
@@ -281,7 +294,7 @@ def _layout(x: Any, stack: tuple[int, ...]) -> tuple[bool, Matrix] | None:
     return (False, Matrix(columns, rows, lead, batch)) if order == "C" else (True, Matrix(rows, columns, lead, batch))
 
 
-def _batch_stride(x: Any, stack: tuple[int, ...]) -> int | None:
+def _batch_stride(x: DeviceArray, stack: tuple[int, ...]) -> int | None:
     """The stride between the matrices of a stack in elements; None if there is no single one."""
     shape, strides = x.shape[:-2], x.strides[:-2]
     missing = len(stack) - len(shape)
@@ -299,10 +312,10 @@ def _batch_stride(x: Any, stack: tuple[int, ...]) -> int | None:
     return stride // x.itemsize if stride % x.itemsize == 0 and stride >= 0 else None
 
 
-def _location(x: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def _location(x: DeviceArray) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return x.data.ptr, x.shape, x.strides
 
 
-def _alignment(x: Any) -> int:
+def _alignment(x: DeviceArray) -> int:
     """The alignment of an array's address in bytes, at most `ALIGNED`."""
     return gcd(x.data.ptr, ALIGNED)

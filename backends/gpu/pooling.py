@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backends.execution.pooling import ROLES
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.codegen.pooling import Pooled, parameter_names, source
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
@@ -23,7 +24,7 @@ class Pool(DirectKernels):
         counts_padding = isinstance(self.op, MeanOperator) and self.op.count_padding
         return source(kind, type_of(arrays[0].dtype), axes, counts_padding)
 
-    def run(self, arrays: Sequence[Any], target: Any) -> None:
+    def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
         cupy, (kind, roles) = self.device.cupy, ROLES[type(self.op)]
         axes, sizes = self._axes(arrays)
         given = [None if role is None else target if role < 0 else arrays[role] for role in roles]

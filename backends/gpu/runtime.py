@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Counts(Compilations):
 class KernelHost(Locked):
     """The host of the current device, which compiles, loads and launches kernels (`backends.gpu.kernel.Host`)."""
 
-    def __init__(self, cupy: Any, launcher: Launcher) -> None:
+    def __init__(self, cupy: ModuleType, launcher: Launcher) -> None:
         super().__init__()
         device = cupy.cuda.Device()
         limits = device.attributes
@@ -96,7 +97,7 @@ class KernelHost(Locked):
             if source not in self._loaded and source not in self._ahead:  # else another thread was first
                 self._ahead[source] = self._image(source)
 
-    def bound(self, kernel: Any, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
+    def bound(self, kernel: object, launch: Launch, words: Sequence[int]) -> Callable[[], None]:
         """A function that launches a kernel on CuPy's current stream."""
         run = self._launcher.bound(kernel, (*launch.grid, 1), (launch.block, 1, 1), words, launch.shared)
         counts = self.counts
@@ -179,7 +180,7 @@ class KernelHost(Locked):
         return made if isinstance(made, bytes) else made.encode()
 
 
-def target_of(capability: str, nvrtc: Any) -> str:
+def target_of(capability: str, nvrtc: ModuleType) -> str:
     """The target architecture: the device's, or a PTX version for the driver to compile if NVRTC is older.
 
     Raises BackendError if NVRTC no longer compiles for the device.
@@ -198,7 +199,7 @@ def target_of(capability: str, nvrtc: Any) -> str:
     return f"compute_{older}"
 
 
-def _headers(source: str, cupy: Any) -> list[str]:
+def _headers(source: str, cupy: ModuleType) -> list[str]:
     """The include folders of CUDA's headers, if a source includes any."""
     if "#include" not in source:
         return []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from backends.execution.specialize import as_int64
+from backends.gpu.arrays import DeviceArray
 from backends.gpu.codegen.vision import align_source, argmax_roi_source, resize_source
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
@@ -36,7 +37,7 @@ class Resizing(DirectKernels):
         is_gradient = isinstance(op, ResizeInput)
         return resize_source(type_of(arrays[0].dtype), axes, op.method, op.align_corners, is_gradient)
 
-    def run(self, arrays: Sequence[Any], target: Any) -> None:
+    def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
         cupy, kernels = self.device.cupy, self.device.kernels
         x = cupy.ascontiguousarray(arrays[0])
         axes, sizes = self._axes(arrays)
@@ -82,7 +83,7 @@ class Regions(DirectKernels):
             return align_source(dtype, layout, op.samples, op.aligned, isinstance(op, RoiAlignInput))
         return argmax_roi_source(dtype, layout)
 
-    def run(self, arrays: Sequence[Any], target: Any) -> None:
+    def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
         op, cupy, kernels = self.op, self.device.cupy, self.device.kernels
         images, boxes = arrays[op.images].shape, cupy.ascontiguousarray(arrays[1].astype(FLOAT64))
         n, c, h, w = (images[axis] for axis in op.order)

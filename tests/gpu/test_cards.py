@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness.messages import message_of
 from harness.nvrtc import compile_cuda, needs_nvrtc
-from harness.rig.install import why_no_rig
+from harness.rig.install import rig, why_no_rig
 
 from backends import gen_backend, launches, source
 from backends.gpu import cupy_device
@@ -89,6 +89,23 @@ def test_cards_that_cuda_13_has_dropped_are_told_of_cuda_12(run_on_cards: Any) -
         assert part in run_on_cards["V100"]
     for arch in ("sm_60", "sm_70"):
         assert "'.[gpu-cuda12]'" in message_of(BackendError, lambda arch=arch: limits_of(arch))
+
+
+@pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
+@pytest.mark.parametrize(("driver", "cupy"), [(12080, "cupy-cuda12x"), (13000, "")])
+def test_a_driver_older_than_the_toolkit_is_refused_if_it_is_of_an_older_major_version(driver: int, cupy: str) -> None:
+    found = rig()
+    before, found.driver.version = found.driver.version, driver
+    try:
+        with found.on():
+            if cupy:
+                said = message_of(BackendError, lambda: gen_backend("gpu"))
+                assert "NVRTC 13.99" in said and "CUDA 12.8 at most" in said and cupy in said
+            else:  # kernels of the same major version run
+                be = gen_backend("gpu")
+                assert (be.ones((3,)) + 1).asnumpyarray().tolist() == [2, 2, 2]
+    finally:
+        found.driver.version = before
 
 
 @needs_nvrtc
