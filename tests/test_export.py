@@ -164,7 +164,16 @@ def _constants(be):
     return [x], [x * np.float32(0.1) + np.float64(2), eye * 2, be.clip(x, -1, 1) ** 3], None
 
 
-CASES = (*(_mlp, _layer_norm, _elementwise, _reductions, _integers, _joined, _stacks, _training, _adam, _state),)
+def _pools(be):
+    x, y = rows(None, 2, 7, 6), rows(2, None, name="y")
+    pooled = [be.max_pool(x, 2), be.avg_pool(x, 3, stride=2, padding=1)]
+    return [x, y], [*pooled, be.pad(y, ((0, 0), (2, 1))) * 2], None
+
+
+CASES = (
+    _pools,
+    *(_mlp, _layer_norm, _elementwise, _reductions, _integers, _joined, _stacks, _training, _adam, _state),
+)
 CASES += (_shifted, _broadcasts, _names, _constants)
 
 

@@ -472,8 +472,8 @@ def _expected(name: str) -> str:
 
 
 def _parts(nest: LoopNest, numbers: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """The sizes, the strides and the bytes of scratch arrays of a kernel's call."""
-    first, last = nest.rank, nest.rank * (1 + len(nest.arrays))
+    """The sizes, the strides with the bounds of taps, and the bytes of scratch arrays, of a kernel's call."""
+    first, last = nest.rank, nest.rank * (1 + len(nest.arrays)) + len(nest.bounds)
     return numbers[:first], numbers[first:last], numbers[last:]
 
 

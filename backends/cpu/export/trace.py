@@ -129,7 +129,7 @@ class _Fit:
         first, *others = self.traces = [function.trace(point) for point in (*grid, axes[3])]
         if any(trace.structure() != first.structure() for trace in others):
             raise ExportError("export: the calls depend on the open sizes; fix some, by TensorType(dtype, sizes)")
-        exact = np.array([self._monomials(point) for point in (*grid, axes[3])], object)
+        exact = np.stack([self._monomials(point) for point in (*grid, axes[3])])
         values = np.array([trace.numbers() for trace in self.traces], object)
         self.factors = np.zeros((len(grid), values.shape[1]), object)
         for _ in range(4):  # the solution in floating point, refined by exact residuals
@@ -139,18 +139,22 @@ class _Fit:
         if (exact @ self.factors != values).any() or not all(map(self._holds, permutations(bases))):
             raise ExportError("export: some sizes are no polynomials of the open ones; fix some by TensorType")
 
-    def _monomials(self, point: Sequence[int]) -> list[int]:
-        return [prod(size**n for size, n in zip(point, power, strict=True)) for power in self.powers]
+    def _monomials(self, point: Sequence[int]) -> Any:
+        return np.array([prod(size**n for size, n in zip(point, power, strict=True)) for power in self.powers], object)
 
     def _holds(self, point: Sequence[int]) -> bool:
         """Whether all shapes are those of the polynomials, none is of 0, and no index is too large."""
+        monomials = self._monomials(point)
         try:
             sizes = _flat(self.function.known_at(point)[1])
             if max(point, default=0) <= max(VALUES) + NEXT * MOST:  # else it is as large as one that was traced
-                self.function.trace(point)
+                trace, first = self.function.trace(point), self.traces[0]
+                made, numbers = monomials @ self.factors, trace.numbers()
+                if [numbers[i] for i in trace.bounds()] != [made[i] for i in first.bounds()]:
+                    return False
         except (OptreeError, ValueError, IndexError):
             return False
-        return min(sizes, default=1) > 0 and sizes == [*(self._monomials(point) @ self.factors)[: len(sizes)]]
+        return min(sizes, default=1) > 0 and sizes == [*(monomials @ self.factors)[: len(sizes)]]
 
     def _limit(self, n: int, outside: int) -> int:
         """The last value of an open size, before one outside, up to which the polynomials hold."""
@@ -436,6 +440,17 @@ class Trace:
         shapes = _flat(self.shapes)
         of_calls = [number for call in self.calls for number in call.numbers]
         return [*shapes, *self.bytes, *of_calls, *(size for shape, _ in self.outputs for size in shape)]
+
+    def bounds(self) -> list[int]:
+        """The indices among the numbers of the bounds within which kernels read at affine indices."""
+        found, end = list[int](), len(_flat(self.shapes)) + len(self.bytes)
+        for call in self.calls:
+            if call.what[0] == "kernel":
+                nest = call.what[1]
+                first = end + len(call.regions) + nest.rank * (1 + len(nest.arrays))
+                found += range(first, first + len(nest.bounds))
+            end += len(call.numbers)
+        return found
 
     def library(self, function: _Function, fits: Sequence[Polynomial], limits: list[tuple[int, int]]) -> Library:
         """The library, from its numbers as polynomials."""
