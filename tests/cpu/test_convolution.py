@@ -168,11 +168,11 @@ def test_small_ones_are_compiled_where_they_recur(jit: Any, by_numpy: int, compi
     done: dict[type, int] = {Conv: 0, MaxPool: 0}
     for cls in done:
 
-        def counted(op: Any, *arrays: Any, by: Any = cls.value, cls: type = cls) -> Any:
+        def counted(op: Any, *arrays: Any, by: Any = cls.numpy, cls: type = cls) -> Any:
             done[cls] += 1
             return by(op, *arrays)
 
-        monkeypatch.setattr(cls, "value", counted)
+        monkeypatch.setattr(cls, "numpy", counted)
     be = gen_backend("cpu", jit=jit)
     x, w, y = be.ones((1, 1, 4, 4)), be.ones((1, 1, 3, 3)), be.zeros((1, 1, 2, 2))
     for _ in range(6):

@@ -77,7 +77,7 @@ def test_a_large_value_is_made_of_blocks_by_several_threads(
     name: str, cls: Any, size: int, be: Any, monkeypatch: Any
 ) -> None:
     seen: list[tuple[int, int]] = []
-    whole, both = cls.value, threading.Barrier(2, timeout=60)
+    whole, both = cls.numpy, threading.Barrier(2, timeout=60)
 
     def value(op: Any, *arrays: Any) -> Any:
         is_first = threading.get_ident() not in {thread for _, thread in seen}
@@ -86,7 +86,7 @@ def test_a_large_value_is_made_of_blocks_by_several_threads(
             both.wait()  # until the other thread has a block, too
         return whole(op, *arrays)
 
-    monkeypatch.setattr(cls, "value", value)
+    monkeypatch.setattr(cls, "numpy", value)
     x = be.array(_drawn("float64", (ROWS, 1 << 11)), "float64")
     with override(num_threads=2):
         LINES[name](x).asnumpyarray()
@@ -116,8 +116,8 @@ def test_a_ufunc_without_a_kernel_runs_in_blocks(be: Any, monkeypatch: Any) -> N
 
 def test_a_small_value_is_made_at_once(be: Any, monkeypatch: Any) -> None:
     seen: list[tuple[int, ...]] = []
-    whole = ArgSort.value
-    monkeypatch.setattr(ArgSort, "value", lambda op, *arrays: seen.append(arrays[0].shape) or whole(op, *arrays))
+    whole = ArgSort.numpy
+    monkeypatch.setattr(ArgSort, "numpy", lambda op, *arrays: seen.append(arrays[0].shape) or whole(op, *arrays))
     np.argsort(be.array(_drawn("float64", (64, 64)), "float64"), axis=1).asnumpyarray()
     assert seen == [(64, 64)]
 
