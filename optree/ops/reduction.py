@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, filled, portable
-from optree.cache import cached
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.op.examples import examples_in
@@ -34,21 +33,16 @@ from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, normalise_axes, promote
 from optree.tree.variable import Operand, Variable, any_neon, in_dtype, is_neon, variable_of
 
-#: Maximum entries of the caches of dtypes.
-DTYPES = 64
-
 #: C's conjunction of bools: a mask, where ``&`` has GCC make 0 or 1 of each byte before.
 AND = "{1} ? {0} : 0"
 
 
-@cached("dtypes of sums", DTYPES)
 def sum_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's sums and products: narrow integers and bools become 64-bit."""
     found = promote(dtype)
     return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
 
-@cached("dtypes of means", DTYPES)
 def mean_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
