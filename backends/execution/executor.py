@@ -37,7 +37,6 @@ from optree.tree.types import TensorType
 #: Maximum entries of a step's table of calls.
 CALLS = 256
 
-
 #: An executor of kernels: from a program, a kernel, the program's sizes and its instructions' implementations to the
 #: executable kernel; None if it does not run that.
 Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
@@ -162,8 +161,10 @@ def _continue_calls(draft: Draft) -> None:
 
 
 def _make_calls(draft: Draft) -> None:
-    known = draft.program, draft.implementations, draft.epilogues, draft.sizes, draft.memory
-    draft.calls = OnDemand(partial(_call_step, *known))
+    make = partial(_call_step, draft.program, draft.implementations, draft.epilogues, draft.sizes, draft.memory)
+    draft.calls = OnDemand(make)
+    if draft.executor is None:  # all are needed
+        draft.calls.update(enumerate(map(make, range(len(draft.program.instructions)))))
 
 
 def _call_step(
