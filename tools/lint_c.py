@@ -25,6 +25,7 @@ def sources() -> Iterator[tuple[str, str]]:
     """The names of configurations, and their sources."""
     yield "workers.c", workers.source()
     yield "loops.c", c_text(FOLDER / "loops.c", {})
+    yield "small_matrices.c", c_text(FOLDER / "small_matrices.c", {"T": "float"})
     for number in ("float", "double"):
         for name in ("products.c", "loop_products.c", "exported_products.c"):
             yield f"{name}, {number}", vector_source(name, number)

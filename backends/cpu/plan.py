@@ -139,6 +139,22 @@ ALWAYS = When(compiled_kernel, C, 0, 0)
 BLOCKS = When(numpy_kernel, Options(draws=False), SMALL_FOR_BLOCKS, 0)
 
 
+def compiled_steps(
+    program: Program, implementation_of: ImplementationOf, when: When, values: Sequence[Any]
+) -> list[Step]:
+    """The steps of a program, whose kernels are compiled together for the layouts that follow from the leaves' values.
+
+    Parameters
+    ----------
+    values : sequence
+        The values of the leaves, then anything.
+    """
+    steps = steps_of(program, implementation_of, when.executor, when.options._replace(shown=True))
+    if sum(map(_is_compiled, steps)) > 1:
+        lazy.ahead.compile_ahead(program, steps, values)
+    return steps
+
+
 class KernelPlan(Plan):
     """The plan of a program, by kernels where they pay, and by NumPy calls where they do not.
 
@@ -206,17 +222,15 @@ class KernelPlan(Plan):
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
-    def compiled_steps(self, values: list[Any]) -> list[Step] | None:
-        """The steps with compiled kernels; None while NumPy runs the plan."""
-        return None if self.when.small or self.work < self.when.work else self._made_steps(values)
+    @property
+    def is_by_numpy(self) -> bool:
+        """Whether NumPy runs the plan, always or so far."""
+        return bool(self.when.small) or self.work < self.when.work
 
     def _made_steps(self, values: list[Any]) -> list[Step]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
-            options = self.when.options._replace(shown=True)
-            self.steps = steps_of(self.program, self.implementation_of, self.when.executor, options)
-            if sum(map(_is_compiled, self.steps)) > 1:
-                lazy.ahead.compile_ahead(self.program, self.steps, values + self.open)
+            self.steps = compiled_steps(self.program, self.implementation_of, self.when, values + self.open)
         return self.steps
 
     def _fused(self, values: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,6 +54,10 @@ class RowAxes:
     def are_of_product(self, left: int, right: int, value: int) -> None:
         """Add a product of two matrices."""
         self._relations.append(partial(self._product, left, right, value))
+
+    def are_stacked(self, ranks: Mapping[int, int]) -> None:
+        """Add stacks that are broadcast together: values, and the number of axes of each one's entries."""
+        self._relations.append(partial(self._stacked, ranks))
 
     def solved(self, states: Sequence[int]) -> list[int | None]:
         """The axis of each value, None where it is the same for all rows.
@@ -121,6 +125,18 @@ class RowAxes:
             if axes.count(along) > 1:
                 raise Mixed
             self._set(i, axes.index(along) if along in axes else None)
+
+    def _stacked(self, ranks: Mapping[int, int]) -> None:
+        shapes = {i: self._registers[i].shape for i in ranks}
+        found = {axis - len(shapes[i]) + ranks[i] for i in ranks if (axis := self._axes.get(i)) is not None}
+        if not found:
+            return
+        (back, *others) = found
+        if others or back >= 0:
+            raise Mixed
+        for i, rank in ranks.items():
+            axis = len(shapes[i]) - rank + back
+            self._set(i, axis if axis >= 0 and shapes[i][axis] > 1 else None)
 
     def _product(self, left: int, right: int, value: int) -> None:
         self._set(right, None)

@@ -15,7 +15,7 @@ from backends.execution.memory import HOST, Memory, Overlaps
 from backends.execution.taps import Reach, reach
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Reduction, Statement, Tap, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Statement, Tap, products_of, stages_of
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating
@@ -29,6 +29,13 @@ NESTS = 256
 #: The inner loops are split among threads where the outer ones have at most `MAX_SPLIT` indices (of columns, tiles of
 #: `TILE`), each with at least `LARGE` elements.
 MAX_SPLIT, LARGE, TILE = 64, 1 << 17, 512
+
+#: The maximum elements of the columns that a contraction accumulates in registers: they stay in the first cache.
+MAX_IN_REGISTERS = 1 << 13
+
+#: The maximum elements of the rows of a contraction that are columns to it, though not contiguous: a vector's lanes
+#: would have few elements of such a row each.
+SHORT_ROW = 64
 
 #: The least size of two loops that are tiled.
 MIN_TILED = 16
@@ -344,6 +351,7 @@ class FusedKernel(ExecutableKernel):
             if not type(x.op).__module__.startswith("optree.")
         }
         self._set_stages()
+        self._is_contraction = bool(self.reduced and not self.taps and products_of(self.nest(1, 0, ())))
 
     def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
         """See `ExecutableKernel.specialize`; None if its domain is empty, or an array is unaligned."""
@@ -367,6 +375,8 @@ class FusedKernel(ExecutableKernel):
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
         loop_of = {axis: steps.index(max(steps)) for axis, steps in zip(bounded, loop_strides[count:], strict=True)}
         del loop_strides[count:]
+        if inner is not None and outer is not None and self._is_contraction:
+            columns = columns or prod(inner[0]) <= SHORT_ROW
         nest = self._nest_for(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
         words = [step for steps in loop_strides for step in steps]
         if taps:
@@ -454,7 +464,11 @@ class FusedKernel(ExecutableKernel):
         vector_strides = tuple(steps[vector] if steps[vector] in (0, 1) else -1 for steps in strides)
         split = bool(self.reduced) and is_split(sizes, outer, columns)
         across = -1 if self.reduced or self.taps else _across(sizes, strides)
-        return self.nest(len(sizes), outer, vector_strides, columns, split, across)
+        nest = self.nest(len(sizes), outer, vector_strides, columns, split, across)
+        is_small = prod(sizes[outer:]) <= SHORT_ROW or prod(sizes[outer - 1 :]) <= MAX_IN_REGISTERS
+        if columns and self._is_contraction and is_small:
+            return nest._replace(registers=(0, "inner") in zip(vector_strides, self._levels, strict=True))
+        return nest
 
     def compiled(self, nest: LoopNest) -> Any:
         """A nest of this kernel, compiled once; CompilerError if it does not compile."""

@@ -128,6 +128,8 @@ class _Fusion:
             for i in self.waits[index]:
                 self.readers.setdefault(i, []).append(program.instructions[index])
         self.failing = sorted({*self.needed}.intersection(failing(program.instructions)))
+        #: The axes that each kernel reduces, or will.
+        self.reduced: dict[Kernel, frozenset[int | None]] = {}
         self.moments = moments(program)
         self.moment_of: list[Moment] = []  # for each step
         self.needs: list[int] = []  # for each step, the bit set of the steps that it depends on, itself included
@@ -280,6 +282,10 @@ class _Fusion:
         everywhere = set(range(len(kernel.domain)))
         if along not in (everywhere, everywhere - kernel.reduced):
             return False  # it would be recomputed along the axes that it does not have
+        reduced = self._reduced_along(value, axes) if along == everywhere else frozenset()
+        is_for_others = bool(reduced) and self.reduced.setdefault(kernel, kernel.reduced or reduced) != reduced
+        if is_for_others and not any(i in kernel.stages and kernel.level(i) == "inner" for i in operands):
+            return False  # it would be stored, to be reduced by another kernel, which may as well compute it
         if op.index_map.is_affine:
             kernel.windowed.add(instruction.inputs[0])
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
@@ -302,6 +308,14 @@ class _Fusion:
         readers = self.readers.get(value, ())
         are_elementwise = all(is_fusable(program, x) and not isinstance(x.op, ReductionOperator) for x in readers)
         return is_same and are_elementwise and bool(readers) and value not in program.outputs
+
+    def _reduced_along(self, value: int, axes: Axes) -> frozenset[int | None]:
+        """The axes of the domain that all readers of a value reduce; none, where these differ or a reader does not."""
+        readers = self.readers.get(value, ())
+        if value in self.program.outputs or not all(isinstance(each.op, ReductionOperator) for each in readers):
+            return frozenset()
+        found = {frozenset(axes[i] for i in each.op.axes(len(axes))) for each in readers}
+        return found.pop() if len(found) == 1 else frozenset()
 
     def _joins_moved(self, kernel: Any, index: int, instruction: Instruction, moved: Sequence[int | None]) -> bool:
         """Add an instruction that only moves axes to the kernel that computes its operand; whether it did."""

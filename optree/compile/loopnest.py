@@ -17,6 +17,9 @@ CACHE_COST = 4
 #: The dtype of indices.
 INDEX = np.dtype("int64")
 
+#: The dtypes of products that are added to their sum with one rounding.
+FLOATS = (np.dtype("float32"), np.dtype("float64"))
+
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
@@ -144,6 +147,8 @@ class LoopNest(NamedTuple):
         The reads that have no array of their own.
     ranges : tuple of int
         The loops of the ranges of indices in which taps read.
+    registers : bool
+        Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
     """
 
     reads: tuple[np.dtype, ...]
@@ -160,6 +165,7 @@ class LoopNest(NamedTuple):
     flat_indices: int = 0
     taps: tuple[Tap, ...] = ()
     ranges: tuple[int, ...] = ()
+    registers: bool = False
 
     @property
     def cost(self) -> int:
@@ -232,6 +238,26 @@ class LoopNest(NamedTuple):
     def statements_at(self, level: str, stage: int = 0) -> list[Statement]:
         """The statements of a level; of the outer one, those that follow a number of stages."""
         return [s for s in self.statements if isinstance(s, Statement) and s.level == level and s.stage == stage]
+
+
+def products_of(nest: LoopNest) -> dict[int, Statement]:
+    """The products of two values that a nest only sums up, by the numbers of these sums, if it does nothing else.
+
+    Such a nest is a contraction: its operands have outer axes of their own.
+    """
+    uses = [i for s in nest.statements for i in (s.arguments if isinstance(s, Statement) else (s.argument,))]
+    made = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}
+    products = {r.value: made[r.argument] for r in nest.reductions if r.argument in made}
+    is_alone = len(products) == len(nest.reductions) and "inner" not in nest.levels[len(nest.reads) :]
+    are_products = all(
+        s.expression == "{0} * {1}"
+        and uses.count(s.value) == 1
+        and s.dtype in FLOATS
+        and all(nest.dtype_of(i) == s.dtype for i in s.arguments)
+        for s in products.values()
+    )
+    sums = all(r.accumulator.sums and not r.stage for r in nest.reductions)
+    return products if is_alone and are_products and sums else {}
 
 
 def strided_reads(nest: LoopNest) -> list[int]:

@@ -6,7 +6,7 @@ length. A replacement keeps the origin of the node that it replaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from optree.op.traits import CompositeOperator, ElementwiseOperator, ReductionOp
 from optree.records import NamedTuple
 from optree.registry import OPS, f
 from optree.tree.node import applied
-from optree.tree.variable import in_dtype
+from optree.tree.variable import Variable, in_dtype
 
 
 class Pass(NamedTuple):
@@ -170,6 +170,12 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
     return False
 
 
+def contracted(program: Program, products: Collection[int]) -> Program:
+    """A program for kernels with some products of matrices, by their indices, as sums of products, which fuse."""
+    table: dict[str | None, list[Any]] = {name: [product_as_sum] for name in product_as_sum.ops}
+    return apply_rules(program, table, False, len(program.leaves), only=products)
+
+
 @lru_cache
 def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
@@ -202,9 +208,15 @@ VISITED = 64
 
 @on("sum", "mean", "max", "min")
 def reduced_in_two(value: Value) -> Any:
-    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel."""
+    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel.
+
+    Over axes of size 1 it is the value.
+    """
     (x,) = value.inputs
     axes = set(value.op.axes(x.type.ndim))
+    if axes and all(x.type.shape[axis] == 1 for axis in axes):  # kernels have no loops over such axes
+        one = in_dtype(f.copy(x.operand), value.dtype)
+        return one if one.shape == value.type.shape else f.squeeze(one, tuple(axes))
     found: set[frozenset[int]] = set()
     pending: list[Value] = [x]
     seen: set[int] = set()
@@ -229,15 +241,40 @@ def reduced_in_two(value: Value) -> Any:
 @on("dot", "matmul")
 def product_with_a_vector(value: Value) -> Any:
     """A matrix-vector product is a sum of products, which fuses with its operands and uses."""
-    x, y = value.inputs
-    if 1 not in (x.type.ndim, y.type.ndim) or not is_floating(value.dtype):
+    return product_as_sum(value) if 1 in (x.type.ndim for x in value.inputs) else None
+
+
+@on("dot", "matmul", "tensordot")
+def product_as_sum(value: Value) -> Any:
+    """A product is a sum of products, a loop nest; for so few elements that a library's call takes longer."""
+    if not is_floating(value.dtype):
         return None
-    wide = wide_dtype(value.dtype)
-    left, right = (in_dtype(z.operand, wide) for z in (x, y))
-    if y.type.ndim > 1:
-        left = f.expand_dims(left, 1)
-    total = f.sum(left * right, axis=-1 if y.type.ndim == 1 else -2, keepdims=False)
-    return in_dtype(total, value.dtype)
+    left, right = (in_dtype(x.operand, wide_dtype(value.dtype)) for x in value.inputs)
+    left, right, axes = _by_axes(left, right, value.op.axes) if value.is_a("tensordot") else _by_last_axes(left, right)
+    product = left * right
+    if all(product.shape[axis] == 1 for axis in axes):  # kernels have no loop over such an axis
+        return in_dtype(f.squeeze(product, axes) if axes else product, value.dtype)
+    return in_dtype(f.sum(product, axis=axes, keepdims=False), value.dtype)
+
+
+def _by_last_axes(left: Variable, right: Variable) -> tuple[Variable, Variable, tuple[int, ...]]:
+    """The operands of a product of matrices or vectors, to be broadcast, and the axes to sum over."""
+    columns = right.ndim > 1
+    if columns:
+        left = f.expand_dims(left, -1)
+    if left.ndim > 1 + columns and columns:
+        right = f.expand_dims(right, -3)
+    return left, right, (-1 - columns,)
+
+
+def _by_axes(left: Variable, right: Variable, axes: Any) -> tuple[Variable, Variable, tuple[int, ...]]:
+    """The same of a contraction of pairs of axes."""
+    rows, columns = ([i for i in range(x.ndim) if i not in own] for x, own in zip((left, right), axes, strict=True))
+    left = f.transpose(left, (*rows, *axes[0]))
+    for _ in columns:
+        left = f.expand_dims(left, -1)
+    count = len(rows)
+    return left, f.transpose(right, (*axes[1], *columns)), tuple(range(count, count + len(axes[0])))
 
 
 @on("argmax", "argmin")

@@ -97,6 +97,7 @@ def apply_rules(
     fixed: bool,
     given: int,
     changes: list[Change] | None = None,
+    only: Collection[int] | None = None,
 ) -> Program:
     """The program rewritten by the first rule that applies to each value; the same object if none does.
 
@@ -112,9 +113,11 @@ def apply_rules(
         The number of leaves that come from the trees; rules have added those after them.
     changes : list, optional
         Replacements are appended to it.
+    only : collection of int, optional
+        The indices of the instructions that may be replaced; None for all.
     """
     rewriter = _Rewriter(program, table, fixed, given)
-    outputs = rewriter.run(program)
+    outputs = rewriter.run(program, only)
     if changes is not None:
         changes += rewriter.changes
     return rewriter.program(outputs, given, rewriter.replaced) if rewriter.replaced else program
@@ -242,7 +245,7 @@ class _Rewriter(Builder):
         self._origin: Any = None
         self._must_not_alias = False
 
-    def run(self, program: Program) -> list[int]:
+    def run(self, program: Program, only: Collection[int] | None = None) -> list[int]:
         """Add a program's instructions in order; the numbers of the outputs."""
         first, uses = len(program.leaves), _uses(program)
         frozen, guarded = _at_destroyers(program)
@@ -250,7 +253,7 @@ class _Rewriter(Builder):
         add, rules_of = super().instruction, self._rules_of
         for index, (op, inputs, node) in enumerate(program.instructions, first):
             number = add(node, tuple([numbers[i] for i in inputs]), None)
-            if rules_of(op) and index not in frozen:
+            if rules_of(op) and index not in frozen and (only is None or index - first in only):
                 self._origin, self._must_not_alias = node.origin, index in guarded
                 number = self._rewritten(number)
             self.uses[number] = self.uses.get(number, 0) + uses[index]

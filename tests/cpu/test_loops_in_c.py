@@ -46,7 +46,21 @@ def of_integers(states: Any, slices: Any) -> Any:
     return (f.where(f.gt(x, 0), f.mod(a + count, 7), a),), (f.gt(a, 3),)
 
 
+def of_products(states: Any, slices: Any) -> Any:
+    """A step of small products: of matrices, vectors, stacks and more axes, either operand from the step before."""
+    a, x = states[0] * 0.2, slices[0] * 0.2
+    gram = f.tanh(f.dot(a, f.transpose(x)))
+    row = f.dot(gram, f.dot(x, f.sum(a, axis=0, keepdims=False)))
+    stack = f.matmul(f.expand_dims(gram, 0), f.stack([a, x * 0.5]))
+    total = f.tensordot(stack, f.dot(row, a), ((2,), (0,)))
+    column = f.dot(f.expand_dims(row, 1), f.slice(x, (slice(0, 1), slice(None))))
+    return (f.tanh(f.sum(stack, axis=0, keepdims=False) * 0.1 + column),), (total, f.dot(gram, gram))
+
+
 STEPS = {
+    "of products": (of_products, 1, "float32"),
+    "of products in float64": (of_products, 1, "float64"),
+    "of products in float16": (of_products, 1, "float16"),
     "shifted": (shifted, 1, "float32"),
     "shifted in float64": (shifted, 1, "float64"),
     "shifted in float16": (shifted, 1, "float16"),
@@ -66,9 +80,9 @@ def in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(0)
         whole(self, steps, length)
 
-    def noted(self: Any, known: Any, arguments: Any, length: int, threads: int) -> None:
-        in_one_call(self, known, arguments, length, threads)
+    def noted(self: Any, known: Any, arguments: Any, length: int, threads: int) -> bool:
         counts[-1] += length
+        return in_one_call(self, known, arguments, length, threads)
 
     monkeypatch.setattr(loops.LoopInC, "__call__", counted)
     monkeypatch.setattr(loops.LoopInC, "_run", noted)
@@ -113,6 +127,71 @@ def test_values_and_derivatives_are_those_of_steps_one_by_one(
     for got, expected in zip(found, wanted, strict=True):
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got, expected, rtol=200 * unit, atol=200 * unit)
+
+
+def of_matrices(states: Any, slices: Any) -> Any:
+    """A step of linear algebra of small matrices, with a stack of two and a right side that is a vector."""
+    a, x = states[0], slices[0]
+    gram = f.matmul(x, f.matrix_transpose(x)) + f.where(np.eye(x.shape[-2], dtype=bool), 2, 0.1 * f.tanh(a))
+    columns = f.solve(gram, x)
+    vector = f.expand_dims(f.solve(f.sum(gram, axis=0, keepdims=False), x.at[0, :, 0]), 1)
+    sign, log = f.slogdet(gram)
+    factor = f.cholesky(gram * 0.5 + 0.5 * f.matrix_transpose(gram))
+    total = f.expand_dims(f.expand_dims(f.log(f.det(gram)) + sign * log, 1), 1)
+    return (f.tanh(f.matmul(f.inv(gram), factor) + total * 0.01 + vector),), (columns, total)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_linear_algebra_of_small_matrices(in_c: list[int], dtype: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    sequence, state = rng.normal(size=(6, 2, size, size)), rng.normal(size=(2, size, size))
+    found = []
+    for jit in (False, True):
+        be = gen_backend("cpu", jit=jit)
+        h, x = be.array(state, dtype), be.array(sequence, dtype)
+        (new,), outputs = be.scan(of_matrices, (h,), (x,))
+        roots = [new, *outputs]
+        cost = sum(f.sum(f.square(each)) for each in roots)
+        found.append([y.get() for y in optree.function([], [*roots, *optree.grad(cost, [h, x])])()])
+    assert in_c == [0, 0, 6, 6]
+    for got, expected in zip(*found[::-1], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e4 * np.finfo(dtype).eps, atol=1e3 * np.finfo(dtype).eps)
+
+
+def test_a_singular_matrix_in_a_step_is_numpys_error(in_c: list[int]) -> None:
+    be = gen_backend("cpu", jit=True)
+    x = be.array(np.stack([np.eye(3), np.ones((3, 3)), np.eye(3)]), "float64")
+    for op, message in ((f.inv, "Singular"), (f.cholesky, "positive definite")):
+        with pytest.raises(np.linalg.LinAlgError, match=message):
+            be.scan(lambda h, part, op=op: (h + op(part), None), be.zeros((3, 3), "float64"), x)[0].asnumpyarray()
+    assert in_c == [3, 3]
+    determinant = be.scan(lambda h, part: (h + f.det(part), None), be.zeros((), "float64"), x)[0]
+    assert determinant.asnumpyarray() == 2
+
+
+def test_cofactors_of_a_singular_matrix(in_c: list[int]) -> None:
+    be = gen_backend("cpu", jit=True)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 3, 1)) * rng.normal(size=(4, 1, 3)) + np.diag([0.0, 0.0, 1.0])
+    t = be.array(x, "float64")
+    total = be.scan(lambda h, part: (h + f.det(part), None), be.zeros((), "float64"), t)[0]
+    slopes = optree.function([], [optree.grad(total, t)])()[0].get()
+    for part, slope in zip(x, slopes, strict=True):
+        minors = [[np.delete(np.delete(part, i, 0), j, 1) for j in range(3)] for i in range(3)]
+        signs = (-1.0) ** np.add.outer(range(3), range(3))
+        np.testing.assert_allclose(slope, signs * np.linalg.det(np.array(minors)), atol=1e-14)
+    assert in_c == [4]
+
+
+def test_other_sizes_of_small_products_compile_nothing(in_c: list[int]) -> None:
+    be = gen_backend("cpu", jit=True)
+    counts = []
+    for rows, length in ((3, 5), (7, 5), (2, 9)):
+        h, x, w = be.ones((rows, 4)), be.ones((length, rows, 4)), be.ones((4, 4))
+        be.scan(lambda h, x, w=w: (f.tanh(h @ w + x), None), h, x)[0].asnumpyarray()
+        counts.append(be.compiles)
+    assert counts == counts[:1] * 3 and in_c == [5, 5, 9]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 10, 517])

@@ -31,9 +31,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     run = LoopInC._run
 
-    def counted(self: LoopInC, known: Any, arguments: Any, length: int, threads: int) -> None:
+    def counted(self: LoopInC, known: Any, arguments: Any, length: int, threads: int) -> bool:
         found.append((known.parts, threads))
-        run(self, known, arguments, length, threads)
+        return run(self, known, arguments, length, threads)
 
     monkeypatch.setattr(LoopInC, "_run", counted)
     return found
@@ -307,7 +307,7 @@ def test_long_loops_are_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     call = loops.call_packed
     monkeypatch.setattr(loops, "call_packed", lambda function, words: (called.append(words), call(function, words)))
     monkeypatch.setattr(loops, "CALL", 1)
-    arrays = drawn("rnn", 7, 16, 3, 4, "float64")
+    arrays = drawn("rnn", 7, 16, 3, 20, "float64")
     close(network(True, "rnn", arrays), network(False, "rnn", arrays))
     assert len(called) == 2 * (7 + 1)  # steps, and the packing of the weights
 

@@ -92,6 +92,11 @@ def transposed(be: Any) -> Any:
     return be.square(_input(300, 200)).T + _input(200, 300, name="y")
 
 
+def contraction(be: Any) -> Any:
+    x, y = _input(300, 40), _input(40, 20, name="y")
+    return be.tanh(np.sum(np.expand_dims(x, 2) * np.expand_dims(y, 0), axis=1) + _input(20, name="bias"))
+
+
 TREES = (
     chain,
     gelu,
@@ -107,6 +112,7 @@ TREES = (
     batch_norm,
     long_columns,
     transposed,
+    contraction,
 )
 
 
@@ -179,4 +185,5 @@ CUDA_TREES = (
     batch_norm_by_columns,
     batch_norm_in_parts,
     cross_entropy,
+    contraction,
 )

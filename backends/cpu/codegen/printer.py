@@ -22,7 +22,7 @@ from backends.execution.dialect import (
     without_unused,
 )
 from backends.execution.printer_common import Access, Printer
-from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, products_of, stages_of
 from optree.dtypes import is_narrow, wide_dtype
 from optree.records import NamedTuple
 
@@ -58,6 +58,9 @@ HALVES_BLOCK = 256
 #: The columns that are reduced together: in a nest of one stage, whose rows are prefetched in long pieces, and of
 #: several, which find rows in the cache again.
 COLUMN_TILES = (1024, 64)
+
+#: The columns that are accumulated in registers: as many as there are, as a sum of these, which the compiler knows.
+REGISTER_TILES = (32, 16, 8, 4, 2, 1)
 
 NAME = "kernel"
 
@@ -162,7 +165,9 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
 
 
 def tile_of(nest: LoopNest) -> int:
-    """The number of columns that are reduced together."""
+    """The maximum number of columns that are reduced together."""
+    if nest.registers:
+        return REGISTER_TILES[0]
     return COLUMN_TILES[len(stages_of(nest)) > 1]
 
 
@@ -233,6 +238,9 @@ class CPrinter(Printer):
         self.is_bounded = bool(nest.ranges)
         self.is_edge = False
         self.halves = contiguous_halves(nest)
+        #: The products of a contraction by their sums, and by their own numbers.
+        self.products = products_of(nest) if nest.registers else {}
+        self._summed = {product.value for product in self.products.values()}
 
     def functions(self) -> tuple[Lines, Lines]:
         """The functions of shared work, and the kernel's body."""
@@ -241,9 +249,10 @@ class CPrinter(Printer):
             functions, loops = self.in_parts()
             body += loops
         elif nest.reductions or nest.writes_at("inner"):
+            functions = self.columns_function() if nest.registers else functions
             count, loops = self.reduced() if nest.reductions else self.elementwise()
             if count:
-                functions = part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
+                functions += part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
                 body.append(f"shared(shared_loop, a, {count}, {self.threads()});")
             else:
                 body += loops
@@ -328,6 +337,8 @@ class CPrinter(Printer):
         )
 
     def assigned(self, statement: Statement) -> Lines:
+        if statement.value in self._summed:
+            return []
         *lines, last = super().assigned(statement)
         if self.halves and self.is_stored_half(statement.value) and not self.is_argument(statement.value):
             last = last.replace(" = rounded_half", " = unrounded_half", 1)  # it is rounded where it is stored
@@ -349,6 +360,10 @@ class CPrinter(Printer):
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
+        if r.value in self.products:
+            product = self.products[r.value]
+            add = "multiply_add" if product.dtype == np.float32 else "multiply_add_double"
+            return [f"{part} = {add}({', '.join(map(self.name, product.arguments))}, {part});"]
         if self.column and r.accumulator.replaces:
             new = self.reduced_element(r), f"({self.index_type(r)})(i - b)"
             return self.replaced(r, (part, f"at{r.value}[j]"), new)
@@ -560,11 +575,31 @@ class CPrinter(Printer):
 
     def reduced(self) -> tuple[str, Lines]:
         """The number of outer indices, and the loop over them; "" where there are no outer loops."""
-        loops, body = self.outer_loops(), [*self.outer_pointers(), *self.at_outer_index()]
+        loops = self.outer_loops()
+        body = self.by_columns() if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
         if not loops:
             return "", [*self.scratch_pointers(), *body]
         count, lines = collapsed(loops, body)
         return count, [*self.scratch_pointers(" + thread * thread_stride"), *lines]
+
+    def columns_function(self) -> Lines:
+        """The function that computes a number of columns that the compiler knows, so that it has them in registers."""
+        indices = "".join(f", const int64_t i{axis}" for axis in range(self.nest.outer - 1))
+        head = f"static inline __attribute__((always_inline)) void columns(const int64_t *const a{indices}, "
+        pointers = self.pointers(range(self.nest.outer - 1), ("outer", "inner"), "c")
+        body = [*self.arguments(), *pointers, *self.at_outer_index()]
+        return [f"{head}const int64_t c, const int64_t m)", *braced(without_unused(body)), ""]
+
+    def by_columns(self) -> Lines:
+        """A tile of columns, by calls of `columns_function`."""
+        first, *rest = REGISTER_TILES
+        n, indices = f"n{self.nest.vector}", "".join(f", i{axis}" for axis in range(self.nest.outer - 1))
+        lines = [f"int64_t c = t * {first};", f"const int64_t m = {n} - c < {first} ? {n} - c : {first};"]
+        lines += [f"if (m == {first})", f"    columns(a{indices}, c, {first});"]
+        for width in rest:
+            calls = [f"columns(a{indices}, c, {width});", f"c += {width};"]
+            lines += [f"if (m & {width})", *braced(calls)]
+        return lines
 
     def outer_loops(self) -> list[Loop]:
         """The outer loops; for columns, the last of them tiled."""

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from backends import lazy
+from backends.cpu.calls import implementation
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed
-from backends.cpu.plan import KernelPlan
+from backends.cpu.plan import KernelPlan, compiled_steps
 from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
 from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.cpu.row_axes import Mixed, RowAxes
@@ -33,18 +37,23 @@ from backends.execution.memory import HOST, LINE, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
-from optree.compile.program import Program
+from optree.compile.passes import contracted
+from optree.compile.program import Instruction, Program
+from optree.compile.shapes import shapes_of
 from optree.errors import CompilerError
 from optree.networks.recurrent import Parts
 from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
 from optree.ops.assignment import Assign, Joined
-from optree.ops.contraction import Dot, MatMul
+from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
+from optree.ops.factorisation import Cholesky
 from optree.ops.joining import Concatenate
-from optree.ops.loop_steps import Argument, Steps
+from optree.ops.linalg import Cofactors, Determinant, Inverse, LogDeterminant, Solve
+from optree.ops.loop_steps import MANY, Argument, Steps
 from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.settings import thread_count
+from optree.tree.printing import instruction_text
 from optree.tree.types import TensorType
 
 #: The C functions of products by packed matrices.
@@ -58,11 +67,29 @@ ROWS = 8
 #: Python handles signals only between calls.
 STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 
+#: The maximum multiplications of a product of matrices that is a loop nest, which takes less time than a call with
+#: packed matrices.
+SMALL_PRODUCT = 1 << 12
+
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
 
 #: The item sizes that the C copy supports.
 ITEMS = (1, 2, 4, 8)
+
+
+#: The ops on small matrices, and the C functions that compute them; LAPACK's functions are for one call each.
+MATRICES: dict[type, str] = {
+    Solve: "solve",
+    Inverse: "inv",
+    Determinant: "det",
+    LogDeterminant: "slogdet",
+    Cofactors: "cofactors",
+    Cholesky: "cholesky",
+}
+
+#: The maximum rows of small matrices; of those of which each element of the value needs a factorisation.
+SIDE, SIDE_OF_COFACTORS = 32, 8
 
 
 class NotCompiled(Exception):
@@ -103,12 +130,13 @@ class Memory(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call: its kind (``'kernel'``, ``'product'`` or ``'copy'``), its kernel if any, and the values it accesses."""
+    """One call: its kind, a method of `Emitter`, its kernel or C function if any, and the values it accesses."""
 
     kind: str
     kernel: FusedKernel | None
     reads: Sequence[int]
     writes: Sequence[int]
+    function: str = ""
 
     @property
     def values(self) -> list[int]:
@@ -124,8 +152,8 @@ class Trace:
     program : Program
     steps : sequence of Step
         The steps of the program.
-    values : list
-        The values of the leaves: arguments and numbers.
+    arguments, values : list
+        The leaves, arguments and numbers, and their values in the first step.
 
     Attributes
     ----------
@@ -142,9 +170,11 @@ class Trace:
         If a call of the step cannot be compiled.
     """
 
-    def __init__(self, program: Program, steps: Sequence[Step], values: Sequence[Any]) -> None:
-        self.arguments, self._instructions = values, program.instructions
-        self.registers: list[Any] = [x.at(0, 2) if isinstance(x, Argument) else x for x in values]
+    def __init__(
+        self, program: Program, steps: Sequence[Step], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> None:
+        self.arguments, self._instructions = arguments, program.instructions
+        self.registers: list[Any] = list(values)
         self.memories = [Memory(x, i, argument=i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
         self.memory = {memory.owner: n for n, memory in enumerate(self.memories)}
         self.leaves, self.calls = len(values), list[Call]()
@@ -152,10 +182,13 @@ class Trace:
         self.axes = RowAxes(self.registers)
         self._joins = {i: step for step in steps if isinstance(step, CallStep) for i in _joined(step)}
         for step in steps:
-            if isinstance(step, KernelStep):
-                self._add_kernel(step)
-            elif isinstance(step, CallStep):
-                self._add_call(step)
+            try:
+                if isinstance(step, KernelStep):
+                    self._add_kernel(step)
+                elif isinstance(step, CallStep):
+                    self._add_call(step)
+            except NotCompiled as error:
+                raise NotCompiled(f"{instruction_text(program, step.index)}: {error}") from error
 
     def is_constant(self, value: int) -> bool:
         """Whether a value is the same in every step."""
@@ -190,7 +223,7 @@ class Trace:
     def _constant(self, value: int, x: Any) -> None:
         """Set a value to an array or a number that is constant over all steps of all calls."""
         if not isinstance(x, np.ndarray | np.generic | bool | int | float):
-            raise NotCompiled
+            raise NotCompiled("a value is no array")
         self.memory[value] = len(self.memories)
         self.registers[value] = np.asarray(x)
         self.memories.append(Memory(self.registers[value], value, is_fixed=True))
@@ -214,19 +247,19 @@ class Trace:
     def _view(self, value: int, of: int, view: Any) -> None:
         low, high = byte_bounds(self.memories[self.memory[of]].array)
         if not isinstance(view, np.ndarray) or (view.size and not low <= HOST.address(view) < high):
-            raise NotCompiled
+            raise NotCompiled("a view is of another array")
         self.registers[value], self.memory[value] = view, self.memory[of]
         self.axes.is_view(value, of)
 
     def _add_kernel(self, step: KernelStep) -> None:
         kernel = step.kernel
         if not isinstance(kernel, FusedKernel):
-            raise NotCompiled
+            raise NotCompiled("NumPy runs the kernel")
         reads = [self._array(i) for i in kernel.reads]
         given = step.given(self.registers)
         found = kernel.specialize([*reads, *given], kernel.input_shapes(self.registers))
         if found is None or kernel.overlaps(reads, given):
-            raise NotCompiled
+            raise NotCompiled("it has no elements, is unaligned or overwrites what it reads")
         targets = [step.target_of.get(i) for i in kernel.writes]
         known = dict(zip(kernel.writes, found.shapes, strict=True))
         for i, target in zip(kernel.writes, targets, strict=True):
@@ -265,10 +298,12 @@ class Trace:
             self._add_view(step)
         elif kind in (Dot, MatMul):
             self._add_product(step)
+        elif kind in MATRICES:
+            self._add_matrices(step)
         elif isinstance(step.op, CopyOperator) and (step.out is not None or step.target is None):
             self._add_copies(step)
         else:
-            raise NotCompiled
+            raise NotCompiled("it has no compiled form")
 
     def _add_view(self, step: CallStep) -> None:
         found, of = _called(step, self.registers), step.inputs[0]
@@ -290,20 +325,44 @@ class Trace:
         left, right = step.inputs
         x, y = self.registers[left], self.registers[right]
         if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
-            raise NotCompiled
+            raise NotCompiled("an operand is no matrix of whole elements")
         if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
-            raise NotCompiled
+            raise NotCompiled("the second matrix differs from step to step, is too large or of another dtype")
         out = self._written(step, (len(x), y.shape[1]), x.dtype)
         target = self.registers[out]
         if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
-            raise NotCompiled
+            raise NotCompiled("its value is not contiguous")
         self.axes.are_of_product(left, right, out)
         self.calls.append(Call("product", None, [left, right], [out]))
+
+    def _add_matrices(self, step: CallStep) -> None:
+        """Record linear algebra of small matrices; the factors of a stack are its entries in one array."""
+        arrays, kind = [self._array(i) for i in step.inputs], type(step.op)
+        x, *_ = arrays
+        most = SIDE_OF_COFACTORS if kind is Cofactors else SIDE
+        if x.dtype not in TYPES or any(y.dtype != x.dtype or not y.size or not is_in_elements(y) for y in arrays):
+            raise NotCompiled("it is for float32 and float64 of whole elements")
+        if x.shape[-1] > most:
+            raise NotCompiled("its matrices are too large")
+        stack = x.shape[:-2]
+        if kind is LogDeterminant:
+            out = self._added()
+            self._new(out, (2, *stack), x.dtype)
+            self.registers[step.output], self.memory[step.output] = tuple(self.registers[out]), self.memory[out]
+            self.axes.are_views(step.output, out)
+        else:
+            out = self._written(step, step.op.output_shape(*(y.shape for y in arrays)), x.dtype)
+        if self.registers[out].dtype != x.dtype or not is_in_elements(self.registers[out]):
+            raise NotCompiled("its value is of another dtype or layout")
+        ranks = {i: min(y.ndim, 2) for i, y in zip(step.inputs, arrays, strict=True)}
+        entries = max(y.ndim - ranks[i] for i, y in zip(step.inputs, arrays, strict=True))
+        self.axes.are_stacked({**ranks, out: 0 if kind is LogDeterminant else self.registers[out].ndim - entries})
+        self.calls.append(Call("matrices", None, list(step.inputs), [out], MATRICES[kind]))
 
     def _add_copies(self, step: CallStep) -> None:
         type = self._instructions[step.index].type
         if not isinstance(type, TensorType):
-            raise NotCompiled
+            raise NotCompiled("it gives no tensor")
         arrays = step.runnable().take(self.registers)  # type: ignore[misc]
         out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
         for target, source in step.op.copies(self.registers[out], *arrays):
@@ -325,12 +384,12 @@ class Trace:
             self._constant(value, x.astype(y.dtype))
             x = self.registers[value]
         if x.dtype != y.dtype or x.itemsize not in ITEMS:
-            raise NotCompiled
+            raise NotCompiled("its dtypes differ or have items of another size")
         self.axes.is_broadcast(value, target)
         if HOST.address(x) == HOST.address(y) and x.shape == y.shape and x.strides == y.strides:
             return
         if overlap(x, y):
-            raise NotCompiled
+            raise NotCompiled("it copies between overlapping arrays")
         self.calls.append(Call("copy", None, [value], [target]))
 
 
@@ -373,6 +432,8 @@ class Emitter:
         self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
         #: The packed matrices: each has its value and the offset of its packed copy in scratch memory.
         self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
+        #: The words in which calls say that they have failed.
+        self.failures = list[int]()
         #: References that keep nests and constants alive, because the words hold their addresses.
         self.held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         self._copying = functions["copy"]
@@ -424,14 +485,14 @@ class Emitter:
         assert kernel is not None
         found = kernel.specialize([own[i] for i in call.values], self._input_shapes(kernel))
         if found is None or found.nest is None:
-            raise NotCompiled
+            raise NotCompiled("a part of it has no elements or is unaligned")
         try:
             nest, layout = kernel.compiled(found.nest), found.layout
         except CompilerError as error:
             kernel.fail(error)
-            raise NotCompiled from error
+            raise NotCompiled("the compiler failed") from error
         if not isinstance(nest, CompiledNest):
-            raise NotCompiled
+            raise NotCompiled("NumPy runs the kernel")
         self.held.append(nest)
         *offsets, size = nest.scratch(layout)
         threads = nest.threads(layout) if self.rows is None else 1
@@ -468,12 +529,40 @@ class Emitter:
         self.work += y.size
         return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
+    def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
+        """A call of small_matrices.c, with the addresses and strides of x, y, the value and a second value."""
+        x, *given, out = (own[i] for i in call.values)
+        found: dict[int, tuple[Any, Any]] = {0: (x, at[0])}
+        if given:
+            found[1] = given[0] if given[0].ndim > 1 else given[0][:, None], at[1]
+            out = out if given[0].ndim > 1 else out[..., None]
+        if call.function == "slogdet":
+            found[3] = out[1, ..., None, None], _moved(at[-1], out.strides[0])
+            out = out[0]
+        found[2] = out[..., None, None] if call.function in ("det", "slogdet") else out, at[-1]
+        arrays = [y for y, _ in found.values()]
+        stack = np.broadcast_shapes(*(y.shape[:-2] for y in arrays))
+        strides = [element_strides(np.broadcast_to(y, (*stack, *y.shape[-2:]))) for y in arrays]
+        sizes, steps = collapsed_axes(stack, [list(each[:-2]) for each in strides])
+        if len(sizes) > 1:
+            raise NotCompiled("stacks of several axes that are not contiguous together")
+        self.failures.append(len(self.words))
+        words: list[Any] = [0, sizes[0], x.shape[-1], found[2][0].shape[-1], *[0] * 16]
+        for (place, (_, address)), each, (step, *_) in zip(found.items(), strides, steps, strict=True):
+            words[4 + 4 * place : 8 + 4 * place] = [address, step, *each[-2:]]
+        work = prod(sizes) * x.shape[-1] ** (5 if call.function == "cofactors" else 3)
+        self.work, self.alone = self.work + work, self.alone + work
+        functions = self.backend.c_functions(matrices_source(TYPES[x.dtype]), tuple(MATRICES.values()))
+        if functions is None:
+            raise NotCompiled("small_matrices.c is not compiled")
+        return _address_of(functions[call.function]), words
+
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
         """The compiled functions of loop_products.c."""
         source = vector_source("loop_products.c", TYPES[dtype])
         found: dict[str, Any] | None = self.backend.c_functions(source, PRODUCTS)
         if found is None:
-            raise NotCompiled
+            raise NotCompiled("loop_products.c is not compiled")
         return found
 
     def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
@@ -486,6 +575,15 @@ class Emitter:
             pack = self._products(y.dtype)["pack_columns"]
             found.append((pack, memory.argument, self.trace.offset(value), words, packed))
         return found
+
+
+def matrices_source(number: str) -> str:
+    """The text of small_matrices.c, for ``"float"`` or ``"double"``."""
+    return c_text(FOLDER / "small_matrices.c", {"T": number})
+
+
+def _moved(address: Address | int, offset: int) -> Address | int:
+    return address._replace(offset=address.offset + offset) if isinstance(address, Address) else address + offset
 
 
 def _address_of(function: Any) -> int:
@@ -507,6 +605,8 @@ class _CompiledLoop(NamedTuple):
         The size of the scratch memory in bytes.
     work : float
         The estimated number of instructions of a step.
+    failures : list of int
+        The words that are not 0 after a call has failed.
     memory : Scratch
         The scratch memory.
     function : callable
@@ -520,6 +620,7 @@ class _CompiledLoop(NamedTuple):
     packings: list[tuple[Any, int, int, list[int], int]]
     scratch: int
     work: float
+    failures: list[int]
     memory: Scratch
     function: Any
     held: Any
@@ -543,48 +644,75 @@ class LoopInC:
     def __init__(self, backend: Any, plan: KernelPlan) -> None:
         self._backend, self._plan = backend, plan
         self._constants = plan.open[: len(plan.open) - plan.count]
+        #: Programs and their steps, by the products that are loop nests in them.
+        self._programs: dict[frozenset[int], tuple[Program, list[Step]]] = {}
         self._known: Cache = Cache("loops in C", LAYOUTS)
+        self._is_told = False
+        self._of_vectors = _multiplied_by_vectors(plan.program)
 
     def __call__(self, steps: Steps, length: int) -> None:
         """Run all steps."""
         arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
+        for i in self._of_vectors if length > MANY else ():
+            arguments[i] = _along_longest(arguments[i])
         threads = thread_count()
         key = threads, *[_layout(x) if isinstance(x, Argument) else None for x in arguments]
         known = self._known.get(key)
         if known is None:
-            known = self._made(arguments, threads)
+            known = self._made(arguments, min(length, 2), threads)
             if known is not None:  # None: the step is not compiled yet, and NumPy runs its plan
                 self._known[key] = known
-        if isinstance(known, _CompiledLoop):
-            self._run(known, arguments, length, min(known.parts, threads))
+        if isinstance(known, _CompiledLoop) and self._run(known, arguments, length, min(known.parts, threads)):
             return
         for step in range(length):
             self._plan.run(steps(step), None)
 
-    def _made(self, arguments: Sequence[Any], threads: int) -> _CompiledLoop | bool | None:
+    def _made(self, arguments: Sequence[Any], length: int, threads: int) -> _CompiledLoop | bool | None:
         """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
-        leaves = [x.at(0, 2) if isinstance(x, Argument) else x for x in arguments]
-        steps = self._plan.compiled_steps(leaves[: len(leaves) - len(self._constants)])
-        if steps is None:
+        if self._plan.is_by_numpy:
             return None
         functions = self._backend.c_functions(c_text(FOLDER / "loops.c", {}), ("run", "copy"))
         if functions is None:
             return None
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
-            return False
+            return self._tell("an array is unaligned")
+        values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
+        program, steps = self._compiled(values)
+        added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         try:
-            trace = Trace(self._plan.program, steps, arguments)
-        except NotCompiled:
-            return False
-        rows = trace.rows()
+            trace = Trace(program, steps, [*arguments, *added], [*values, *added])
+        except NotCompiled as error:
+            return self._tell(str(error))
+        rows, reason = trace.rows(), "one thread would run what several can"
         for axes in (None,) if rows is None else (rows, None):
             try:
                 known, alone = self._emitted(trace, axes, functions)
-            except NotCompiled:
+            except NotCompiled as error:
+                reason = str(error)
                 continue
             if alone / min(known.parts, threads) - alone / threads <= STEP:
                 return known
+        return self._tell(reason)
+
+    def _tell(self, reason: str) -> bool:
+        """Log, once, which op leaves the compiled loop, and why; False."""
+        if not self._is_told:
+            self._is_told = True
+            lazy.logging.getLogger(__name__).warning("the steps of a loop run one by one, for %s", reason)
         return False
+
+    def _compiled(self, values: list[Any]) -> tuple[Program, list[Step]]:
+        """The program in which products are loop nests where they are small, and its steps; of the leaves' values."""
+        program = self._plan.program
+        shapes = shapes_of(program, [np.shape(x) for x in values])
+        small = frozenset(i for i, each in enumerate(program.instructions) if _is_small(each, shapes))
+        if small not in self._programs:
+            program = contracted(program, small)
+            added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
+            known = [*values, *added, *[None] * len(program.instructions)]
+            implementations = partial(implementation, self._backend, program, None, {})
+            self._programs[small] = program, compiled_steps(program, implementations, self._plan.when, known)
+        return self._programs[small]
 
     def _emitted(
         self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any]
@@ -600,10 +728,12 @@ class LoopInC:
             np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
         )
         size, work, packings = emitter.scratch, emitter.work, emitter.packings()
-        known = _CompiledLoop(words, tables, packings, size, work, Scratch(), functions["run"], emitter.held)
+        made = words, tables, packings, size, work, emitter.failures, Scratch()
+        known = _CompiledLoop(*made, functions["run"], emitter.held)
         return known, emitter.alone
 
-    def _run(self, known: _CompiledLoop, arguments: Sequence[Any], length: int, threads: int) -> None:
+    def _run(self, known: _CompiledLoop, arguments: Sequence[Any], length: int, threads: int) -> bool:
+        """Run all steps; whether none failed, as one does that NumPy raises an error for."""
         sharing = share_address("long" if known.work * length >= LONG_WORK else "unknown")
         words, table = known.words.copy(), _table(arguments, length)
         tables = [HOST.address(x) for x in (*known.tables, words)]
@@ -616,6 +746,41 @@ class LoopInC:
             for first in range(0, length, block):
                 rows = [HOST.address(table), table.shape[1], first, min(length, first + block)]
                 call_packed(known.function, [sharing, threads, *rows, known.parts, *tables])
+        return not any(words[i] for i in known.failures)
+
+
+def _multiplied_by_vectors(program: Program) -> list[int]:
+    """The leaves that are matrices of which a program only multiplies vectors."""
+    first, found = len(program.leaves), set[int]()
+    matrix = {i: i for i in range(first) if getattr(program.type_of(i), "ndim", 0) == 2}
+    others = set(program.outputs)
+    for i, (op, inputs, _) in enumerate(program.instructions, first):
+        if op.index_map.axis_order == (1, 0) and inputs[0] in matrix:
+            matrix[i] = matrix[inputs[0]]
+        elif isinstance(op, ProductOperator) and 1 in (program.type_of(x).ndim for x in inputs):
+            found.update(matrix[x] for x in inputs if x in matrix)
+        else:
+            others.update(inputs)
+    return sorted(found - {matrix.get(x) for x in others})
+
+
+def _along_longest(x: Argument) -> Argument:
+    """A constant matrix whose longer axis is contiguous: its products with vectors are columns, or long rows."""
+    if x.axis is not None or x.array.flags.c_contiguous is not (x.array.shape[0] > x.array.shape[1]):
+        return x
+    return x._replace(array=np.asfortranarray(x.array))
+
+
+def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
+    """Whether an instruction is a product that is a loop nest in C: one of few multiplications for each matrix."""
+    op = instruction.op
+    given = [shapes[i] for i in instruction.inputs]
+    if not isinstance(op, ProductOperator | TensorDot) or None in given or not all(map(all, given)):
+        return False
+    if isinstance(op, TensorDot):
+        return op.flops(given, [op.output_shape(*given)]) <= 2 * SMALL_PRODUCT
+    x, y = given
+    return 1 in (len(x), len(y)) or prod(x[-2:]) * (y[-1] if len(y) > 1 else 1) <= SMALL_PRODUCT
 
 
 def _argument(x: Any) -> Any:
