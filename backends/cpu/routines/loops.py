@@ -27,6 +27,7 @@ from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed
 from backends.cpu.plan import KernelPlan, compiled_steps
 from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
+from backends.cpu.routines.small_matrices import MATRICES, SIDE, SIDE_OF_COFACTORS, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest
@@ -46,9 +47,8 @@ from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
 from optree.ops.assignment import Assign, Joined
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
-from optree.ops.factorisation import Cholesky
 from optree.ops.joining import Concatenate
-from optree.ops.linalg import Cofactors, Determinant, Inverse, LogDeterminant, Solve
+from optree.ops.linalg import Cofactors, LogDeterminant
 from optree.ops.loop_steps import MANY, Argument, Steps
 from optree.ops.structure import Output
 from optree.records import NamedTuple
@@ -76,20 +76,6 @@ LAYOUTS = 16
 
 #: The item sizes that the C copy supports.
 ITEMS = (1, 2, 4, 8)
-
-
-#: The ops on small matrices, and the C functions that compute them; LAPACK's functions are for one call each.
-MATRICES: dict[type, str] = {
-    Solve: "solve",
-    Inverse: "inv",
-    Determinant: "det",
-    LogDeterminant: "slogdet",
-    Cofactors: "cofactors",
-    Cholesky: "cholesky",
-}
-
-#: The maximum rows of small matrices; of those of which each element of the value needs a factorisation.
-SIDE, SIDE_OF_COFACTORS = 32, 8
 
 
 class NotCompiled(Exception):
@@ -530,31 +516,18 @@ class Emitter:
         return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
-        """A call of small_matrices.c, with the addresses and strides of x, y, the value and a second value."""
-        x, *given, out = (own[i] for i in call.values)
-        found: dict[int, tuple[Any, Any]] = {0: (x, at[0])}
-        if given:
-            found[1] = given[0] if given[0].ndim > 1 else given[0][:, None], at[1]
-            out = out if given[0].ndim > 1 else out[..., None]
+        """A call of small_matrices.c."""
+        arrays, addresses = [own[i] for i in call.values], list(at)
         if call.function == "slogdet":
-            found[3] = out[1, ..., None, None], _moved(at[-1], out.strides[0])
-            out = out[0]
-        found[2] = out[..., None, None] if call.function in ("det", "slogdet") else out, at[-1]
-        arrays = [y for y, _ in found.values()]
-        stack = np.broadcast_shapes(*(y.shape[:-2] for y in arrays))
-        strides = [element_strides(np.broadcast_to(y, (*stack, *y.shape[-2:]))) for y in arrays]
-        sizes, steps = collapsed_axes(stack, [list(each[:-2]) for each in strides])
-        if len(sizes) > 1:
-            raise NotCompiled("stacks of several axes that are not contiguous together")
+            step = arrays[-1].strides[0]
+            arrays, addresses = [arrays[0], *arrays[-1]], [*at, _moved(at[-1], step)]
+        words = matrix_words(call.function, arrays, addresses)
+        functions = self.backend.c_functions(matrices_source(TYPES[arrays[0].dtype]), tuple(MATRICES.values()))
+        if words is None or functions is None:
+            raise NotCompiled("small_matrices.c is not compiled" if words else "its stacks have no common stride")
         self.failures.append(len(self.words))
-        words: list[Any] = [0, sizes[0], x.shape[-1], found[2][0].shape[-1], *[0] * 16]
-        for (place, (_, address)), each, (step, *_) in zip(found.items(), strides, steps, strict=True):
-            words[4 + 4 * place : 8 + 4 * place] = [address, step, *each[-2:]]
-        work = prod(sizes) * x.shape[-1] ** (5 if call.function == "cofactors" else 3)
+        work = arrays[0].size * arrays[0].shape[-1] ** (3 if call.function == "cofactors" else 1)
         self.work, self.alone = self.work + work, self.alone + work
-        functions = self.backend.c_functions(matrices_source(TYPES[x.dtype]), tuple(MATRICES.values()))
-        if functions is None:
-            raise NotCompiled("small_matrices.c is not compiled")
         return _address_of(functions[call.function]), words
 
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
@@ -575,11 +548,6 @@ class Emitter:
             pack = self._products(y.dtype)["pack_columns"]
             found.append((pack, memory.argument, self.trace.offset(value), words, packed))
         return found
-
-
-def matrices_source(number: str) -> str:
-    """The text of small_matrices.c, for ``"float"`` or ``"double"``."""
-    return c_text(FOLDER / "small_matrices.c", {"T": number})
 
 
 def _moved(address: Address | int, offset: int) -> Address | int:
