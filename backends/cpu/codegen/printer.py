@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from backends.cpu.codegen.halves import narrow_functions
+from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_function
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
@@ -58,9 +59,6 @@ HALVES_BLOCK = 256
 #: The columns that are reduced together: in a nest of one stage, whose rows are prefetched in long pieces, and of
 #: several, which find rows in the cache again.
 COLUMN_TILES = (1024, 64)
-
-#: The columns that are accumulated in registers: as many as there are, as a sum of these, which the compiler knows.
-REGISTER_TILES = (32, 16, 8, 4, 2, 1)
 
 NAME = "kernel"
 
@@ -249,7 +247,7 @@ class CPrinter(Printer):
             functions, loops = self.in_parts()
             body += loops
         elif nest.reductions or nest.writes_at("inner"):
-            functions = self.columns_function() if nest.registers else functions
+            functions = columns_function(nest, self.columns_body()) if nest.registers else functions
             count, loops = self.reduced() if nest.reductions else self.elementwise()
             if count:
                 functions += part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
@@ -576,30 +574,16 @@ class CPrinter(Printer):
     def reduced(self) -> tuple[str, Lines]:
         """The number of outer indices, and the loop over them; "" where there are no outer loops."""
         loops = self.outer_loops()
-        body = self.by_columns() if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
+        body = by_columns(self.nest) if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
         if not loops:
             return "", [*self.scratch_pointers(), *body]
         count, lines = collapsed(loops, body)
         return count, [*self.scratch_pointers(" + thread * thread_stride"), *lines]
 
-    def columns_function(self) -> Lines:
-        """The function that computes a number of columns that the compiler knows, so that it has them in registers."""
-        indices = "".join(f", const int64_t i{axis}" for axis in range(self.nest.outer - 1))
-        head = f"static inline __attribute__((always_inline)) void columns(const int64_t *const a{indices}, "
+    def columns_body(self) -> Lines:
+        """Some columns of an outer index, in registers."""
         pointers = self.pointers(range(self.nest.outer - 1), ("outer", "inner"), "c")
-        body = [*self.arguments(), *pointers, *self.at_outer_index()]
-        return [f"{head}const int64_t c, const int64_t m)", *braced(without_unused(body)), ""]
-
-    def by_columns(self) -> Lines:
-        """A tile of columns, by calls of `columns_function`."""
-        first, *rest = REGISTER_TILES
-        n, indices = f"n{self.nest.vector}", "".join(f", i{axis}" for axis in range(self.nest.outer - 1))
-        lines = [f"int64_t c = t * {first};", f"const int64_t m = {n} - c < {first} ? {n} - c : {first};"]
-        lines += [f"if (m == {first})", f"    columns(a{indices}, c, {first});"]
-        for width in rest:
-            calls = [f"columns(a{indices}, c, {width});", f"c += {width};"]
-            lines += [f"if (m & {width})", *braced(calls)]
-        return lines
+        return [*self.arguments(), *pointers, *self.at_outer_index()]
 
     def outer_loops(self) -> list[Loop]:
         """The outer loops; for columns, the last of them tiled."""
