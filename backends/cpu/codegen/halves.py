@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from optree.compile.loopnest import LoopNest
+
 #: Bit casts of float32.
 BITS = """
 static inline float float_of(uint32_t bits)
@@ -247,3 +251,16 @@ static inline float rounded_bfloat_double(double x)
 def narrow_functions(dtypes: Sequence[str]) -> str:
     """The conversions of some narrow dtypes; they use `<math.h>` and `<stdint.h>`."""
     return "".join([BITS, *(CONVERSIONS[dtype] for dtype in dtypes)])
+
+
+def contiguous_halves(nest: LoopNest) -> list[int]:
+    """The arrays of float16 of an elementwise nest, if all are contiguous along the vector loop; else none.
+
+    Nor where a constant is stored, which is rounded once.
+    """
+    if nest.reductions or nest.across >= 0 or "inner" not in nest.levels[: len(nest.reads)]:
+        return []
+    inner = [i for i, dtype in enumerate(nest.arrays) if dtype == np.float16 and nest.levels[i] == "inner"]
+    varying = [i for i in inner if nest.vector_strides[i] != 0]
+    are_stored = all(i in varying for i in inner if i >= len(nest.reads))
+    return varying if are_stored and all(nest.vector_strides[i] == 1 for i in varying) else []

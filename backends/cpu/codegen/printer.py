@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from backends.cpu.codegen.halves import narrow_functions
+from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_function
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
@@ -167,19 +167,6 @@ def tile_of(nest: LoopNest) -> int:
     if nest.registers:
         return REGISTER_TILES[0]
     return COLUMN_TILES[len(stages_of(nest)) > 1]
-
-
-def contiguous_halves(nest: LoopNest) -> list[int]:
-    """The arrays of float16 of an elementwise nest, if all are contiguous along the vector loop; else none.
-
-    Nor where a constant is stored, which is rounded once.
-    """
-    if nest.reductions or nest.across >= 0 or "inner" not in nest.levels[: len(nest.reads)]:
-        return []
-    inner = [i for i, dtype in enumerate(nest.arrays) if dtype == np.float16 and nest.levels[i] == "inner"]
-    varying = [i for i in inner if nest.vector_strides[i] != 0]
-    are_stored = all(i in varying for i in inner if i >= len(nest.reads))
-    return varying if are_stored and all(nest.vector_strides[i] == 1 for i in varying) else []
 
 
 class Loop(NamedTuple):
