@@ -167,6 +167,17 @@ def test_a_pool_of_spawned_processes_runs_a_function(be):
         np.testing.assert_allclose(value, np.tanh(part * w.get()), rtol=1e-6)
 
 
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_dask_maps_a_function_over_blocks(be, scheduler):
+    dask = pytest.importorskip("dask.array")
+    x = TensorType("float32", (None, 3))("x")
+    w = be.array([[1.0], [2.0], [3.0]], name="w")
+    f = optree.function([x], be.dot(x, w))
+    rows = dask.ones((40, 3), chunks=(10, 3), dtype="float32")
+    mapped = dask.map_blocks(lambda block: f(block).get(), rows, dtype="float32", chunks=(rows.chunks[0], (1,)))
+    np.testing.assert_array_equal(mapped.compute(scheduler=scheduler), np.full((40, 1), 6, np.float32))
+
+
 def test_an_untouched_process_loads_a_function(be, tmp_path):
     path = tmp_path / "step.pickle"
     path.write_bytes(pickle.dumps(step_of(be)))
