@@ -95,7 +95,8 @@ def _register(cls: Any, base: Any) -> None:
         cls.make().__dict__["applications"] = APPLICATIONS[name]
     call = _function_of(cls, base)
     FUNCTIONS[name] = call
-    if isinstance(cls.numpy, np.ufunc) or str(getattr(cls.numpy, "__module__", None)).startswith("numpy"):
+    is_numpys = isinstance(cls.numpy, np.ufunc) or str(getattr(cls.numpy, "__module__", None)).startswith("numpy")
+    if "numpy" in vars(cls) and is_numpys:  # an inherited one builds the op that it is inherited from
         NUMPY_FUNCTIONS[cls.numpy] = call
 
 

@@ -65,6 +65,7 @@ def test_a_subclass_of_an_op_needs_a_row_of_its_own(be: Any) -> None:
         name = "other_matmul"
 
     x = be.ones((2, 2))
+    assert np.matmul(x, x).op.name == "matmul", "a subclass does not take NumPy's function over"
     for op, has in ((MatMul(), True), (Other(), False)):
         program = flatten([op(x, x)])
         for table in (backends.cpu.calls.ROUTINES, gpu.ROUTINES):
