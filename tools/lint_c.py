@@ -30,7 +30,8 @@ def sources() -> Iterator[tuple[str, str]]:
         for name in ("products.c", "loop_products.c", "exported_products.c"):
             yield f"{name}, {number}", vector_source(name, number)
         for panel in (1, 2):
-            yield f"convolution.c, {number}, {panel}", vector_source("convolution.c", number, PANEL=panel)
+            yield f"convolution.c, {number}, {panel}", vector_source("convolution.c", number, PANEL=panel, DIRECT=0)
+        yield f"convolution.c, {number}, direct", vector_source("convolution.c", number, PANEL=2, DIRECT=1)
         for is_gradient in (False, True):
             yield f"attention.c, {number}, {is_gradient}", attention.source(number, is_gradient)
         for op, (kind, _) in ROLES.items():

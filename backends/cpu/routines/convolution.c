@@ -11,7 +11,8 @@
    registers, is the product of a row of positions and a panel of outputs. A panel
    has as many outputs as one or two vectors hold.
 
-   A driver defines PANEL, the vectors of outputs in a panel, 1 or 2. */
+   A driver defines PANEL, the vectors of outputs in a panel, 1 or 2; and DIRECT as 1 for the functions of few outputs,
+   which are a library of their own, as most networks need only one of the two. */
 
 #include "vectors.h"
 #include "transpose.h"
@@ -341,10 +342,12 @@ static void convolve_tasks(const void *state, int64_t begin, int64_t end, int64_
     }
 }
 
+#if !DIRECT
 void convolve(const problem *p)
 {
     ((sharing *)p->share)(convolve_tasks, p, blocks(p) * p->groups * p->splits, p->threads);
 }
+#endif
 
 /* Weights as panels of WIDTH outputs: [group][panel][tap][input][output]. */
 typedef struct {
@@ -405,10 +408,12 @@ int64_t panel_width(const void *nothing)
     return WIDTH;
 }
 
+#if !DIRECT
 void pack_weights(const panels *p)
 {
     ((sharing *)p->share)(panel_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
 }
+#endif
 
 /* Pack the deltas of a panel's outputs: [position][output]. */
 static void pack_deltas(const problem *p, const block *b, const T *delta, word outputs, T *to)
@@ -482,10 +487,12 @@ static void correlate_tasks(const void *state, int64_t begin, int64_t end, int64
     }
 }
 
+#if !DIRECT
 void correlate(const problem *p)
 {
     ((sharing *)p->share)(correlate_tasks, p, p->groups * p->parts * p->splits, p->threads);
 }
+#endif
 
 /* Add up the sums of all parts, from panels to the layout of the weights. */
 static vector sum_of(const panels *p, const T *row, word group)
@@ -532,9 +539,13 @@ static void total_tasks(const void *state, int64_t begin, int64_t end, int64_t t
     }
 }
 
+#if !DIRECT
 void add_parts(const panels *p)
 {
     ((sharing *)p->share)(total_tasks, p, p->groups * ((p->outputs + WIDTH - 1) / WIDTH), p->threads);
 }
+#endif
 
+#if DIRECT
 #include "direct_convolution.c"
+#endif

@@ -483,7 +483,7 @@ class _ByWeights(_Plan):
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
         channels, axes = self.channels, self.forward_axes()
-        self.is_direct = channels.groups > 1 and channels.given * channels.result <= FEW_PAIRS
+        self.is_direct = _sums_directly(*channels)
         panels = -(-channels.result // self.width)
         # Rounding depends on the blocks. So blocks depend on sizes alone, not on the number of threads.
         block = _blocks(axes, channels.given, 2 * BLOCK)
@@ -526,6 +526,11 @@ class _ByWeights(_Plan):
         self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)
 
 
+def _sums_directly(groups: int, given: int, result: int) -> bool:
+    """Whether direct loops compute the derivative by weights."""
+    return groups > 1 and given * result <= FEW_PAIRS
+
+
 def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
     return (..., *element)
 
@@ -541,16 +546,14 @@ _PLANS: dict[type, type[_Images] | type[_ByWeights]] = {
     ConvWeights: _ByWeights,
 }
 
-NAMES = (
-    *("convolve", "convolve_directly", "convolve_channels"),
-    *("correlate", "correlate_directly", "correlate_channels"),
-    *("pack_weights", "add_parts", "panel_width"),
-)
+NAMES = ("convolve", "correlate", "pack_weights", "add_parts", "panel_width")
+DIRECT_NAMES = ("convolve_directly", "convolve_channels", "correlate_directly", "correlate_channels", "panel_width")
 
 
-def _source(number: str, panel: int) -> str:
-    """The C source for panels of one or two vectors of outputs."""
-    return vector_source("convolution.c", number, PANEL=panel)
+def _source(number: str, panel: int, is_direct: bool = False) -> Source:
+    """The C functions for panels of one or two vectors of outputs, or for groups of few."""
+    names = DIRECT_NAMES if is_direct else NAMES
+    return vector_source("convolution.c", number, PANEL=panel, DIRECT=int(is_direct)), names
 
 
 class Convolution:
@@ -593,8 +596,10 @@ class Convolution:
         flops = self.op.flops(shapes, [self.op.output_shape(*shapes)])
         if wide not in TYPES or not all(map(prod, shapes)) or not self.work.pays_alone(flops):
             return []
+        if self._is_direct(shapes):
+            return [_source(TYPES[wide], 2, True)]
         is_narrow = FEW < self._results(shapes) <= vector_bytes() // wide.itemsize
-        return [(_source(TYPES[wide], panel), NAMES) for panel in (2, 1)[: 1 + is_narrow]]
+        return [_source(TYPES[wide], panel) for panel in (2, 1)[: 1 + is_narrow]]
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None if NumPy computes the value."""
@@ -602,14 +607,19 @@ class Convolution:
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
             return None
-        functions = self._compiled(TYPES[dtype], 2)
-        if functions is not None and FEW < self._results(operands) <= functions["panel_width"](0) // 2:
-            functions = self._compiled(TYPES[dtype], 1)
-        return functions
+        number = TYPES[dtype]
+        functions: dict[str, Any] | None = self.backend.c_functions(*_source(number, 2, self._is_direct(operands)))
+        if functions is None or self._is_direct(operands):
+            return functions
+        is_narrow = FEW < self._results(operands) <= functions["panel_width"](0) // 2
+        return self.backend.c_functions(*_source(number, 1)) if is_narrow else functions  # type: ignore[no-any-return]
 
-    def _compiled(self, number: str, panel: int) -> Any:
-        """The C functions for panels of one or two vectors of outputs; None without a compiler."""
-        return self.backend.c_functions(_source(number, panel), NAMES)
+    def _is_direct(self, operands: Sequence[Any]) -> bool:
+        """Whether direct loops compute it, not products of panels."""
+        if not isinstance(self.op, ConvWeights):
+            return self._results(operands) <= FEW
+        outputs, inputs, *_ = self.op.filters(operands[2])
+        return _sums_directly(self.op.groups, inputs, outputs // self.op.groups)  # type: ignore[arg-type, operator]
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The output channels of a group: the weights' outputs, or their inputs for a derivative by images."""
