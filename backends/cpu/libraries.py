@@ -10,7 +10,7 @@ from backends.cpu.routines.pooling import Pool
 from backends.execution.routines import BEGINNING, Routine, always, takes_floats, takes_floats_first, views
 from optree.networks.attention import Attention, AttentionGradient
 from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
+from optree.networks.pooling import AvgUnpool, MaxUnpool
 from optree.networks.recurrent import Parts
 from optree.ops.collectives import Begin
 
@@ -21,5 +21,5 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=_WINDOW
 
 ROUTINES: dict[type, Routine] = {Parts: Routine(views, always, computes=False), Begin: BEGINNING}
 ROUTINES.update(dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION))
-ROUTINES.update(dict.fromkeys((MaxPool, ArgmaxPool, MaxUnpool, TakePool, AvgPool, AvgUnpool), _POOL))
+ROUTINES.update(dict.fromkeys((MaxUnpool, AvgUnpool), _POOL))
 ROUTINES.update(dict.fromkeys((Attention, AttentionGradient), _ATTENTION))

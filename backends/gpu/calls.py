@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from backends.execution.loops import loop
-from backends.execution.pooling import ROLES
+from backends.execution.pooling import KINDS
 from backends.execution.routines import (
     BEGINNING,
     Implementation,
@@ -94,7 +94,7 @@ ROUTINES: dict[type, Routine] = {
     Parts: Routine(views, always, is_captured=True, computes=False),
     Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
-    **dict.fromkeys(ROLES, _POOL),
+    **dict.fromkeys(KINDS, _POOL),
     **dict.fromkeys((Resize, ResizeInput), _RESIZING),
     **dict.fromkeys((ArgmaxRoi, RoiAlign, RoiAlignInput), _REGIONS),
 }

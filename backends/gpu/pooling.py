@@ -1,11 +1,11 @@
-"""Pooling on a GPU: a generated kernel for each kind of pooling and for its derivative."""
+"""Derivatives of pools on a GPU: a generated kernel for each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from backends.execution.pooling import ROLES
+from backends.execution.pooling import KINDS
 from backends.gpu.arrays import DeviceArray
 from backends.gpu.codegen.pooling import Pooled, parameter_names, source
 from backends.gpu.direct import DirectKernels, type_of
@@ -14,28 +14,24 @@ from optree.networks.pooling import INT32, MeanOperator, PoolOperator
 
 
 class Pool(DirectKernels):
-    """A pooling op, or the derivative of one."""
+    """The derivative of a pool."""
 
     op: PoolOperator
 
     def source(self, arrays: Sequence[Any]) -> str:
-        kind, _ = ROLES[type(self.op)]
         axes, _ = self._axes(arrays)
         counts_padding = isinstance(self.op, MeanOperator) and self.op.count_padding
-        return source(kind, type_of(arrays[0].dtype), axes, counts_padding)
+        return source(KINDS[type(self.op)], type_of(arrays[0].dtype), axes, counts_padding)
 
     def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
-        cupy, (kind, roles) = self.device.cupy, ROLES[type(self.op)]
+        cupy, (delta, *others) = self.device.cupy, arrays
         axes, sizes = self._axes(arrays)
-        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
-        if given[2] is not None:
-            given[2] = given[2].astype(INT32, copy=False)
-        given = [None if x is None else cupy.ascontiguousarray(x) for x in given]
-        written = [size if kind.writes == "x" else count for size, count, _ in sizes]
-        divisors = [divisor(size) for size in written[1:]]
+        indices = [others[0].astype(INT32, copy=False)] if KINDS[type(self.op)].is_by_index else []
+        given = [target, *map(cupy.ascontiguousarray, (delta, *indices))]
+        divisors = [divisor(size) for size, *_ in sizes[1:]]
         words = [target.size, *(number for each in sizes for number in each), *divisors]
         assert len(words) == len(parameter_names(axes))
-        addresses = [x.data.ptr for x in given if x is not None]
+        addresses = [x.data.ptr for x in given]
         self.launch(self.source(arrays), {"pooled": (target.size, [*addresses, *words])})
 
     def _axes(self, arrays: Sequence[Any]) -> tuple[list[Pooled | None], list[list[int]]]:

@@ -44,8 +44,9 @@ from optree.tree.variable import in_dtype, variable_of
 
 INT32 = np.dtype("int32")
 
-#: The maximum elements of a window that are unrolled; a larger one along several axes is along one after the other.
-UNROLLED = 16
+#: The maximum elements of a window that are unrolled, and along one axis. A larger window is along one axis after the
+#: other; one that is longer along an axis is left to NumPy.
+UNROLLED, LONGEST = 16, 32
 
 
 class PoolOperator(WindowOperator):
@@ -145,7 +146,7 @@ class PoolOperator(WindowOperator):
             self.with_props(axes=(axis,), window=(size,), stride=(step,), padding=room if room == "same" else (room,))
             for axis, size, step, room in each
         ]
-        return found if max(self.window) <= UNROLLED else []
+        return found if max(self.window) <= LONGEST else []
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
@@ -418,13 +419,20 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
 
     def decompose(self, *inputs: Any) -> Any:
         (x,) = inputs
-        if prod(self.window) > UNROLLED:
+        best, found, after = widened(x), None, 1
+        pools = self.one_after_another()
+        for pool in reversed(pools):  # the last axis first: of equal ones, the first in C order
+            values = pool.unrolled(WindowElement, best, outside=_least(x.dtype))
+            places: list[Any] = [] if found is None else pool.unrolled(WindowElement, found)
+            best = values[0]
+            found = places[0] if places else f.cast(f.ne(best, best), INT32) * 0
+            for number, new in enumerate(values[1:], 1):
+                better = f.logical_or(f.gt(new, best), f.logical_and(f.ne(new, new), f.eq(best, best)))
+                place = places[number] + number * after if places else number
+                best, found = f.where(better, new, best), f.where(better, place, found)
+            after *= prod(pool.window)
+        if found is None:
             return None
-        best, *others = self.unrolled(WindowElement, widened(x), outside=_least(x.dtype))
-        found = f.cast(f.ne(best, best), INT32) * 0
-        for number, new in enumerate(others, 1):
-            better = f.logical_or(f.gt(new, best), f.logical_and(f.ne(new, new), f.eq(best, best)))
-            best, found = f.where(better, new, best), f.where(better, number, found)
         if not self.is_padded:
             return found
         first = self.other(WindowFacts).with_props(fact="first")(x)  # what is outside may have come before
@@ -510,7 +518,7 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     def decompose(self, *inputs: Any) -> Any:
         x, indices = inputs
-        if prod(self.window) > UNROLLED:
+        if prod(self.window) > 2 * LONGEST:
             return None
         found: Any = 0
         for number, each in enumerate(self.unrolled(WindowElement, widened(x))):

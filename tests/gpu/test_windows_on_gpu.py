@@ -11,11 +11,12 @@ from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 from harness.nvrtc import compile_all, needs_nvrtc
 
-from backends.execution.pooling import ADD_SHARES, ROLES
+from backends.execution.pooling import KINDS
 from backends.gpu.codegen import pooling, vision
 from backends.gpu.codegen.convolution import TYPES
 from optree import function, grad
 from optree.errors import OperandError
+from optree.networks.pooling import AvgUnpool
 
 #: Images and parameters of pools: every rank and layout, windows that overlap, leave gaps, and reach beyond the image.
 POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -195,9 +196,8 @@ def test_a_network_of_pools_learns_in_one_cuda_graph() -> None:
 def sources() -> list[str]:
     """A kernel of each kind, of one of them for each type, and those of images."""
     axes = (None, pooling.Pooled(3, 2), pooling.Pooled(2, 2), None)
-    kinds = dict.fromkeys(kind for kind, _ in ROLES.values())
-    found = [pooling.source(kind, "float", axes) for kind in kinds]
-    found += [pooling.source(ADD_SHARES, type, axes) for type in TYPES]
+    found = [pooling.source(kind, "float", axes) for kind in KINDS.values()]
+    found += [pooling.source(KINDS[AvgUnpool], type, axes) for type in TYPES]
     resized = (False, True, False, True)
     for is_gradient, method in product((False, True), ("bilinear", "nearest")):
         found.append(vision.resize_source("float", resized, method, is_gradient, is_gradient))

@@ -1,13 +1,11 @@
-/* Pooling: each row of windows is combined with the rows of elements in its windows, in order and in vectors.
+/* Derivatives of pools: each row of windows is added to the rows of elements in its windows, in order.
 
-   A driver defines T (the type of elements), BY_INDEX, and the statements MEET, BEGIN and END of a kind of pooling
-   (backends/execution/pooling.py). For kinds that are not by index it also defines BY_BLOCKS and WRITES_INDICES. */
+   A driver defines T (the type of elements), BY_INDEX, and the statements MEET and BEGIN of a kind
+   (backends/execution/pooling.py). */
 
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
-enum { AXES = 4, TABLE = 64, BLOCK = 16 };
+enum { AXES = 4, TABLE = 64 };
 typedef int64_t word;
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
@@ -70,7 +68,6 @@ static void some(const pool *p, const table *all, const word *at, T *x, T *y, in
         const int is_whole = is_inside && inside(p, 3, j, &unused) == p->window[3];
         T *from = x + (j * p->stride[3] - p->before[3]) * p->x_stride[3];
         for (word i = 0; i < p->inner; i++, y++, z++) {
-            BEGIN(*y)
             if (*z < 0 || *z >= full)
                 continue;
             if (is_whole && full <= TABLE) {
@@ -93,70 +90,42 @@ static void some(const pool *p, const table *all, const word *at, T *x, T *y, in
     (void)t;
 }
 #else
-/* For positions e of a window along axis 3, the first window that has it inside, how many have, and the element of the
-   first in a line's phases; those beyond the table are computed when they are needed. */
-typedef struct { word first[TABLE], count[TABLE], at[TABLE], length; } table;
-
-static void locate(const pool *p, word e, word length, word *first, word *count, word *at)
-{
-    *count = windows(p, 3, e, first);
-    const word element = *first * p->stride[3] + e - p->before[3];
-    *at = element % p->stride[3] * length + element / p->stride[3];
-}
+/* For positions e of a window along axis 3, the first window that has it inside and how many have; those beyond the
+   table are computed when they are needed. */
+typedef struct { word first[TABLE], count[TABLE]; } table;
 
 static table prepared(const pool *p)
 {
-    table all = {.length = (p->size[3] + p->stride[3] - 1) / p->stride[3] + BLOCK};
+    table all;
     for (word e = 0; e < least(p->window[3], TABLE); e++)
-        locate(p, e, all.length, all.first + e, all.count + e, all.at + e);
+        all.count[e] = windows(p, 3, e, all.first + e);
     return all;
 }
 
-static void meet(T *restrict x, T *restrict y, int32_t *restrict z, T *restrict t, word count, int32_t number)
+static void meet(T *restrict x, T *restrict t, word count)
 {
-    for (word i = 0; i < count; i++)
-        MEET(x[i], y[i], z[i], t[i])
+    for (word i = 0; i < count; i++) {
+        MEET(x[i], t[i])
+    }
 }
 
 /* Process a row of windows (fixed positions along the first three axes of windows) and a line of elements. */
-static void line(const pool *p, const table *all, T *x, T *y, int32_t *z, T *t, word number)
+static void line(const pool *p, const table *all, T *x, T *t)
 {
     const word inner = p->inner, step = p->x_stride[3], stride = p->stride[3];
-    T *phases = t + p->count[3] + BLOCK;
-    if (BY_BLOCKS && inner == 1) {
-        if (stride == 1 && step == 1)
-            memcpy(phases, x, p->size[3] * sizeof(T));
-        else if (stride == 2 && step == 1) {
-            T *odd = phases + all->length;
-            for (word i = 0; i < p->size[3] / 2; i++)
-                phases[i] = x[2 * i], odd[i] = x[2 * i + 1];
-            if (p->size[3] % 2)
-                phases[p->size[3] / 2] = x[p->size[3] - 1];
-        } else
-            for (word phase = 0; phase < stride; phase++)
-                for (word i = phase, to = phase * all->length; i < p->size[3]; i += stride, to++)
-                    phases[to] = x[i * step];
-    }
     for (word e = 0; e < p->window[3]; e++) {
-        word first, count, at;
+        word first, count;
         if (e < TABLE)
-            first = all->first[e], count = all->count[e], at = all->at[e];
+            first = all->first[e], count = all->count[e];
         else
-            locate(p, e, all->length, &first, &count, &at);
-        const int32_t here = (int32_t)(number * p->window[3] + e);
-        if (BY_BLOCKS && inner == 1 && first + count == p->count[3])
-            count = (count + BLOCK - 1) / BLOCK * BLOCK; /* memory beyond the row is allocated, and its values unused */
-        if (BY_BLOCKS && inner == 1)
-            meet(phases + at, y + first, z + first, t + first, count, here);
-        else
-            for (word j = first; j < first + count; j++)
-                meet(x + (j * stride + e - p->before[3]) * step, y + j * inner, z + j * inner, t + j * inner, inner,
-                     here);
+            count = windows(p, 3, e, &first);
+        for (word j = first; j < first + count; j++)
+            meet(x + (j * stride + e - p->before[3]) * step, t + j * inner, inner);
     }
 }
 
 /* The windows of a row: those at positions of the first three pooled axes. */
-static void row(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
+static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
 {
     word first[3], count[3], unused;
     for (int axis = 0; axis < 3; axis++) {
@@ -167,38 +136,14 @@ static void row(const pool *p, const table *all, const word *at, T *x, T *y, int
     for (word j = 0; j < p->count[3]; j++) {
         const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
         for (word i = j * inner; i < (j + 1) * inner; i++) {
-            BEGIN(y[i], z[i], t[i])
+            BEGIN(y[i], t[i])
         }
-        (void)cells;
     }
     for (word i = 0; i < count[0]; i++)
         for (word j = 0; j < count[1]; j++)
             for (word k = 0; k < count[2]; k++)
-                line(p, all, x + i * p->x_stride[0] + j * p->x_stride[1] + k * p->x_stride[2], y, z, t,
-                     ((first[0] + i) * p->window[1] + first[1] + j) * p->window[2] + first[2] + k);
-    for (word j = 0; j < p->count[3]; j++) {
-        const T cells = p->divides ? p->divides : lines * inside(p, 3, j, &unused);
-        for (word i = j * inner; i < (j + 1) * inner; i++) {
-            END(y[i])
-        }
-        (void)cells;
-    }
-}
-
-/* Process a row whose windows are in blocks, in the thread's scratch memory; then write it to y and z. */
-static void some(const pool *p, const table *all, const word *at, T *x, T *y, int32_t *z, T *t)
-{
-    if (!BY_BLOCKS || p->inner > 1) {
-        row(p, all, at, x, y, z, t);
-        return;
-    }
-    const word count = p->count[3], length = count + BLOCK;
-    int32_t *indices = (int32_t *)(t + length);
-    row(p, all, at, x, t, indices, t + 2 * length);
-    if (WRITES_INDICES)
-        memcpy(z, indices, count * sizeof(int32_t));
-    else
-        memcpy(y, t, count * sizeof(T));
+                line(p, all, x + i * p->x_stride[0] + j * p->x_stride[1] + k * p->x_stride[2], t);
+    (void)z;
 }
 #endif
 

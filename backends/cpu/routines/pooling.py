@@ -1,4 +1,4 @@
-"""Pools on the CPU: NumPy arrays described to compiled C."""
+"""Derivatives of pools on the CPU: NumPy arrays described to compiled C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backends.cpu.routines.vectors import FOLDER, struct
 from backends.cpu.work import Work
 from backends.cpu.workers import share_address
 from backends.execution.memory import LINE, element_strides, empty_array
-from backends.execution.pooling import ROLES, Kind
+from backends.execution.pooling import KINDS, Kind
 from optree.arrays import overlap, stored
 from optree.networks.pooling import INT32, MeanOperator, PoolOperator
 from optree.settings import thread_count
@@ -24,8 +24,8 @@ from optree.settings import thread_count
 #: counts as some at least; or run on one thread.
 SMALL, IN_ALL, LEAST, ALONE = 1 << 18, 1 << 22, 1 << 13, 1 << 18
 
-#: Windows of a row that are processed together; memory beyond the end of a row is accessed up to a multiple of this.
-AXES, BLOCK = 4, 16
+#: The maximum axes of a kind.
+AXES = 4
 
 NAMES = ("pooled",)
 
@@ -35,16 +35,14 @@ def source(kind: Kind, number: str) -> str:
     """The C source for a kind of pooling and a number type, ``"float"`` or ``"double"``."""
     defined: dict[str, object] = {"T": number, "BY_INDEX": int(kind.is_by_index)}
     if kind.is_by_index:
-        defined |= {"MEET(x, y)": kind.meet, "BEGIN(y)": kind.begin}
+        defined |= {"MEET(x, y)": kind.meet}
     else:
-        defined |= {"MEET(x, y, z, t)": f"{{ {kind.meet} }}", "BEGIN(y, z, t)": f"{{ {kind.begin} }}"}
-        defined |= {"END(y)": f"{{ {kind.end} }}", "BY_BLOCKS": int(kind.writes != "x")}
-        defined |= {"WRITES_INDICES": int(kind.writes == "z")}
+        defined |= {"MEET(x, t)": f"{{ {kind.meet} }}", "BEGIN(y, t)": f"{{ {kind.begin} }}"}
     return c_text(FOLDER / "pooling.c", defined)
 
 
 class Pool:
-    """A pooling op on NumPy arrays.
+    """A derivative of a pool on NumPy arrays.
 
     Parameters
     ----------
@@ -81,7 +79,7 @@ class Pool:
         return [self._source(dtype)] if fits and self.work.pays_alone(self._work(shapes)) else []
 
     def _source(self, dtype: np.dtype) -> Source:
-        return source(ROLES[type(self.op)][0], TYPES[dtype]), NAMES
+        return source(KINDS[type(self.op)], TYPES[dtype]), NAMES
 
     def _work(self, operands: Sequence[Any]) -> int:
         return prod(operands[self.op.images]) * prod(self.op.window)
@@ -96,15 +94,12 @@ class Pool:
         return len(axes) + is_inner <= AXES and last - len(axes) < AXES and list(axes) == sorted(axes)
 
     def _run(self, function: Any, arrays: Sequence[np.ndarray], target: np.ndarray) -> None:
-        op, (_, roles) = self.op, ROLES[type(self.op)]
-        given = [None if role is None else target if role < 0 else arrays[role] for role in roles]
-        if given[2] is not None:
-            given[2] = np.asarray(given[2], INT32)
-        if roles[0] == -1:
-            target[...] = 0
+        op, (delta, *others) = self.op, arrays
+        indices = np.asarray(others[0], INT32) if KINDS[type(op)].is_by_index else None
+        given: list[Any] = [target, delta, indices]
+        target[...] = 0
         given = [x if x is None or x is target else np.ascontiguousarray(x) for x in given]
-        x = given[0]
-        assert x is not None
+        x = target
         whole = [axis for axis in range(x.ndim) if axis not in op.axes]
         # The last axis in memory is that of vectors: the inner one if no windows slide along it.
         inner = whole.pop() if whole and whole[-1] == x.ndim - 1 else None
@@ -114,7 +109,7 @@ class Pool:
         slidings += [(1, 1, 1, 0, 1)] * (len(axes) - len(op.axes))
         slidings = [(1, 1, 1, 0, 1)] * (AXES - len(axes)) + slidings
         outer = [1] * (AXES - len(whole)) + [x.shape[axis] for axis in whole]
-        scratch_bytes = _scratch(slidings[-1], 1 if inner is None else x.shape[inner]) * x.itemsize
+        scratch_bytes = slidings[-1][-1] * (1 if inner is None else x.shape[inner]) * x.itemsize
         scratch_bytes += -scratch_bytes % LINE
         threads = thread_count() if x.size * prod(op.window) >= ALONE else 1
         scratch = empty_array((threads * scratch_bytes + LINE,), np.uint8)
@@ -135,12 +130,6 @@ class Pool:
             inner=1 if inner is None else x.shape[inner],
         )
         call_packed(function, words)
-
-
-def _scratch(along: Sequence[int], inner: int) -> int:
-    """The elements of a thread's scratch memory: a row of windows three times and a line of elements, or a row."""
-    size, _, stride, _, positions = along
-    return 3 * (positions + BLOCK) + (-(-size // stride) + BLOCK) * stride if inner == 1 else positions * inner
 
 
 def _placed(strides: Sequence[int], axes: Sequence[int | None]) -> list[int]:

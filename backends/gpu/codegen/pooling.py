@@ -1,7 +1,6 @@
-"""CUDA of pooling: each thread computes one output, and combines the elements or windows in a fixed order.
+"""CUDA of derivatives of pools: each thread sums the windows that contain its element, in a fixed order.
 
-Derivatives gather instead of scattering: a thread sums the windows that contain its
-element. So results are deterministic, without atomic operations.
+So results are deterministic, without atomic operations.
 """
 
 from __future__ import annotations
@@ -59,12 +58,11 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
     """
     headers, wide, _ = TYPES[type]
     types = dict.fromkeys("xy", type) | {"z": "int"}
-    arrays = [f"{'' if name == kind.writes else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
+    arrays = [f"{'' if name == 'x' else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
     parameters = [*arrays, *(f"const long long {name}" for name in parameter_names(axes))]
-    written = "size" if kind.writes == "x" else "count"
-    lines = indices_of([f"{written}{axis}" for axis in range(len(axes))])
+    lines = indices_of([f"size{axis}" for axis in range(len(axes))])
     pooled = [(axis, along) for axis, along in enumerate(axes) if along is not None]
-    lines += (_by_element if kind.writes == "x" else _by_window)(kind, type, wide, axes, pooled, counts_padding)
+    lines += _by_element(kind, type, wide, axes, pooled, counts_padding)
     return headers + _HEAD + grid_stride_kernel("pooled", parameters, lines)
 
 
@@ -93,54 +91,6 @@ def _with_cells(statement: str, wide: str, pooled: PooledAxes, counts_padding: b
     is_whole = " && ".join(f"until{axis} - first{axis} == {along.window}" for axis, along in pooled)
     inside = " * ".join(f"(until{axis} - first{axis})" for axis, _ in pooled)
     return [f"if ({is_whole}) {{", *constant, "} else {", f"const {wide} cells = ({wide})({inside});", statement, "}"]
-
-
-def _by_window(kind: Kind, type: str, wide: str, axes: Axes, pooled: PooledAxes, counts_padding: bool) -> list[str]:
-    """A window's number or index, from the elements in it."""
-    lines = [line for axis, along in pooled for line in _inside(axis, along, f"i{axis}")]
-    lines += [f"{wide} {'t' if kind.writes == 'z' else 'y'};", *(["int z;"] if kind.writes == "z" else [])]
-    value = f"const {wide} x = ({wide})xs[{_offset(axes, 'size', 'p')}];"
-    if kind.is_by_index:
-        lines += ["const int number = zs[at];", kind.begin]
-        lines += _element_of(pooled)
-        whole = prod(along.window for _, along in pooled)
-        inside = [f"e{axis} >= first{axis} && e{axis} < until{axis}" for axis, _ in pooled]
-        lines += [f"if ({' && '.join(['number >= 0', f'number < {whole}', *inside])}) {{"]
-        lines += [*(f"    const int p{axis} = begin{axis} + e{axis};" for axis, _ in pooled), f"    {value}"]
-        lines += [f"    {kind.meet}", "}"]
-    else:
-        lines += [kind.begin, *_loops(pooled, value, kind.meet)]
-    lines += _with_cells(kind.end, wide, pooled, counts_padding) if kind.end else []
-    stored = "zs[at] = z;" if kind.writes == "z" else f"ys[at] = ({type})y;"
-    return [*lines, stored]
-
-
-def _element_of(pooled: PooledAxes) -> list[str]:
-    """The element of a window along each axis, from its number."""
-    lines, rest = [], "number"
-    for axis, along in reversed(pooled):
-        lines.append(f"const int e{axis} = {rest} % {along.window};")
-        rest = f"{rest} / {along.window}"
-    return lines
-
-
-def _loops(pooled: PooledAxes, value: str, meet: str) -> list[str]:
-    """The elements of a window, in order: in loops of known lengths, unrolled where they are short."""
-    unrolled = prod(along.window for _, along in pooled) <= UNROLLED
-    lines: list[str] = []
-    number = "0"
-    for depth, (axis, along) in enumerate(pooled):
-        room = "    " * depth
-        number = f"{grouped(number)} * {along.window} + e{axis}" if depth else f"e{axis}"
-        if unrolled:
-            lines += [f"{room}#pragma unroll", f"{room}for (int e{axis} = 0; e{axis} < {along.window}; e{axis}++) {{"]
-            lines += [f"{room}    if (e{axis} < first{axis} || e{axis} >= until{axis})", f"{room}        continue;"]
-        else:
-            lines += [f"{room}for (int e{axis} = first{axis}; e{axis} < until{axis}; e{axis}++) {{"]
-        lines += [f"{room}    const int p{axis} = begin{axis} + e{axis};"]
-    room = "    " * len(pooled)
-    lines += [f"{room}{line}" for line in (value, f"const int number = {number};" if "number" in meet else "", meet)]
-    return lines + ["    " * depth + "}" for depth in reversed(range(len(pooled)))]
 
 
 def _by_element(kind: Kind, type: str, wide: str, axes: Axes, pooled: PooledAxes, counts_padding: bool) -> list[str]:
