@@ -45,6 +45,21 @@ def evaluate(program: Program, values: Sequence[Any], observe: Observer | None =
     return run_each(program, values, lambda instruction, *inputs: performer(instruction)(*inputs), observe)
 
 
+def prepared(program: Program) -> Callable[..., list[Any]]:
+    """`evaluate` of a program that runs repeatedly, from the values of its leaves: performers are made once."""
+    performers: dict[int, Callable[..., Any]] = {}
+
+    def compute(instruction: Instruction, *inputs: Any) -> Any:
+        run = performers.get(id(instruction))
+        if run is None:
+            run = performer(instruction)
+            if not instruction.op.defines("make_thunk"):  # whose cells are shared by its calls
+                performers[id(instruction)] = run
+        return run(*inputs)
+
+    return lambda values, observe=None: run_each(program, values, compute, observe)
+
+
 def run_each(
     program: Program, values: Sequence[Any], compute: Callable[..., Any], observe: Observer | None = None
 ) -> list[Any]:

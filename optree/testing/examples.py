@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from optree.compile.program import flatten
-from optree.compile.reference import evaluate, value_of
+from optree.compile.reference import prepared, value_of
 from optree.dtypes import is_floating
 from optree.errors import DefinitionError
 from optree.op.examples import examples_in
@@ -147,14 +148,14 @@ class Runner:
     """Trees compiled to a program, run by the reference or another `evaluate` for given values of their inputs."""
 
     def __init__(
-        self, trees: Sequence[Any], inputs: Sequence[Any], evaluate: Callable[..., list[Any]] = evaluate
+        self, trees: Sequence[Any], inputs: Sequence[Any], evaluate: Callable[..., list[Any]] | None = None
     ) -> None:
-        self.evaluate = evaluate
         self.program = flatten(trees)
+        self.evaluate = prepared(self.program) if evaluate is None else partial(evaluate, self.program)
         indices = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Variable)}
         self.sources = [(indices.get(id(leaf)), leaf) for leaf in self.program.leaves]
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The trees' values."""
         leaves = [value_of(leaf) if i is None else values[i] for i, leaf in self.sources]
-        return self.evaluate(self.program, leaves)
+        return self.evaluate(leaves)
