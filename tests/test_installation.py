@@ -117,9 +117,10 @@ def test_errors_name_packages_that_any_index_has() -> None:
         hint
         for top in ("optree", "backends")
         for path in (ROOT / top).rglob("*.py")
-        for hint in re.findall(r"pip install '?([\w.-]+)", path.read_text())
-        if hint != "--force-reinstall"
+        for hint in re.findall(r"pip install '?(\.\[[\w-]+\]|[\w.-]+)", path.read_text())
+        if hint not in ("--force-reinstall", ".")
     ]
     assert len(hints) >= 6
-    for hint in hints:
-        assert "neon-optree" not in hint and re.search(rf"^ +{re.escape(hint)}", metadata, re.MULTILINE), hint
+    for hint in hints:  # a package, or an extra of ours
+        line = rf"^{hint[2:-1]} =$" if hint.startswith(".[") else rf"^ +{re.escape(hint)}"
+        assert "neon-optree" not in hint and re.search(line, metadata, re.MULTILINE), hint
