@@ -99,6 +99,12 @@ def test_a_stencils_gradient_is_one_pass_over_its_terms() -> None:
     np.testing.assert_array_equal(gradient.asnumpyarray(), wanted)
 
 
+def test_a_pool_and_what_follows_it_are_one_kernel() -> None:
+    be = gen_backend("cpu", jit=True)
+    text = debugprint(be.relu(be.max_pool(be.ones((1, 2, 4, 6)), 3, stride=2, padding=1)), stage="fusion", file="str")
+    assert text.count("kernel,") == 1 and "call" not in text, text
+
+
 def test_a_new_size_compiles_nothing(counted: Any) -> None:
     be = gen_backend("cpu", jit=True)
     for size in (10, 24, 6):

@@ -57,6 +57,10 @@ def two_kernels(be: Any) -> Any:
     return be.tanh(be.dot(x * 2, y)) + 1
 
 
+def pool(be: Any) -> Any:
+    return be.relu(be.max_pool(be.ones((2, 3, 5, 6)), (2, 3), stride=(1, 2), padding=1))
+
+
 def adam(be: Any) -> Any:
     w, m, v = be.ones((64,)), be.zeros((64,)), be.zeros((64,))
     g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
@@ -105,6 +109,7 @@ TREES = (
     mixed_dtypes,
     conditions,
     two_kernels,
+    pool,
     adam,
     softmax,
     squared_error,
