@@ -228,6 +228,38 @@ def test_products_by_the_same_tiles_are_equal_bit_for_bit(be, dtype, tmp_path):
         assert a.get().tobytes() == b.tobytes()
 
 
+CBLAS = """
+#include <stdint.h>
+enum { CblasRowMajor = 101, CblasNoTrans = 111, CblasTrans = 112 };
+static void GEMM(int order, int tx, int ty, int m, int n, int k, T alpha, const T *x, int lx, const T *y, int ly,
+                 T beta, T *out, int lo)
+{
+    (void)order, (void)beta;
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            T sum = 0;
+            for (int l = 0; l < k; l++)
+                sum += x[tx == CblasTrans ? l * lx + i : i * lx + l] * y[ty == CblasTrans ? j * ly + l : l * ly + j];
+            out[i * lo + j] = alpha * sum;
+        }
+}
+"""
+
+
+def test_products_by_a_library(be, tmp_path):
+    x, y = rows(None, 6), rows(6, 5, name="y")
+    products = [
+        be.dot(x, y),
+        be.dot(y.T, x.T),
+        be.dot(x, weights(be, 5, 6).T),
+        be.dot(y[:, 1], x.T),
+        be.dot(x[:, ::2], y[1::2]),
+    ]
+    folder = optree.export(optree.function([x, y], products), tmp_path / "f")
+    (folder / "cblas.h").write_text(CBLAS.replace("GEMM", "cblas_sgemm"))
+    assert run(folder, (*PLAIN, "-DUSE_BLAS", f"-I{folder}")) == "0 values differ\n"
+
+
 def test_wrong_sizes_pointers_and_scratch_are_told_by_codes(be, tmp_path):
     x = rows(None, 4)
     f = optree.function([x], be.dot(be.tanh(x), weights(be, 4, 4)))

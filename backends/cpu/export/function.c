@@ -9,6 +9,9 @@
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunknown-pragmas" /* of OpenMP, where it is off */
 #endif
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* of loops that it does not vectorise */
+#endif
 $functions
 /* The maximum number of threads that share a kernel's work; more than one needs OpenMP. */
 #ifndef OPTREE_THREADS
