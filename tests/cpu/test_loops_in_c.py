@@ -212,7 +212,7 @@ def test_every_number_of_steps(in_c: list[int], length: int) -> None:
     assert in_c == [length]
 
 
-def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int]) -> None:
+def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int], caplog: pytest.LogCaptureFixture) -> None:
     be = gen_backend("cpu", jit=True)
     x, w = np.random.default_rng(0).normal(size=(20, 3, 3)), np.eye(3) * 0.5
     state, _ = be.scan(
@@ -223,6 +223,8 @@ def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int]) -> None:
         expected = np.sort(expected @ w + part, axis=1)
     np.testing.assert_allclose(state.asnumpyarray(), expected, rtol=1e-12)
     assert in_c == [0]
+    (told,) = [x.getMessage() for x in caplog.records if "one by one" in x.getMessage()]
+    assert "sort" in told and "has no compiled form" in told
 
 
 class Row(optree.Op):

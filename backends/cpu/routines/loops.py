@@ -14,7 +14,7 @@ one by one from Python.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -68,8 +68,8 @@ ROWS = 8
 STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 
 #: The maximum multiplications of a product of matrices that is a loop nest, which takes less time than a call with
-#: packed matrices.
-SMALL_PRODUCT = 1 << 12
+#: packed matrices; and of one whose second matrix is not packed, as it differs from step to step.
+SMALL_PRODUCT, SMALL_UNPACKED = 1 << 12, 1 << 15
 
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
@@ -645,7 +645,7 @@ class LoopInC:
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
             return self._tell("an array is unaligned")
         values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
-        program, steps = self._compiled(values)
+        program, steps = self._compiled(arguments, values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         try:
             trace = Trace(program, steps, [*arguments, *added], [*values, *added])
@@ -669,11 +669,15 @@ class LoopInC:
             lazy.logging.getLogger(__name__).warning("the steps of a loop run one by one, for %s", reason)
         return False
 
-    def _compiled(self, values: list[Any]) -> tuple[Program, list[Step]]:
+    def _compiled(self, arguments: Sequence[Any], values: list[Any]) -> tuple[Program, list[Step]]:
         """The program in which products are loop nests where they are small, and its steps; of the leaves' values."""
         program = self._plan.program
         shapes = shapes_of(program, [np.shape(x) for x in values])
-        small = frozenset(i for i, each in enumerate(program.instructions) if _is_small(each, shapes))
+        packed, first = {i for i, x in enumerate(arguments) if isinstance(x, Argument) and x.axis is None}, len(values)
+        packed |= {
+            i for i, each in enumerate(program.instructions, first) if is_view(each.op) and each.inputs[0] in packed
+        }
+        small = frozenset(i for i, each in enumerate(program.instructions) if _is_small(each, shapes, packed))
         if small not in self._programs:
             program = contracted(program, small)
             added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
@@ -739,7 +743,7 @@ def _along_longest(x: Argument) -> Argument:
     return x._replace(array=np.asfortranarray(x.array))
 
 
-def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
+def _is_small(instruction: Instruction, shapes: Sequence[Any], packed: Collection[int]) -> bool:
     """Whether an instruction is a product that is a loop nest in C: one of few multiplications for each matrix."""
     op = instruction.op
     given = [shapes[i] for i in instruction.inputs]
@@ -748,7 +752,8 @@ def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
     if isinstance(op, TensorDot):
         return op.flops(given, [op.output_shape(*given)]) <= 2 * SMALL_PRODUCT
     x, y = given
-    return 1 in (len(x), len(y)) or prod(x[-2:]) * (y[-1] if len(y) > 1 else 1) <= SMALL_PRODUCT
+    most = SMALL_PRODUCT if len(x) == len(y) == 2 and instruction.inputs[1] in packed else SMALL_UNPACKED
+    return 1 in (len(x), len(y)) or prod(x[-2:]) * y[-1] <= most
 
 
 def _argument(x: Any) -> Any:
