@@ -426,10 +426,16 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
             places: list[Any] = [] if found is None else pool.unrolled(WindowElement, found)
             best = values[0]
             found = places[0] if places else f.cast(f.ne(best, best), INT32) * 0
-            for number, new in enumerate(values[1:], 1):
-                better = f.logical_or(f.gt(new, best), f.logical_and(f.ne(new, new), f.eq(best, best)))
+            first_nan: Any = -1
+            for number in range(len(values) - 1, -1, -1):
                 place = places[number] + number * after if places else number
+                first_nan = f.where(f.ne(values[number], values[number]), place, first_nan)
+            for number, new in enumerate(values[1:], 1):
+                better, place = f.gt(new, best), places[number] + number * after if places else number
                 best, found = f.where(better, new, best), f.where(better, place, found)
+            if is_floating(best.dtype):
+                has_nan = f.ge(first_nan, 0)
+                best, found = f.where(has_nan, np.nan, best), f.cast(f.where(has_nan, first_nan, found), INT32)
             after *= prod(pool.window)
         if found is None:
             return None
