@@ -304,8 +304,10 @@ def _library(source: str, compiler: Compiler) -> ctypes.CDLL:
 
 
 def _key(source: str, compiler: Compiler) -> str:
-    parts = (FORMAT, source, FLAGS, OPTIONAL_FLAGS, compiler.command, compiler.identity, _processor())
-    return sha256(repr(parts).encode()).hexdigest()
+    parts = (FORMAT, FLAGS, OPTIONAL_FLAGS, compiler.command, compiler.identity, _processor())
+    key = sha256(repr(parts).encode())
+    key.update(source.encode())
+    return key.hexdigest()
 
 
 def _from_disk(folder: Path | None, key: str) -> ctypes.CDLL | None:

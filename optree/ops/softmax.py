@@ -93,7 +93,8 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """
 
     name = "logsumexp"
-    examples = WITH_IDENTITY
+    # Not of one element alone: there it is linear, but for infinities.
+    examples = tuple(case for case in WITH_IDENTITY if case[0] not in (((1, 3),), ((),)))
 
     def numpy(self, *arrays: Array) -> Any:
         axes = self.axes(np.ndim(arrays[0]))

@@ -48,6 +48,7 @@ def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial:
 
     Examples
     --------
+    >>> import optree
     >>> x = be.array(2.0)
     >>> root = be.while_loop(lambda y: be.absolute(y * y - x) > 1e-6, lambda y: (y + x / y) / 2, x, limit=50)
     >>> root.item(), optree.grad(root, x).item()

@@ -13,6 +13,7 @@ from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 
 from backends import gen_backend
+from backends.cpu import ahead  # noqa: F401, which functions import at their first call: memory, too
 from backends.cpu.compiler import find_compiler
 from backends.cpu.routines.products import matmul_by_copy, merging
 from optree import function

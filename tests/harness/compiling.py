@@ -88,7 +88,7 @@ def in_one_file(kernels):
         for head in (WIDE_VECTORS, *heads):
             kernel = kernel.removeprefix(head)
         kernel = kernel.replace(quotients, "").replace(FMOD, "")
-        bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+)\b", rf"\g<1>_{i}", kernel))
+        bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+|philox_\w+)\b", rf"\g<1>_{i}", kernel))
     return "".join([*heads[:2], remainders, quotients, *bodies])
 
 

@@ -197,7 +197,8 @@ def window_element_input(delta: Any, like: Any, element: Any = 0, **props: Any) 
 
 def window_facts(like: Any, fact: str = "cells", **props: Any) -> Any:
     """The number of each window's elements, or the first."""
-    windows, axes = _Windows(like.shape, props), _order(props.get("layout"), "NC", like.ndim)[2:]
+    axes = _order(props.get("layout"), "NC", like.ndim)[2:]
+    windows = _Windows([n if axis in axes else 1 for axis, n in enumerate(like.shape)], props)
     out = np.zeros([n if axis in axes else 1 for axis, n in enumerate(windows.counts)], np.int32)
     for index, cells in windows.found:
         at = tuple(i if axis in axes else 0 for axis, i in enumerate(index))

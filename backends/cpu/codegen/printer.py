@@ -222,7 +222,7 @@ class CPrinter(Printer):
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
         self.is_bounded = bool(nest.ranges)
         self.is_edge = False
-        self.halves = contiguous_halves(nest)
+        self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
         #: The products of a contraction by their sums, and by their own numbers.
         self.products = products_of(nest) if nest.registers else {}
         self._summed = {product.value for product in self.products.values()}
