@@ -334,8 +334,8 @@ class Function(Locked):
             for target in self._targets:
                 target.written = 0 if target.written < 0 else now
                 target.writer = writer
-        if self._returns == "none":
-            return None
+        if not self._dtypes:
+            return None if self._returns == "none" else []
         origin, wrapped = caller_origin(), self._wrapped
         results = [wrapped(value, dtype, origin) for dtype, value in zip(self._dtypes, found, strict=False)]
         return results[0] if self._returns == "one" else results
