@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from backends.cpu import workers
-from backends.cpu.compiler import Source, compile_source, concurrently
+from backends.cpu.compiler import Source, compile_source, concurrently, is_loaded
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, Step
 from backends.execution.memory import HOST
@@ -41,11 +41,12 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     routines = dict.fromkeys(source for step, inputs in foresight.calls for source in _sources(step, inputs))
     if routines:
         routines[workers.source(), ("share",)] = None  # an argument of theirs
-    jobs: list[Any] = [partial(_load, *source) for source in routines]  # first, as they take the longest
+    loads = [partial(_load, *source) for source in routines if not is_loaded(source[0])]
+    jobs: list[Any] = [*loads]  # first, as they take the longest
     jobs += [partial(_compiled, kernel, nest) for nest, kernel in needed.items()]
     if len(jobs) < 2:
         return
-    made = concurrently(list(map(settings.carried, jobs)), thread_count())[len(routines) :]
+    made = concurrently(list(map(settings.carried, jobs)), thread_count())[len(loads) :]
     failed = next((each for each in made if isinstance(each, Exception)), None)
     for (nest, kernel), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.

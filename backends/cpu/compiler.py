@@ -282,6 +282,15 @@ def compile_source(
         raise
 
 
+def is_loaded(source: str) -> bool:
+    """Whether the library of C source is in memory; False where the compiler that CC names is not installed."""
+    try:
+        compiler = find_compiler()
+    except CompilerError:
+        return False
+    return compiler is not None and _loaded.found(_key(source, compiler)) is not None
+
+
 def call_packed(function: Any, words: Iterable[int]) -> None:
     """Call a C function of an array of 64-bit integers."""
     packed = array("q", words)
