@@ -38,7 +38,7 @@ PACKAGES = (
     *("optree.dtypes", "optree.registry", "optree.tree", "optree.op", "optree.traits"),
     *("optree.autodiff", "optree.ops"),
     *("optree.numpy", "optree.networks", "optree.rest"),
-    *("optree.compile", "optree.run", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
+    *("optree.compile", "optree.run", "optree.html", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
     *("optree.train", "optree.distributed", "optree"),
     *(
         "backends.intact",

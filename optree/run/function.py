@@ -37,7 +37,7 @@ from optree.run.profile import Profile
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.lazy import LazyValue, lazy_values, settle
 from optree.tree.node import OpTreeNode, flat_list, from_flat_list, uncollected
-from optree.tree.printing import listing
+from optree.tree.printing import as_html, listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
@@ -461,6 +461,7 @@ class Function(Locked):
         return self.name or f"function({', '.join(x.label for x in self.inputs)})"
 
     __repr__ = __str__
+    _repr_html_ = as_html
 
     def __reduce__(self) -> tuple[Any, ...]:
         # All trees in one list: what they share, such as a random draw, stays shared.

@@ -13,7 +13,7 @@ from optree.compile.program import Program
 from optree.compile.shapes import shapes_of
 from optree.compile.steps import Steps
 from optree.records import NamedTuple
-from optree.tree.printing import described
+from optree.tree.printing import as_html, described
 from optree.tree.types import TensorType
 
 #: The values that a report lists, at most.
@@ -46,6 +46,11 @@ class MemoryReport:
 
     def __init__(self, tensors: int, peak: int, kept: int, held: list[Held], at: str) -> None:
         self.tensors, self.peak, self.kept, self.held, self.at = tensors, peak, kept, held, at
+
+    def __repr__(self) -> str:
+        return f"MemoryReport(tensors={self.tensors}, peak={self.peak}, kept={self.kept})"
+
+    _repr_html_ = as_html
 
     def __str__(self) -> str:
         lines = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.program import Instruction, Program
-from optree.tree.printing import described
+from optree.tree.printing import as_html, described
 
 
 class Cost:
@@ -40,6 +40,11 @@ class Profile:
 
     def __init__(self, program: Program) -> None:
         self.costs = [Cost(instruction) for instruction in program.instructions]
+
+    def __repr__(self) -> str:
+        return f"Profile of {len(self.costs)} steps, {sum(cost.seconds for cost in self.costs):.3g} s"
+
+    _repr_html_ = as_html
 
     def observe(self, index: int, seconds: float, inputs: Sequence[Any], value: Any) -> None:
         """Count one run of a step."""

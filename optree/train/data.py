@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import OperandError, ParameterError, ShapeError, brief, describe
+from optree.tree.printing import as_html
 from optree.tree.tensor import Tensor
 
 
@@ -119,6 +120,11 @@ class Batches:
             raise ParameterError(
                 f"Batches: {self.count} examples make no batch of {size}, and smaller ones are dropped"
             )
+
+    def __repr__(self) -> str:
+        return f"Batches of {self.size} of {self.count} examples, at batch {self.position} of epoch {self.epoch}"
+
+    _repr_html_ = as_html
 
     def __len__(self) -> int:
         return self.count // self.size if self._drop_last else -(-self.count // self.size)

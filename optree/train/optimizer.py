@@ -31,6 +31,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.train.counter import StepCounter, check_schedule
 from optree.train.packing import Arena, Packed
+from optree.tree.printing import as_html
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
 
@@ -148,6 +149,7 @@ class Optimizer:
     decays: ClassVar[bool] = False
     #: Whether a formula that is not elementwise needs only the norms of whole weights, by `Numbers.norm`.
     needs_norms: ClassVar[bool] = False
+    _repr_html_ = as_html
 
     def __new__(cls, *args: Any, **options: Any) -> Optimizer:
         made = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]

@@ -17,7 +17,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.run.function import Function
 from optree.run.memory import MemoryReport, bytes_of, memory_of
-from optree.tree.printing import described
+from optree.tree.printing import as_html, described
 
 #: The bytes of the array that is copied, and the rows of the matrices that are multiplied, to measure a machine.
 COPIED, MULTIPLIED, TRIALS = 1 << 27, 1024, 5
@@ -72,6 +72,11 @@ class StepProfile:
 
     def __init__(self, parts: list[Part], limits: Limits, memory: MemoryReport) -> None:
         self.parts, self.limits, self.memory = parts, limits, memory
+
+    def __repr__(self) -> str:
+        return f"StepProfile of {len(self.parts)} parts, {sum(part.seconds for part in self.parts) * 1e6:.0f} us"
+
+    _repr_html_ = as_html
 
     def __str__(self) -> str:
         total = sum(part.seconds for part in self.parts) or 1.0

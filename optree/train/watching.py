@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from optree.errors import OperandError, OptreeError, ParameterError, brief
 from optree.train.files import replacing
+from optree.tree.printing import as_html
 
 #: The modules that write TensorBoard files and their writer class, in order of preference.
 WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
@@ -34,7 +35,7 @@ class WatchError(OptreeError, ImportError):
 
 
 class Log:
-    """A log of numbers of each step, written to files.
+    """A log of numbers of each step, written to files. A notebook displays its curves.
 
     Calls are buffered. After every `every` calls, and at the end, values of tensors are read and lines are written. If
     the process is killed, buffered lines are lost.
@@ -74,10 +75,11 @@ class Log:
         if every < 1 or not targets:
             raise ParameterError("Log: it writes to a file or a folder, after each 1 call or more")
         self._every, self._done = every, done
+        self.paths = [Path(target) for target in targets]
         self._waiting: list[dict[str, Any]] = []
         self._columns: dict[Path, list[str]] = {}  # of each .csv file; none before its first row
         self._closing: list[Callable[[], None]] = []
-        self._writers = [self._writer(Path(target)) for target in targets]
+        self._writers = [self._writer(path) for path in self.paths]
 
     def __call__(self, step: int, **values: Any) -> None:
         """Log the values of a step: numbers, or tensors or trees of one element."""
@@ -93,6 +95,11 @@ class Log:
         self._waiting.append(row)
         if len(self._waiting) >= self._every:
             self.flush()
+
+    def __repr__(self) -> str:
+        return f"Log({', '.join(map(str, self.paths))})"
+
+    _repr_html_ = as_html
 
     def flush(self) -> None:
         """Write the buffered lines; waits for the device."""

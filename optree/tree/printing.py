@@ -6,9 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from optree.errors import built_at
+from optree.locks import import_later
 
 #: A printed tree longer than this many nodes ends in an ellipsis.
 PRINTED_NODES = 1000
+
+
+def as_html(x: Any) -> str:
+    """The HTML that a notebook displays, as the method ``_repr_html_`` of a class in `optree.html.CARDS`."""
+    return import_later("optree.html").html(x)  # type: ignore[no-any-return]
 
 
 def text(root: Any) -> str:

@@ -26,7 +26,7 @@ from optree.errors import (
 )
 from optree.instead import refuse_attributes, remedy_for
 from optree.registry import APPLICATIONS, FUNCTIONS, METADIFF, f
-from optree.tree import numpy_protocol
+from optree.tree import numpy_protocol, printing
 from optree.tree.elements import Elements
 from optree.tree.gradient_types import contribution_to, sum_of_deltas
 from optree.tree.types import HUGE, NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
@@ -163,6 +163,7 @@ class Variable(Labelled):
 
     # By identity, because == builds a tree.
     __hash__ = object.__hash__
+    _repr_html_ = printing.as_html
 
     @property
     def type(self) -> Any:
