@@ -4,7 +4,7 @@ No GPU is needed: the figures of the machine are parameters. The schedule is tha
 goes from the last layer to the first. The sum of a bucket begins after its last gradient. Sums run in order, on a
 stream of their own, and the update waits for all of them. If the state is sharded, a rank waits for a bucket's sum
 after the next sum has begun, updates its part, and begins to gather the new weights, during the backward pass
-(`optree.compile.schedule.moments`).
+(`optree.compile.aliasing.moments`).
 """
 
 from __future__ import annotations

@@ -22,11 +22,10 @@ from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run, layouts_of
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
-from optree.compile.aliasing import Aliases, dead_after, last_uses
+from optree.compile.aliasing import Aliases, dead_after, failing, is_assignment, last_uses
 from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import Options, lower, show
 from optree.compile.program import Program
-from optree.compile.schedule import failing, is_assignment
 from optree.compile.shapes import ONE, Sizes
 from optree.compile.steps import Observer, RegisterCall, observed, plain, run_steps, taker
 from optree.op.index_map import is_view

@@ -1,12 +1,42 @@
-"""Alias analysis and liveness, linear in the size of a program. Values are numbered as in `Program`."""
+"""Alias analysis and liveness, linear in the size of a program; and the order of its instructions that follows.
+
+Ops that run beside others, collective ones, are begun where their operands are there, and awaited where the value is
+read. An instruction's level is the number of waits on the longest chain that leads to it. In the order of levels, all
+that needs no awaited value runs first: the rest of a backward pass, while the gradients that are there are summed.
+What another op can begin with is awaited earlier: a part of the weights is updated, and gathered, during that pass.
+
+An op that destroys an input (Aesara, "Destroyers and viewers") runs after all other readers of that memory. Where no
+order allows that, or the memory is not the program's own, it gets a copy. Ops that destroy one tensor, as random ones
+do their state, run in program order, each on the result of the one before. Assignments run after all ops that may
+fail, so that all are made or none.
+
+Values are numbered as in `Program`.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any
 
-from optree.compile.program import Instruction, Program
+from optree.compile.program import Instruction, Program, owners_of
+from optree.op.index_map import is_view
+from optree.op.traits import (
+    BeginningOperator,
+    DividedOperator,
+    ElementwiseOperator,
+    ReductionOperator,
+    WaitingOperator,
+    kernel_of,
+)
+from optree.ops.assignment import Assign
 from optree.ops.structure import Output
+from optree.records import NamedTuple
+from optree.registry import OPS
+from optree.tree.node import OpTreeNode, applied
+from optree.tree.tensor import Tensor
+from optree.tree.variable import Input
 
 
 def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[frozenset[Any]]:
@@ -146,3 +176,393 @@ def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool,
 def _shared(op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     """The inputs that an op's value may alias."""
     return [inputs[n] for n in op.shared_inputs()] if op.view_map or op.destroy_map else ()
+
+
+# Instruction order
+
+
+def schedule(program: Program) -> Program:
+    """The program with its instructions ordered, and inputs copied, so that none is read after it was destroyed."""
+    destroyers = [index for index, instruction in enumerate(program.instructions) if instruction.op.destroy_map]
+    if not destroyers:
+        return program
+    draft = _Draft(program)
+    for step in destroyers:
+        for position in draft.steps[step].op.destroyed_inputs():
+            if draft.needs_copy(step, position):
+                draft.copy_before(step, position)
+    while True:
+        order = draft.possible_order()
+        if len(order) == len(draft.order):
+            return draft.program(order)
+        ran = set(order)
+        waiting = [step for step in draft.order if step not in ran and draft.steps[step].op.destroy_map]
+        stuck = next(step for step in waiting if not isinstance(draft.steps[step].op, Assign))
+        for position in draft.steps[stuck].op.destroyed_inputs():  # a cycle of two destroyers
+            draft.copy_before(stuck, position)
+
+
+# Ops that run beside others
+
+
+def overlapped(program: Program) -> Program:
+    """The program with each op that has `halves` in two, and its instructions in the order of their moments."""
+    if not any(map(_halves, program.instructions)):
+        return program
+    first = len(program.leaves)
+    number = list(range(first))  # of each value, in the new program
+    made: list[Instruction] = []
+    for instruction in program.instructions:
+        op, inputs, node = instruction
+        operands, halves = tuple([number[i] for i in inputs]), _halves(instruction)
+        if halves is None:
+            made.append(Instruction(op, operands, node))
+        else:
+            begun = first + len(made)
+            given = Program(program.leaves, made, [])
+            made += [_applied(halves[0], operands, given, node)]
+            made += [_applied(halves[1], (begun, *operands[1:]), given, node)]
+        number.append(first + len(made) - 1)
+    split = Program(program.leaves, made, [number[i] for i in program.outputs], program.owners)
+    return _in_order_of_moments(split)
+
+
+def _halves(instruction: Instruction) -> Any:
+    """The two ops that an instruction's op is divided into, or None."""
+    return instruction.op.halves() if isinstance(instruction.op, DividedOperator) else None
+
+
+class Moment(NamedTuple):
+    """When an instruction runs, for the order of a program.
+
+    Attributes
+    ----------
+    begun : float
+        The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
+    level : int
+    """
+
+    begun: float
+    level: int
+
+
+def moments(program: Program) -> list[Moment]:
+    """The moment of each instruction.
+
+    A value that other ops wait for to begin is awaited after one more op has begun than the one that gives it: it has
+    the time of as much work. All other values are awaited at the end.
+
+    What destroys an operand, such as an assignment, runs no earlier than those before it, so that they stay in order.
+    Beginnings are in order by their group's turn, and each write to a buffer that has no other readers is by itself.
+    """
+    first, instructions, begun = len(program.leaves), program.instructions, 0
+    if not any(isinstance(instruction.op, WaitingOperator) for instruction in instructions):
+        return [Moment(0, 0)] * len(instructions)
+    found, last, is_needed = list[Moment](), Moment(0, 0), _needed_to_begin(program)
+    for (op, inputs, _), is_early in zip(instructions, is_needed, strict=True):
+        given = [found[i - first] for i in inputs if i >= first]
+        begins, waits = isinstance(op, BeginningOperator), isinstance(op, WaitingOperator)
+        level = max((each.level for each in given), default=0) + waits
+        is_ordered = op.destroy_map and not (begins or (isinstance(op, Assign) and op.owns_target))
+        level = max(level, last.level) if is_ordered else level
+        if level == 0:
+            found.append(Moment(begun, 0))
+            begun += begins
+            continue
+        after = max((each.begun for each in given), default=0) + waits if is_early else inf
+        found.append(Moment(max(after, last.begun) if is_ordered else after, level))
+        last = found[-1] if is_ordered else last
+    return found
+
+
+def _needed_to_begin(program: Program) -> list[bool]:
+    """For each instruction, whether an op that begins what runs beside others depends on it."""
+    first, needed = len(program.leaves), set[int]()
+    for index in range(len(program.instructions) - 1, -1, -1):
+        op, inputs, _ = program.instructions[index]
+        if isinstance(op, BeginningOperator) or first + index in needed:
+            needed.update(inputs)
+    begins = [isinstance(instruction.op, BeginningOperator) for instruction in program.instructions]
+    return [each or first + index in needed for index, each in enumerate(begins)]
+
+
+def _in_order_of_moments(program: Program) -> Program:
+    moment, first = moments(program), len(program.leaves)
+    order = sorted(range(len(moment)), key=moment.__getitem__)  # stable
+    number = list(range(first)) + [0] * len(order)
+    for position, index in enumerate(order, first):
+        number[first + index] = position
+    instructions = [program.instructions[index] for index in order]
+    moved = [Instruction(op, tuple([number[i] for i in inputs]), node) for op, inputs, node in instructions]
+    return program._replace(instructions=moved, outputs=[number[i] for i in program.outputs])
+
+
+def _applied(op: object, inputs: tuple[int, ...], program: Program, like: object) -> Instruction:
+    node = op(*[Input(program.type_of(i)) for i in inputs])  # type: ignore[operator]
+    node.origin = like.origin  # type: ignore[attr-defined]
+    return Instruction(op, inputs, node)
+
+
+# Copies
+
+
+def unalias_outputs(program: Program) -> Program:
+    """The program with a copy of each output that may alias a leaf or another output.
+
+    An assignment's output is its target, and is not copied.
+    """
+    first, instructions, outputs = len(program.leaves), list(program.instructions), list(program.outputs)
+    read = [
+        (i, value)
+        for i, value in enumerate(outputs)
+        if value < first or not isinstance(instructions[value - first].op, Assign)
+    ]
+    if not read:
+        return program
+    shared = shared_memories(program.instructions, _memory_keys(program))
+    taken: set[Any] = set()
+    for i, value in read:
+        owners = shared.get(value, frozenset([value]))
+        if value < first or owners & taken or not all(_is_allocated(owner, first) for owner in owners):
+            outputs[i] = first + len(instructions)
+            instructions.append(_copy_of(value, program.type_of(value)))
+        taken |= owners
+    return program if outputs == program.outputs else program._replace(instructions=instructions, outputs=outputs)
+
+
+def _memory_keys(program: Program) -> list[Any]:
+    """For each leaf a key of its memory: the tensor, or a number."""
+    keys = program.owners or range(len(program.leaves))
+    owners = owners_of(program.leaves)
+    return [owner if isinstance(owner, Tensor) else key for owner, key in zip(owners, keys, strict=True)]
+
+
+def _is_allocated(key: Any, first: int) -> bool:
+    """Whether an instruction allocates the memory with a key, in a program of `first` leaves."""
+    return type(key) is int and key >= first
+
+
+def may_fail(op: Any, node: OpTreeNode) -> bool:
+    """Whether a node's op may raise on operands of valid types and sizes."""
+    if not op.raises:
+        return False
+    inputs = node.inputs
+    dtypes = [x.type.dtype for x in inputs if hasattr(x.type, "dtype")]
+    if len(dtypes) == len(inputs):  # kernels do not raise
+        if isinstance(op, ReductionOperator) and op.accumulator_for(dtypes[0]) is not None:
+            return False
+        if isinstance(op, ElementwiseOperator) and kernel_of(op, dtypes) is not None:
+            return False
+    return not is_view(op)
+
+
+def is_assignment(op: Any) -> bool:
+    """Whether an op writes a tensor that others see, which it does after all that may fail."""
+    return isinstance(op, Assign) and not op.owns_target
+
+
+def failing(instructions: Sequence[Instruction]) -> list[int]:
+    """The indices of the instructions that may fail."""
+    known: dict[int, bool] = {}  # by node: applications of one type from one line share theirs
+    found = []
+    for index, (op, _, node) in enumerate(instructions):
+        fails = known.get(id(node))
+        if fails is None:
+            fails = known[id(node)] = may_fail(op, node)
+        if fails:
+            found.append(index)
+    return found
+
+
+def _copy_of(value: int, type: Any) -> Instruction:
+    """An instruction that copies a value."""
+    op = OPS["copy"].make()
+    return Instruction(op, (value,), applied(op.op_dict(type, None), [Input(type)]))
+
+
+class _Aliasing(NamedTuple):
+    """Alias sets of a draft's values, and the steps that destroy and read memory.
+
+    Attributes
+    ----------
+    shared : dict
+        The alias sets of the values that do not have memory of their own.
+    destroyed : dict
+        The alias set that each destroying step overwrites.
+    readers : dict
+        For each memory that is destroyed, the steps that read it, in order.
+    rank : list of int
+        Each step's index in the order.
+    """
+
+    shared: dict[int, frozenset[Any]]
+    destroyed: dict[int, frozenset[Any]]
+    readers: dict[Any, list[int]]
+    rank: list[int]
+
+    def of(self, value: int) -> frozenset[Any]:
+        """A value's alias set."""
+        return self.shared.get(value) or frozenset([value])
+
+
+_NOWHERE: frozenset[Any] = frozenset()
+
+
+class _Draft:
+    """A program under construction: its instructions and the copies added so far.
+
+    Attributes
+    ----------
+    first : int
+        The number of leaves; the value of step n is `first` + n.
+    steps : list of Instruction
+        The program's instructions, then the copies.
+    order : list of int
+        The steps in topological order.
+    """
+
+    def __init__(self, given: Program) -> None:
+        self.given, self.first = given, len(given.leaves)
+        self._memory_keys = _memory_keys(given)
+        self.steps = list(given.instructions)
+        self.order = list(range(len(self.steps)))
+        self._known: _Aliasing | None = None
+
+    def aliasing(self) -> _Aliasing:
+        """The aliasing of the steps, recomputed after a copy is added."""
+        if self._known is None:
+            shared = shared_memories(self.steps, self._memory_keys, self.order)
+            destroyed = {}
+            for step in self.order:
+                op, inputs, _ = self.steps[step]
+                if op.destroy_map:
+                    mine = [inputs[i] for i in op.destroyed_inputs()]
+                    destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
+            readers: dict[Any, list[int]] = {owner: [] for mine in destroyed.values() for owner in mine}
+            rank = [0] * len(self.steps)
+            for i, step in enumerate(self.order):
+                rank[step] = i
+                for x in self.steps[step].inputs:
+                    for owner in shared.get(x, (x,)):
+                        if owner in readers and readers[owner][-1:] != [step]:
+                            readers[owner].append(step)
+            self._known = _Aliasing(shared, destroyed, readers, rank)
+        return self._known
+
+    def needs_copy(self, step: int, position: int) -> bool:
+        """Whether no order allows a step to destroy one of its inputs."""
+        aliasing = self.aliasing()
+        mine = aliasing.of(self.steps[step].inputs[position])
+        if not all(isinstance(owner, Tensor) or _is_allocated(owner, self.first) for owner in mine):
+            return True  # a constant, a number, or a caller's array
+        after, new = self._after(step)
+        if any(aliasing.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
+            return True
+        is_state = all(isinstance(owner, Tensor) for owner in mine)
+        for other in self._readers_of(mine, new):
+            destroys = aliasing.destroyed.get(other, _NOWHERE) & mine
+            if other == step or (is_state and destroys):  # updates of a tensor run in program order
+                continue
+            # Of two destroyers, the last needs no copy.
+            if self.first + other in after or (destroys and aliasing.rank[step] < aliasing.rank[other]):
+                return True
+        return False
+
+    def _is_assignment(self, value: int) -> bool:
+        return value >= self.first and isinstance(self.steps[value - self.first].op, Assign)
+
+    def _readers_of(self, mine: frozenset[Any], new: set[int]) -> list[int]:
+        """The steps that read these memories through a value that is not in `new`."""
+        aliasing = self.aliasing()
+        steps = dict.fromkeys(step for owner in mine for step in aliasing.readers.get(owner, ()))
+        return [step for step in steps if any(aliasing.of(x) & mine and x not in new for x in self.steps[step].inputs)]
+
+    def _after(self, step: int) -> tuple[set[int], set[int]]:
+        """The values that depend on a step's, and those in the memory it destroyed, as they are after it."""
+        aliasing, value = self.aliasing(), self.first + step
+        after, new, mine = {value}, {value}, aliasing.destroyed.get(step, _NOWHERE)
+        is_state = all(isinstance(owner, Tensor) for owner in mine)
+        for other in self.order[aliasing.rank[step] + 1 :]:
+            op, inputs, _ = self.steps[other]
+            if is_state and aliasing.destroyed.get(other, _NOWHERE) & mine:  # the next update of the tensor
+                new.add(self.first + other)
+            if not after.isdisjoint(inputs):
+                after.add(self.first + other)
+                if any(inputs[i] in new for i in op.shared_inputs()):
+                    new.add(self.first + other)
+        return after, new
+
+    def copy_before(self, step: int, position: int) -> None:
+        """Replace a destroyed input of a step by a copy."""
+        op, inputs, node = self.steps[step]
+        value = inputs[position]
+        type = self.given.type_of(value) if value < self.first else self.steps[value - self.first].type
+        copy = len(self.steps)
+        self.steps.append(_copy_of(value, type))
+        self.steps[step] = Instruction(op, (*inputs[:position], self.first + copy, *inputs[position + 1 :]), node)
+        self.order.insert(self.order.index(step), copy)
+        self._known = None
+
+    def possible_order(self) -> list[int]:
+        """The steps in topological order, ties broken by the present one, without those in cycles."""
+        waits, rank = self._waits(), self.aliasing().rank
+        if all(rank[other] < rank[step] for step, others in waits.items() for other in others):
+            return self.order
+        all_waits = [
+            [*(x - self.first for x in instruction.inputs if x >= self.first), *waits.get(step, ())]
+            for step, instruction in enumerate(self.steps)
+        ]
+        return in_order(all_waits, rank)
+
+    def _waits(self) -> dict[int, list[int]]:
+        """For each destroying step, those that must precede it besides its inputs."""
+        aliasing = self.aliasing()
+        may_fail_first = failing(self.steps)
+        waits: dict[int, list[int]] = {}
+        for step, mine in aliasing.destroyed.items():
+            after, new = self._after(step)
+            before = waits[step] = []
+            if is_assignment(self.steps[step].op):
+                before += [other for other in may_fail_first if self.first + other not in after]
+            for other in self._readers_of(mine, new):
+                later = aliasing.destroyed.get(other, _NOWHERE) & mine and aliasing.rank[other] > aliasing.rank[step]
+                if other != step and not later:
+                    before.append(other)
+        return waits
+
+    def program(self, order: list[int]) -> Program:
+        """The program with the steps in this order."""
+        if order == list(range(len(self.given.instructions))):
+            return self.given
+        numbers = list(range(self.first)) + [0] * len(self.steps)
+        for number, step in enumerate(order, self.first):
+            numbers[self.first + step] = number
+        instructions = [
+            Instruction(op, tuple([numbers[x] for x in inputs]), node)
+            for op, inputs, node in (self.steps[step] for step in order)
+        ]
+        return Program(self.given.leaves, instructions, [numbers[x] for x in self.given.outputs])
+
+
+def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
+    """Numbers in topological order, each after those that it waits for, ties broken by rank.
+
+    Cycles, and what depends on them, are left out.
+    """
+    followers: list[list[int]] = [[] for _ in waits]
+    left = []
+    for number, others in enumerate(map(set, waits)):
+        left.append(len(others))
+        for other in others:
+            followers[other].append(number)
+    ready = [(ranks[number], number) for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        order.append(number)
+        for follower in followers[number]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, (ranks[follower], follower))
+    return order

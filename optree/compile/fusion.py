@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from optree.compile.aliasing import Aliases
+from optree.compile.aliasing import Aliases, Moment, failing, in_order, is_assignment, moments
 from optree.compile.program import Instruction, Program
-from optree.compile.schedule import Moment, failing, in_order, is_assignment, moments
 from optree.compile.shapes import ONE, Dims, Sizes
 from optree.dtypes import is_narrow
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from optree import settings
+from optree.compile.aliasing import overlapped, schedule, unalias_outputs
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
 from optree.compile.passes import decompose, each_pass, rewrite
 from optree.compile.program import Program, flatten
-from optree.compile.schedule import overlapped, schedule, unalias_outputs
 from optree.compile.shapes import Sizes
 from optree.errors import BackendError, OperandError
 from optree.op.traits import ReductionOperator

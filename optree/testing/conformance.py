@@ -22,9 +22,9 @@ from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
 from optree.compat.nervana_graph import ComputationOp
 from optree.compile import reference
+from optree.compile.aliasing import may_fail
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import flatten
-from optree.compile.schedule import may_fail
 from optree.dtypes import finfo, is_floating
 from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteError, OperandError, OptreeError, describe
 from optree.op.apply import Apply

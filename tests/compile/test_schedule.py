@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import Apply, Op, constant, function
+from optree.compile.aliasing import schedule, unalias_outputs
 from optree.compile.program import flatten
-from optree.compile.schedule import schedule, unalias_outputs
 from optree.ops.random import STATE, RandomOperator
 from optree.registry import f
 from optree.tree.types import TensorType
