@@ -46,7 +46,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     jobs += [partial(_compiled, kernel, nest) for nest, kernel in needed.items()]
     if len(jobs) < 2:
         return
-    made = concurrently(list(map(settings.carried, jobs)), thread_count())[len(loads) :]
+    made = concurrently(list(map(settings.carried, jobs)))[len(loads) :]
     failed = next((each for each in made if isinstance(each, Exception)), None)
     for (nest, kernel), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.

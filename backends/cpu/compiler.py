@@ -1,7 +1,7 @@
 """A just-in-time compiler of C: find a compiler, compile, cache and load.
 
 `compile_source` looks in memory, then in the disk cache
-(`backends.execution.disk_cache`), then compiles.
+(`backends.execution.compilations`), then compiles.
 """
 
 from __future__ import annotations
@@ -24,8 +24,16 @@ from typing import Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from backends import lazy
-from backends.execution.compilations import Compilations, current_work
-from backends.execution.disk_cache import read, sha256, usable_folder, working_folder, write
+from backends.execution.compilations import (
+    Compilations,
+    kill,
+    read,
+    running_compilers,
+    sha256,
+    usable_folder,
+    working_folder,
+    write,
+)
 from optree import settings
 from optree.errors import CompilerError
 from optree.records import NamedTuple
@@ -144,9 +152,9 @@ def when_crowded(forget: Callable[[], None]) -> None:
     _loaded.relief[:] = [*(method for method in _loaded.relief if method() is not None), WeakMethod(forget)]
 
 
-def concurrently(jobs: Sequence[Callable[[], Any]], count: int) -> list[Any]:
+def concurrently(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
     """The results of jobs that compile (`Compilations.concurrently`)."""
-    return _loaded.concurrently(jobs, count)
+    return _loaded.concurrently(jobs)
 
 
 def compile_counts() -> dict[str, Any]:
@@ -401,8 +409,8 @@ def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
 def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, str]:
     """The status and output of a compiler, run on kernel.c in a folder."""
     command = [*compiler.command, *FLAGS, *optional, "kernel.c", "-o", "kernel.so", "-lm"]
-    limit, work = settings.value("compile_seconds"), current_work()
-    if work is not None and work.is_stopped:
+    limit, running = settings.value("compile_seconds"), running_compilers()
+    if running is not None and running.is_stopped:
         raise CompilerError(f"the C compiler {compiler} was interrupted")
     try:
         process = lazy.subprocess.Popen(
@@ -417,8 +425,8 @@ def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, st
     except OSError as error:
         raise CompilerError(f"the C compiler {compiler} cannot be run: {error}") from None
     try:
-        if work is not None:
-            work.processes.add(process)
+        if running is not None:
+            running.add(process)
         output, _ = process.communicate(timeout=limit)
     except lazy.subprocess.TimeoutExpired:
         output = _stop(process)
@@ -430,15 +438,14 @@ def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, st
         _stop(process)
         raise
     finally:
-        if work is not None:
-            work.processes.discard(process)
+        if running is not None:
+            running.discard(process)
     return process.returncode, output.decode(errors="replace")
 
 
 def _stop(process: Any) -> bytes:
     """Kill a process group; its output."""
-    with suppress(OSError):
-        os.killpg(process.pid, lazy.signal.SIGKILL)
+    kill(process)
     with suppress(lazy.subprocess.TimeoutExpired):
         return process.communicate(timeout=1)[0]
     return b""

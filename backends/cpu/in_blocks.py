@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.thread_pool import share
 from backends.execution.memory import empty_array
+from backends.execution.thread_pool import share
 from optree.arrays import overlap
 from optree.op.traits import BlockOperator
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.blocking import Tile, Tiling
-from backends.cpu.thread_pool import share
 from backends.execution.memory import HOST
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import ExecutableKernel
+from backends.execution.thread_pool import share
 from optree import settings
 from optree.compile.aliasing import extend
 from optree.compile.fusion import Axes, Kernel

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.thread_pool import share
+from backends.execution.thread_pool import share
 from optree.records import NamedTuple
 
 

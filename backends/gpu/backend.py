@@ -430,7 +430,7 @@ class GPUBackend(Backend):
         if self.kernels is None or thread_count() < 2 or "source" in settings.value("show"):
             return
         if sum(map(_has_kernels, steps)) > 1:  # a chain of 50,000 calls has none
-            self.kernels.compile_ahead(self._sources_of(program, steps, values), thread_count())
+            self.kernels.compile_ahead(self._sources_of(program, steps, values))
 
     def load_ahead(self, program: Program, steps: Sequence[Step], values: list[Any]) -> None:
         """Load the kernels of steps, whose code takes memory, for the registers before the first one."""

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.compilations import Compilations
-from backends.execution.disk_cache import read, sha256, usable_folder, write
+from backends.execution.compilations import Compilations, read, sha256, usable_folder, write
 from backends.gpu.codegen.signatures import parameter_sizes
 from backends.gpu.launch_config import CUDA12_CAPABILITIES, USE_CUDA12, DeviceLimits, Launch
 from backends.gpu.launchers import ImageError, Launcher
@@ -82,15 +81,15 @@ class KernelHost(Locked):
                 with suppress(CompilerError):
                     self.load(source, tuple(parameter_sizes(source)))
 
-    def compile_ahead(self, sources: Iterable[str], count: int) -> None:
-        """Compile sources, at most `count` at a time, for later calls of `load`, which also report failures.
+    def compile_ahead(self, sources: Iterable[str]) -> None:
+        """Compile sources, several at a time, for later calls of `load`, which also report failures.
 
         NVRTC compiles in several threads in parallel, and CuPy calls it without the GIL.
         """
         new = [source for source in dict.fromkeys(sources) if source not in self._loaded]
         if len(new) > 1:
             jobs = [settings.carried(partial(self._compile_ahead, source)) for source in new]
-            self.counts.concurrently(jobs, count)
+            self.counts.concurrently(jobs)
 
     def _compile_ahead(self, source: str) -> None:
         with self.counts.once(source):

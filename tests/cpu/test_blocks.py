@@ -55,7 +55,7 @@ from test_stages import test_special_values as test_special_values_of_stages  # 
 from backends import gen_backend
 from backends.cpu.blocking import MIN_ROWS, Tiling
 from backends.cpu.plan import SMALL_FOR_BLOCKS
-from backends.cpu.thread_pool import share
+from backends.execution.thread_pool import share
 from optree import function
 from optree.arrays import portable
 from optree.op.examples import Examples

@@ -20,7 +20,7 @@ from harness.threads import in_threads
 from backends import gen_backend
 from backends.cpu import compiler
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
-from backends.execution import compilations, disk_cache
+from backends.execution import compilations
 from optree import function, settings
 from optree.errors import CompilerError
 from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
@@ -424,8 +424,8 @@ def test_a_truncated_library_in_the_disk_cache_is_compiled_again(folder, counted
     compiled((source, number))
     (file,) = private(folder).iterdir()
     content = file.read_bytes()
-    half = content[disk_cache.sha256().digest_size : len(content) // 2]
-    for damaged in (content[: len(content) // 2], b"", disk_cache._sealed(file.name, half)):
+    half = content[compilations.sha256().digest_size : len(content) // 2]
+    for damaged in (content[: len(content) // 2], b"", compilations._sealed(file.name, half)):
         file.write_bytes(damaged)
         code = f"""
         from backends.cpu.compiler import compile_counts, compile_source

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from harness.compiling import done, python
 
-from backends.cpu.thread_pool import share
+from backends.execution.thread_pool import share
 from optree.settings import override
 
 #: Seven threads that share work all the time, and in the main one Ctrl-C again and again, each at a random moment.
 INTERRUPTED = """
 import faulthandler, random, signal, threading, time
 import numpy as np
-from backends.cpu.thread_pool import share
+from backends.execution.thread_pool import share
 from optree import settings
 
 faulthandler.dump_traceback_later(60, exit=True)

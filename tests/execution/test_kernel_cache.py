@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backends.cpu import compiler
-from backends.execution import disk_cache as cache
+from backends.execution import compilations as cache
 from optree.settings import SettingError, override, reread
 from tests.harness.compiling import adder, compiled, done, forget, needs_compiler, private, python
 
@@ -126,7 +126,7 @@ def refused(caplog, folder, reason):
     """Compile a source; check that the folder was left alone, and that the log says why, once."""
     before = sorted(path.name for path in folder.iterdir())
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "backends.execution.disk_cache"):
+    with caplog.at_level(logging.WARNING, "backends.execution.compilations"):
         source = compiled()
         compiled()
     assert [reason in record.getMessage() for record in caplog.records] == [True], caplog.text
@@ -213,7 +213,10 @@ def test_a_folder_that_cannot_be_is_done_without(tmp_path, caplog, counted, plac
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     paths = {"a file": "file", "under a file": "file/cache", "a link to nowhere": "nowhere", "/proc/optree": place}
     forget()
-    with override(cache_dir=tmp_path / paths[place]), caplog.at_level(logging.WARNING, "backends.execution.disk_cache"):
+    with (
+        override(cache_dir=tmp_path / paths[place]),
+        caplog.at_level(logging.WARNING, "backends.execution.compilations"),
+    ):
         source = compiled()
         compiled(source)
     assert "cannot be used" in caplog.text
@@ -236,7 +239,7 @@ def test_a_user_without_home_is_served(monkeypatch, caplog, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that the system does not know
     forget()
-    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.execution.disk_cache"):
+    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.execution.compilations"):
         compiled()
     assert "there is no home folder" in caplog.text
     assert list(tmp_path.iterdir()) == []
@@ -417,7 +420,7 @@ def test_an_empty_home_is_none(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("HOME", "")
     there = os.listdir("/")
     forget()
-    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.execution.disk_cache"):
+    with override(cache_dir=None), caplog.at_level(logging.WARNING, "backends.execution.compilations"):
         compiled()
     assert "there is no home folder" in caplog.text
     assert list(tmp_path.iterdir()) == [] and os.listdir("/") == there

@@ -19,7 +19,7 @@ from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.codegen.printer import HEAD, NAME
 from backends.cpu.codegen.vector_math import FMOD, WIDE_VECTORS
 from backends.cpu.compiler import compile_source, find_compiler
-from backends.execution import disk_cache as cache
+from backends.execution import compilations as cache
 from backends.execution.dialect import QUOTIENTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.execution.disk_cache import unsafe_reason
+from backends.execution.compilations import unsafe_reason
 from harness.memory import without_limit
 from harness.shared import DEFAULT, OPTIN, static_shared
 

@@ -1,4 +1,4 @@
-"""A pool of Python threads for NumPy calls, which release the GIL.
+"""A pool of Python threads for NumPy calls and compilers, which release the GIL.
 
 Not a `concurrent.futures.ThreadPoolExecutor`: jobs that the caller has finished
 alone, on a busy machine, would stay in its queue and hold their arrays.
@@ -100,7 +100,9 @@ class _Pool:
 _pools: list[_Pool] = [_Pool()]
 
 
-def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -> None:
+def share(
+    tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]], stop: Callable[[], None] | None = None
+) -> None:
     """Run tasks in this thread and in others, up to `thread_count`.
 
     Parameters
@@ -108,6 +110,8 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
     tasks : sequence
     worker : callable
         Called in each thread; returns the function that runs a task there.
+    stop : callable, optional
+        Called where an error or interrupt ends it, so that tasks of other threads end early.
     """
     rest, lock = iter(tasks), Lock()
     is_stopped: list[bool] = []
@@ -132,6 +136,8 @@ def share(tasks: Sequence[Task], worker: Callable[[], Callable[[Task], None]]) -
     except BaseException:
         # No thread may write into arrays after this call; the interrupt may have come while the job was withdrawn.
         is_stopped.append(True)
+        if stop is not None:
+            stop()
         pool.withdraw(job)
         raise
     if job.errors:
