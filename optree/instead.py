@@ -91,7 +91,7 @@ conv2d: be.conv(x, weights), of one to three dimensions
 conv3d: be.conv(x, weights), of one to three dimensions
 detach: optree.grad(loss, w, consider_constant=[x])
 device_put: be.array(values)
-dropout: x * be.dropout_mask(x, keep)
+dropout: x * be.dropout_mask(x, keep), or train.Phase(be, training).dropout(x, keep)
 erfc: 1 - be.erf(x)
 float16: dtype='float16'
 float32: dtype='float32'
@@ -204,6 +204,7 @@ StepLR: train.schedules.step(rate, every)
 clip_grad_norm_: clip_global_norm= of an optimizer
 cross_entropy: train.losses.cross_entropy(scores, labels)
 init: train.initializers
+load_state_dict: train.load_weights(path, weights)
 lr_scheduler: train.schedules
 optim: train.Adam(weights, rate) and others
 """,

@@ -10,6 +10,7 @@ from optree.instead import instead
 from optree.locks import import_later
 from optree.train import initializers, losses, schedules
 from optree.train.data import Batches, arrays
+from optree.train.mixed import autocast
 from optree.train.optimizer import LossScale, NonFiniteError, Optimizer
 from optree.train.optimizers import (
     LAMB,
@@ -24,17 +25,18 @@ from optree.train.optimizers import (
     RMSProp,
 )
 from optree.train.packing import packed
+from optree.train.parameters import Phase, parameters
 from optree.train.profiles import profile
 
 if TYPE_CHECKING:
-    from optree.train.checkpoints import CheckpointError, load, read, save, saved
+    from optree.train.checkpoints import CheckpointError, load, load_weights, read, save, saved
     from optree.train.images import ImageFolder
     from optree.train.pictures import roofline
     from optree.train.watching import Bar, Log, WatchError
 
 #: Modules that need packages of the extras ``train`` and ``examples``, imported at the first access to their names.
 LATER = {
-    "checkpoints": ("CheckpointError", "load", "read", "save", "saved"),
+    "checkpoints": ("CheckpointError", "load", "load_weights", "read", "save", "saved"),
     "images": ("ImageFolder",),
     "pictures": ("roofline",),
     "watching": ("Bar", "Log", "WatchError"),
@@ -58,13 +60,17 @@ __all__ = [
     "LossScale",
     "NonFiniteError",
     "Optimizer",
+    "Phase",
     "RMSProp",
     "WatchError",
     "arrays",
+    "autocast",
     "initializers",
     "load",
+    "load_weights",
     "losses",
     "packed",
+    "parameters",
     "profile",
     "read",
     "roofline",

@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import can_cast
 from optree.errors import OperandError, ParameterError, brief
+from optree.records import NamedTuple
 from optree.train import safetensors
 from optree.train.files import replacing
 from optree.train.optimizer import Optimizer, Shard
@@ -169,6 +171,118 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
     if KEY in metadata:
         _described(path, metadata, arrays)
     return {name: np.array(array) for name, array in arrays.items()}
+
+
+class Loaded(NamedTuple):
+    """The result of `load_weights`: the names of loaded and missing weights, and the file's names that were unused."""
+
+    loaded: list[str]
+    missing: list[str]
+    unused: list[str]
+
+
+def load_weights(
+    path: str | Path | Sequence[str | Path],
+    weights: Sequence[Tensor] | Mapping[str, Tensor],
+    mapping: Mapping[str, str | tuple[str, Sequence[int]]] | None = None,
+    strict: bool = True,
+) -> Loaded:
+    """Set weights from safetensors files of any library, under other names and with transposed axes.
+
+    Parameters
+    ----------
+    path : str, Path or list of these
+        A file, the files of which each has a part, or a folder of checkpoints.
+    weights : list or dict of Tensor
+        The tensors by their own names, or by the dict's.
+    mapping : dict, optional
+        From names of weights to names in the file, or to a tuple of that name and the order of the array's axes:
+        ``{"w1": ("fc1.weight", (1, 0))}`` loads a transposed matrix, as those of `torch.nn.Linear` are. A ``*`` in
+        both stands for any text: ``{"*.w": "model.*.kernel"}``. Other weights have the same name in the file.
+    strict : bool
+        Whether each weight must be in the file, and each array of the file be used.
+
+    Returns
+    -------
+    Loaded
+
+    Raises
+    ------
+    CheckpointError
+        If a shape or dtype does not fit, nothing is loaded, or `strict` does not hold. Nothing has changed then.
+    OperandError
+        If a weight has no name, or a rule of the mapping names no weight.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> w = be.ones((2, 3), name="w")
+    >>> path = save(tempfile.mkdtemp() + "/run.safetensors", {"weights": [be.array([[1.0, 2.0]] * 3, name="w")]})
+    >>> load_weights(path, [w], {"*": ("weights.*", (1, 0))}), w.get()[1]
+    (Loaded(loaded=['w'], missing=[], unused=[]), array([2., 2., 2.], dtype=float32))
+    """
+    paths = [path] if isinstance(path, str | Path) else path
+    arrays: dict[str, np.ndarray] = {}
+    for each in paths:
+        part = read(each)
+        for name in arrays.keys() & part.keys():
+            raise CheckpointError(f"{each}: {name} is in an earlier file, too")
+        arrays |= part
+    what = ", ".join(map(str, paths))
+    given: Any = weights.items() if isinstance(weights, Mapping) else [(x.name, x) for x in weights]
+    sources = _sources([name for name, _ in given], mapping or {})
+    writes: list[tuple[Tensor, np.ndarray]] = []
+    for (name, tensor), (source, order) in zip(given, sources, strict=True):
+        if source in arrays:
+            writes.append((tensor, _fitting(f"{what}: {source}", arrays[source], order, tensor, name)))
+    used = {source for source, _ in sources}
+    names = [(name, source in arrays) for (name, _), (source, _) in zip(given, sources, strict=True)]
+    found = Loaded(
+        [name for name, is_there in names if is_there],
+        [name for name, is_there in names if not is_there],
+        sorted(arrays.keys() - used),
+    )
+    if not writes or (strict and (found.missing or found.unused)):
+        raise CheckpointError(
+            f"{what}: missing {found.missing or 'nothing'}, unused {found.unused or 'nothing'}; a mapping renames, "
+            "and strict=False loads a part; nothing has been loaded"
+        )
+    for tensor, array in writes:
+        tensor.set(array)
+    return found
+
+
+def _sources(names: Sequence[Any], mapping: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The name in the file, and the order of axes, of each weight."""
+    rules = {key: re.compile(re.escape(key).replace(r"\*", "(.+)")) for key in mapping}
+    found, applied = [], set()
+    for name in names:
+        if not isinstance(name, str):
+            raise OperandError("load_weights: a weight has no name; give a dict of names and tensors")
+        key = name if name in mapping else next((key for key, rule in rules.items() if rule.fullmatch(name)), None)
+        value = name if key is None else mapping[key]
+        source, order = value if isinstance(value, tuple) else (value, None)
+        match = rules[key].fullmatch(name) if key is not None and key != name else None
+        for part in match.groups() if match else ():
+            source = source.replace("*", part, 1)
+        found.append((source, order))
+        applied.add(key)
+    for key in mapping.keys() - applied:
+        raise OperandError(f"load_weights: the mapping's {key!r} is the name of no weight; there are {brief(names)}")
+    return found
+
+
+def _fitting(what: str, array: np.ndarray, order: Any, tensor: Tensor, name: str) -> np.ndarray:
+    """The array with its axes in order, checked to fit a tensor."""
+    if order is not None and sorted(order) != list(range(array.ndim)):
+        raise CheckpointError(f"{what} of {array.shape} has no order of axes {order}")
+    turned = array if order is None else array.transpose(order)
+    if turned.shape != tensor.shape:
+        remedy = f"; {{{name!r}: ({what.split(': ')[-1]!r}, (1, 0))}} transposes it" * (turned.T.shape == tensor.shape)
+        raise CheckpointError(f"{what} has the shape {turned.shape}, and {name} {tensor.shape}{remedy}")
+    if not can_cast(array.dtype, tensor.dtype, "same_kind"):
+        raise CheckpointError(f"{what} is of {array.dtype}, and {name} of {tensor.dtype}")
+    return turned.astype(tensor.dtype)
 
 
 # Writing

@@ -1,0 +1,66 @@
+"""Mixed precision: products of trees in float16 or bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optree.dtypes import is_narrow
+from optree.errors import DTypeError, OperandError, describe
+from optree.networks.attention import AttentionOperator
+from optree.networks.convolution import ConvolutionOperator
+from optree.ops.contraction import ProductOperator, TensorDot
+from optree.tree.node import OpTreeNode, post_order
+from optree.tree.types import TensorType, as_dtype
+from optree.tree.variable import Variable, in_dtype
+
+#: The ops whose operands are cast.
+PRODUCTS = (ProductOperator, TensorDot, ConvolutionOperator, AttentionOperator)
+
+
+def autocast(tree: Any, dtype: Any = "bfloat16") -> Any:
+    """The tree with float32 operands of matrix products, convolutions and attention cast, and their values cast back.
+
+    Everything else stays in float32: the weights, which are the master copies, other ops, and gradients by weights.
+    Take the gradients of the returned tree; their products are cast, too. Bodies of `be.scan`, such as the recurrent
+    products of `be.lstm`, stay in float32. For float16, pass ``loss_scale="dynamic"`` to the optimizer.
+
+    Parameters
+    ----------
+    tree : Variable
+        For example a loss.
+    dtype : dtype
+        bfloat16 or float16.
+
+    Raises
+    ------
+    OperandError, DTypeError
+        If it is no tree, or no such dtype.
+
+    Examples
+    --------
+    >>> x, w = be.array([[1.001]]), be.array([[3.0]], name="w")
+    >>> autocast(be.dot(x, w)).get(), be.dot(x, w).get()
+    (array([[3.]], dtype=float32), array([[3.003]], dtype=float32))
+    """
+    narrow = as_dtype(dtype)
+    if not is_narrow(narrow):
+        raise DTypeError(f"autocast: the dtype is bfloat16 or float16, not {narrow}")
+    if not isinstance(tree, Variable):
+        raise OperandError(f"autocast: an op-tree is wanted, not {describe(tree)}")
+    made: dict[int, Any] = {}
+    for node in post_order([tree], lambda x: [y for y in getattr(x, "inputs", ()) if isinstance(y, OpTreeNode)]):
+        if isinstance(node, OpTreeNode):
+            made[id(node)] = _cast(node, [made.get(id(x), x) for x in node.inputs], narrow)
+    return made.get(id(tree), tree)
+
+
+def _cast(node: OpTreeNode, operands: list[Any], narrow: np.dtype) -> Any:
+    """A node of other operands, and of a product's in another dtype; its value has the dtype of before."""
+    if isinstance(node.op, PRODUCTS):
+        operands = [in_dtype(x, narrow) if getattr(x, "dtype", None) == np.float32 else x for x in operands]
+    if all(x is y for x, y in zip(operands, node.inputs, strict=True)):
+        return node
+    found = node.op.node_of(*operands)
+    return in_dtype(found, node.dtype) if isinstance(node.type, TensorType) else found
