@@ -229,19 +229,8 @@ def load_weights(
             raise CheckpointError(f"{each}: {name} is in an earlier file, too")
         arrays |= part
     what = ", ".join(map(str, paths))
-    given: Any = weights.items() if isinstance(weights, Mapping) else [(x.name, x) for x in weights]
-    sources = _sources([name for name, _ in given], mapping or {})
-    writes: list[tuple[Tensor, np.ndarray]] = []
-    for (name, tensor), (source, order) in zip(given, sources, strict=True):
-        if source in arrays:
-            writes.append((tensor, _fitting(f"{what}: {source}", arrays[source], order, tensor, name)))
-    used = {source for source, _ in sources}
-    names = [(name, source in arrays) for (name, _), (source, _) in zip(given, sources, strict=True)]
-    found = Loaded(
-        [name for name, is_there in names if is_there],
-        [name for name, is_there in names if not is_there],
-        sorted(arrays.keys() - used),
-    )
+    given = list(weights.items()) if isinstance(weights, Mapping) else [(x.name, x) for x in weights]
+    found, writes = _matched(what, arrays, given, mapping or {})
     if not writes or (strict and (found.missing or found.unused)):
         raise CheckpointError(
             f"{what}: missing {found.missing or 'nothing'}, unused {found.unused or 'nothing'}; a mapping renames, "
@@ -250,6 +239,21 @@ def load_weights(
     for tensor, array in writes:
         tensor.set(array)
     return found
+
+
+def _matched(
+    what: str, arrays: dict[str, np.ndarray], weights: Sequence[tuple[Any, Tensor]], mapping: Mapping[str, Any]
+) -> tuple[Loaded, list[tuple[Tensor, np.ndarray]]]:
+    """The names that match, and each tensor that is in the file with its checked values."""
+    found, writes = Loaded([], [], []), []
+    unused = set(arrays)
+    for (name, tensor), (source, order) in zip(weights, _sources([n for n, _ in weights], mapping), strict=True):
+        if source in arrays:
+            writes.append((tensor, _fitting(f"{what}: {source}", arrays[source], order, tensor, name)))
+        (found.loaded if source in arrays else found.missing).append(name)
+        unused.discard(source)
+    found.unused.extend(sorted(unused))
+    return found, writes
 
 
 def _sources(names: Sequence[Any], mapping: Mapping[str, Any]) -> list[tuple[str, Any]]:
