@@ -17,9 +17,7 @@ from optree.train.packing import Packed, packed
 from optree.tree.tensor import Tensor
 
 
-def parameters(
-    be: Any, shapes: Any, initial: Any = initializers.glorot_uniform, dtype: Any = None
-) -> tuple[Any, Packed]:
+def parameters(be: Any, shapes: Any, initial: Any = None, dtype: Any = None) -> tuple[Any, Packed]:
     """New tensors for the shapes in a dict or a dataclass, named by their paths; and a list of them for an optimizer.
 
     Parameters
@@ -28,9 +26,9 @@ def parameters(
     shapes : dict or dataclass
         Its values are shapes, arrays of initial values, and dicts, dataclasses and lists of these. A tuple of integers,
         or an integer, is a shape.
-    initial : callable
-        The initializer of shapes with two axes or more, as those of `optree.train.initializers`. For more than two, the
-        axes are those of the weights of `be.conv`. Others are filled with zeros.
+    initial : callable, optional
+        The initializer of shapes with two axes or more, one of `optree.train.initializers`; by default
+        `glorot_uniform`. More than two axes are those of the weights of `be.conv`. Other shapes are filled with zeros.
     dtype : dtype, optional
 
     Returns
@@ -50,6 +48,7 @@ def parameters(
     >>> [w.name for w in weights], p["norm"]["gain"].get()
     (['w', 'norm.gain', 'norm.bias'], array([1., 1.], dtype=float32))
     """
+    initial = initializers.glorot_uniform if initial is None else initial
     made: list[Tensor] = []
     _mapped(shapes, (), lambda name, given: made.append(_tensor(be, name, given, initial, dtype)))
     names = [x.name for x in made]
