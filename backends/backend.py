@@ -22,9 +22,10 @@ from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, ExportError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
 from optree.locks import cached_property
+from optree.op.traits import ElementwiseOperator
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
-from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
+from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpDict, OpTreeNode, applied, key_of, parts_of, uncollected
@@ -338,6 +339,22 @@ class Backend(RandomMethods, Functions):
 
         Shared subtrees are computed, and their random numbers drawn, once.
 
+        Parameters
+        ----------
+        trees : list or tuple
+            Trees, tensors and numbers. All are computed before the next line runs, so weights may be written then.
+
+        Returns
+        -------
+        list of Tensor
+
+        Examples
+        --------
+        >>> w = be.array([1.0, 2.0])
+        >>> loss = be.sum(w * w)
+        >>> [x.get() for x in be.evaluate([loss, optree.grad(loss, w)])]
+        [array([5.], dtype=float32), array([2., 4.], dtype=float32)]
+
         Raises
         ------
         OperandError
@@ -582,8 +599,9 @@ def _check_stale(tree: Any) -> None:
         tree[2].ran = tree[2].ran or signature_of_assigned(tree[2], tree[1], tree.origin)
 
 
-#: The paragraphs that every method's help has, and that every reduction's has second.
+#: The paragraphs that every method's help has, and that the helps of elementwise functions and reductions have second.
 WITH_OUT = "With `out`, a tensor, it runs at once, writes its value there, and returns `out`."
+OPERANDS = "operands are tensors, trees, numbers and arrays, and broadcast. The value is a tree, which runs later."
 KEPT = """The reduced axes are kept with size 1, as neon's are; ``keepdims=False`` drops them, as NumPy does. So with N
 labels ``be.argmax(scores, axis=1) == labels`` is of shape (N, N), and
 ``be.argmax(scores, axis=1, keepdims=False) == labels`` is of shape (N,)."""
@@ -653,11 +671,21 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
         own = own.replace(parameters=[*plain, target, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
-    first, *rest = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    keepdims = own.parameters.get("keepdims")
-    kept = [KEPT] if keepdims is not None and keepdims.default is True else []
-    method.__doc__ = "\n\n".join([first, *kept, *rest, WITH_OUT])
+    method.__doc__ = _help_of(OPS.get(name), function.__doc__ or "", own)
     return method
+
+
+def _help_of(op: Any, text: str, signature: inspect.Signature) -> str:
+    """A function's docstring as a method's: paragraphs that many share stand before its first section."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    sections = (i for i, paragraph in enumerate(paragraphs) if "\n---" in paragraph)
+    end = next(sections, len(paragraphs))
+    keepdims = signature.parameters.get("keepdims")
+    shared = [KEPT] if keepdims is not None and keepdims.default is True else []
+    if op is not None and issubclass(op, ElementwiseOperator):
+        numpys = f", as ``np.{op.numpy.__name__}``" if isinstance(op.numpy, np.ufunc) else ""
+        shared = [f"Elementwise{numpys}: {OPERANDS}"]
+    return "\n\n".join([paragraphs[0], *shared, *paragraphs[1:end], WITH_OUT, *paragraphs[end:]])
 
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:

@@ -131,6 +131,21 @@ class Creation:
         Without `dtype`, a NumPy array or tensor of integers or bools keeps its
         dtype, bools are bool, and everything else takes the backend's `datatype`;
         in neon's mode that goes for lists of bools, too.
+
+        Parameters
+        ----------
+        values : array_like, Tensor or tree
+            Copied; `adopt` shares the memory of a NumPy array.
+        dtype : dtype, optional
+            The default for floats is float32, not NumPy's float64, unless the backend was made with another.
+        name : str, optional
+            Its name in errors, listings and checkpoints.
+
+        Examples
+        --------
+        >>> be.array([[1, 2], [3, 4]], name="w")
+        Tensor([[1., 2.],
+                [3., 4.]], name='w', shape=(2, 2), dtype=float32, backend=cpu)
         """
         check_placement(placement)
         if isinstance(values, Variable):

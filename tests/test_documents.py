@@ -61,7 +61,7 @@ def test_docstring_examples_print_what_they_say():
     for name in MODULES:
         for text in finder.find(importlib.import_module(name)):
             if text.examples:
-                text.globs["be"] = backends.gen_backend("cpu")  # as NumPy's examples have np
+                text.globs |= {"be": backends.gen_backend("cpu"), "optree": optree}  # as NumPy's examples have np
                 runner.run(text, out=report.write)
     assert runner.failures == 0 and runner.tries > 100, report.getvalue()
 

@@ -228,10 +228,35 @@ class AttentionOperator(Op):
 class Attention(AttentionOperator):
     """For each query the values of all keys, weighted by the softmax of the scores, which are products of the two.
 
-    A mask of bools says which scores count; one of floats is added to them, such as a bias of relative positions. The
-    derivative by that one is as large as all scores.
+    Values and gradients are computed in tiles of the scores. The derivative by a mask of floats, and second
+    derivatives, are as large as all scores.
 
-    The second output, which is hidden, is the logarithm of each query's sum of exponentials: inf where it has no keys.
+    Parameters
+    ----------
+    query : operand
+        Shape (..., queries, features). The axes before the last two, such as batch and heads, broadcast.
+    key, value : operand
+        Shapes (..., keys, features) and (..., keys, value features).
+    mask : operand, optional
+        Of a shape that broadcasts to that of the scores, (..., queries, keys). Bools say which scores count; floats are
+        added to them, such as a bias of relative positions.
+    causal : bool
+        Whether the query i has the keys up to i alone.
+    scale : float, optional
+        The factor of the scores; by default 1 / sqrt(features).
+
+    Returns
+    -------
+    tree
+        Of shape (..., queries, value features); zeros for a query without keys.
+
+    Examples
+    --------
+    >>> x = be.array(np.eye(3), "float32")
+    >>> be.attention(x, x, x, causal=True, scale=10.0).get().round(2)
+    array([[1., 0., 0.],
+           [0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
     """
 
     name = "attention"

@@ -103,13 +103,29 @@ def lstm(
 ) -> Any:
     """Long short-term memory over a sequence (S. Hochreiter and J. Schmidhuber, 1997; with forget gates).
 
-    Operands and values are as for `rnn`. The weights have four times as many columns as there are units, and the bias
-    as many elements: of the gates of input and forgetting, the new cell, and the gate of output. `cell` is what cells
-    begin with.
+    Parameters
+    ----------
+    x : operand
+        A sequence of shape (steps, batch, features), or with `batch_first` (batch, steps, features).
+    w, u, b : operand
+        Weights of shape (features, 4 * units) and (units, 4 * units), and a bias of shape (4 * units,), or None: of the
+        gates of input and forgetting, the new cell, and the gate of output, as torch's (whose weights are transposed).
+    state, cell : operand, optional
+        The initial state and cell, of shape (batch, units); zeros by default.
+    mask, reverse, batch_first, truncate
+        As for `rnn`.
 
     Returns
     -------
     outputs, state, cell : tree
+        Of shape (steps, batch, units), or as x has its axes; and the last state and cell, of shape (batch, units).
+
+    Examples
+    --------
+    >>> x, w, u = be.ones((5, 2, 3)), be.ones((3, 16)) * 0.1, be.ones((4, 16)) * 0.1
+    >>> outputs, state, cell = be.lstm(x, w, u)
+    >>> outputs.shape, state.shape, bool((outputs.get()[-1] == state.get()).all())
+    ((5, 2, 4), (2, 4), True)
     """
     given = _Given("lstm", 4, x, w, u, b, mask, batch_first)
 
@@ -140,13 +156,30 @@ def gru(
 ) -> Any:
     """Gated recurrent units over a sequence (K. Cho et al., 2014), reset after the product, as cuDNN's are.
 
-    Operands and values are as for `rnn`. The weights have three times as many columns as there are units, and the bias
-    as many elements: of the gates of resetting and of staying, and of the new state. `recurrent_bias`, of shape
-    (units,), is added to the product of the new state that is reset.
+    Parameters
+    ----------
+    x : operand
+        A sequence of shape (steps, batch, features), or with `batch_first` (batch, steps, features).
+    w, u, b : operand
+        Weights of shape (features, 3 * units) and (units, 3 * units), and a bias of shape (3 * units,), or None: of the
+        gates of resetting and of staying, and of the new state, as torch's (whose weights are transposed).
+    recurrent_bias : operand, optional
+        Of shape (units,): added to the product of the new state that is reset.
+    state : operand, optional
+        The initial state, of shape (batch, units); zeros by default.
+    mask, reverse, batch_first, truncate
+        As for `rnn`.
 
     Returns
     -------
     outputs, state : tree
+        Of shape (steps, batch, units), or as x has its axes; and the last state, of shape (batch, units).
+
+    Examples
+    --------
+    >>> outputs, state = be.gru(be.ones((5, 2, 3)), be.ones((3, 12)) * 0.1, be.ones((4, 12)) * 0.1)
+    >>> outputs.shape, state.shape
+    ((5, 2, 4), (2, 4))
     """
     given = _Given("gru", 3, x, w, u, b, mask, batch_first)
     extra = None if recurrent_bias is None else given.row(recurrent_bias, "recurrent_bias")

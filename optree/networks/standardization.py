@@ -187,10 +187,27 @@ def _joint_moments(x: Variable, axes: tuple[int, ...], over: Any) -> tuple[Varia
 def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsilon: float = EPSILON) -> Any:
     """The operand standardized over axes, times a gain, plus a bias, each of the size of these axes.
 
+    Parameters
+    ----------
+    x : operand
+        Such as (batch, steps, features).
+    gain, bias : operand, optional
+        Of the shape of the axes, such as (features,).
+    axis : int or tuple of int
+        The axes over which mean and variance are taken; torch's `normalized_shape` gives their sizes instead.
+    epsilon : float
+        Added to the variance.
+
     Raises
     ------
     ShapeError
         If gain or bias have other sizes than these axes.
+
+    Examples
+    --------
+    >>> be.layer_norm(be.array([[1.0, 3.0], [10.0, 30.0]]), bias=be.array([0.0, 5.0])).get().round(2)
+    array([[-1.,  6.],
+           [-1.,  6.]], dtype=float32)
     """
     x = variable_of(x, "layer_norm")
     epsilon = _number(epsilon, "layer_norm: epsilon")

@@ -177,7 +177,20 @@ def _numpy_clip(
 
 
 class Where(ElementwiseOperator):
-    """x where the condition is true, that is, not zero, and y elsewhere."""
+    """x where the condition is true, that is, not zero, and y elsewhere.
+
+    Parameters
+    ----------
+    condition, x, y : operand
+        All three are given, unlike NumPy's: the number of true elements is a shape that depends on values. For indices,
+        there is ``np.nonzero(condition.get())``.
+
+    Examples
+    --------
+    >>> x = be.array([-1.0, 2.0])
+    >>> be.where(x > 0, x, 0).get()
+    array([0., 2.], dtype=float32)
+    """
 
     name = "where"
     operands = ("condition", "x", "y")

@@ -302,6 +302,23 @@ class Take(Indexing):
     """The elements of x at `indices` along an axis; of x flattened, if the axis is None.
 
     On a backend in neon's mode, a row or column of indices counts as 1-D.
+
+    Parameters
+    ----------
+    x : operand
+    indices : operand
+        Integers from -size to size - 1 of the axis, of any shape, which takes the axis's place. Others raise an
+        IndexError on the CPU, as NumPy's do.
+    axis : int, optional
+    flat : bool
+        Whether the indices are of the flattened operand, the axis being None.
+
+    Examples
+    --------
+    >>> table = be.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> be.take(table, [2, 0], axis=0).get()
+    array([[5., 6.],
+           [1., 2.]], dtype=float32)
     """
 
     name = "take"

@@ -88,7 +88,27 @@ class UfuncReduction(ReductionOperator):
 
 @numpy_function(np.sum)
 class Sum(SumDtypeOperator, ReductionOperator):
-    """The sum over axes, as accurate as a pairwise sum over any axis of any layout."""
+    """The sum over axes, as accurate as a pairwise sum over any axis of any layout.
+
+    Parameters
+    ----------
+    x : operand
+    axis : int or tuple of int, optional
+        All axes by default.
+    keepdims : bool
+        Whether reduced axes are kept with size 1. NumPy's default is False.
+
+    Returns
+    -------
+    tree
+        Of the dtype of x; of integers and bools, the widest integers, as `np.sum`.
+
+    Examples
+    --------
+    >>> x = be.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> be.sum(x, axis=0).get(), be.sum(x, axis=0, keepdims=False).get(), np.sum(x, axis=0).get()
+    (array([[4., 6.]], dtype=float32), array([4., 6.], dtype=float32), array([4., 6.], dtype=float32))
+    """
 
     name = "sum"
     accumulator = Accumulator("0", "{0} + {1}", sums=True)

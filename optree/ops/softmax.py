@@ -121,8 +121,24 @@ def _sum_of_logarithms(x: Operand, axis: Axis, keepdims: bool = False) -> Any:
 class Softmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
     """exp(x) divided by its sum over axes, without overflow.
 
-    The axis of a matrix must be given; ``axis=-1`` is that of its rows. In neon's mode it is 0 by default. It is 0 for
-    elements of -inf, even if all are; elements of inf share 1 evenly.
+    Parameters
+    ----------
+    x : operand
+        Of any shape, which is that of the value. Integers become floats, as in `np.exp`.
+    axis : int or tuple of int
+        It must be given, except for a vector: ``axis=-1`` normalises the rows of a matrix. SciPy's default is all axes,
+        neon's (and that of neon's mode) 0.
+
+    Returns
+    -------
+    tree
+        0 for elements of -inf, even if all are; elements of inf share 1 evenly. (SciPy's are nan.)
+
+    Examples
+    --------
+    >>> be.softmax(be.array([[0.0, 0.0], [1000.0, -np.inf]]), axis=-1).get()
+    array([[0.5, 0.5],
+           [1. , 0. ]], dtype=float32)
     """
 
     name = "softmax"

@@ -297,7 +297,14 @@ class Cosh(FloatFunction):
 
 
 class Tanh(FloatFunction):
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent.
+
+    Examples
+    --------
+    >>> x = be.array([0.0, 1.0])
+    >>> be.tanh(x).get().round(3), optree.grad(be.sum(be.tanh(x)), x).get().round(3)
+    (array([0.   , 0.762], dtype=float32), array([1.  , 0.42], dtype=float32))
+    """
 
     name = "tanh"
     numpy = np.tanh
