@@ -7,8 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from backends.cpu import workers
 from backends.cpu.compiler import Source, compile_source, concurrently, is_loaded
+from backends.cpu.runtime import sharing_source
 from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, Step
 from backends.execution.memory import HOST
@@ -40,7 +40,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
             needed[found.nest] = kernel
     routines = dict.fromkeys(source for step, inputs in foresight.calls for source in _sources(step, inputs))
     if routines:
-        routines[workers.source(), ("share",)] = None  # an argument of theirs
+        routines[sharing_source(), ("share",)] = None  # an argument of theirs
     loads = [partial(_load, *source) for source in routines if not is_loaded(source[0])]
     jobs: list[Any] = [*loads]  # first, as they take the longest
     jobs += [partial(_compiled, kernel, nest) for nest, kernel in needed.items()]

@@ -17,7 +17,7 @@ from backends.cpu.compiler import compile_counts, compile_source, find_compiler,
 from backends.cpu.plan import ALWAYS, BLOCKS, WORK, C, KernelPlan, When, WhileItCompiles
 from backends.cpu.routines.products import Products
 from backends.cpu.runtime import SOURCE as ENTER
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import share_address
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.memory import empty_array
 from backends.execution.memory_planner import planned_steps

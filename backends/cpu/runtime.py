@@ -1,10 +1,22 @@
-"""Loop nests compiled as C, and their calls: a builtin function that checks the layout of arrays, and runs the kernel.
+"""Loop nests compiled as C; their calls, by a builtin function that checks the layout of arrays; and their threads.
 
 A call passes a list of Python objects. C code reads the arrays and numbers among
 them by the layouts of Python's and NumPy's headers, as an extension module does, and
 compares the arrays' layouts with those of the call; if they are equal, the kernel
 runs. In Python, the address of an array alone takes longer. The C code is a builtin
 function, created as in an extension module: a call takes a fifth of one through ctypes.
+
+The threads of a kernel share its work in C (workers.c). The calling thread works too, and steals ranges that others
+have not started, so it does not wait for threads that sleep or are descheduled. OpenMP's regions wait for all of their
+threads: on a busy machine, a kernel of 0.1 milliseconds took 8.
+
+To wake a thread takes tens of microseconds, and one that spins where its caller
+needs the processor takes as long as it spins: so threads yield while they spin,
+a job that may be short (`share_short`) wakes none before it has measured how long
+the rest takes, and one that is known to be (`share_known_short`) none before such
+jobs follow one another. Threads that spin join both at once. And they run on other
+processors than their caller: Linux's scheduler often wakes them on its own, where
+they wait for the end of its time slice.
 """
 
 from __future__ import annotations
@@ -15,19 +27,20 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from backends.cpu.codegen import printer as c
-from backends.cpu.compiler import call_packed, compile_source
-from backends.cpu.workers import Length, share_address
+from backends.cpu.compiler import c_text, compile_source
 from backends.execution.memory import LINE, Memory
-from backends.execution.specialize import NO_MEMORY, OTHER_LAYOUT, OVERLAPS, CheckedCall, Layout, Operands, Run
+from backends.execution.specialize import NO_MEMORY, OTHER_LAYOUT, OVERLAPS, Layout, Operands, Run
 from optree.arrays import address, byte_span
 from optree.compile.loopnest import LoopNest
+from optree.errors import CompilerError
 from optree.records import NamedTuple
-from optree.settings import thread_count
+from optree.settings import MAX_THREADS, thread_count
 
 #: The offset of the bytes in a `bytes` object.
 BYTES = bytes.__basicsize__ - 1
@@ -256,10 +269,10 @@ def _creator() -> Any:
 
 
 @cache
-def builtin() -> Callable[..., int] | None:
-    """The builtin that enters kernels; None where objects do not have the layout of the headers."""
+def builtin() -> Callable[..., int]:
+    """The builtin that enters kernels; CompilerError where objects do not have the layout of the headers."""
     if sys.implementation.name != "cpython" or not _has_layout([np.zeros((2, 3))[:, ::2]]):
-        return None
+        raise CompilerError("kernels read objects as CPython and NumPy lay them out; here they have another layout")
     api = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in API]
     address = ctypes.cast(_creator(), ctypes.c_void_p).value or 0
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)((ctypes.c_void_p * len(api))(*api))
@@ -284,18 +297,15 @@ def _has_layout(values: list[np.ndarray]) -> bool:
 
 
 class CompiledNest:
-    """A loop nest, compiled as C; CompilerError if there is no compiler, or it fails."""
+    """A loop nest, compiled as C; CompilerError if there is no compiler, it fails, or this Python is not CPython."""
 
     def __init__(self, nest: LoopNest) -> None:
-        self._function = compile_source(c.source(nest), c.NAME)
+        self._enter, self._function = builtin(), compile_source(c.source(nest), c.NAME)
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
     def call(self, operands: Operands, memory: Memory) -> Run:
         """See `backends.execution.specialize.CompiledNest`."""
-        enter = builtin()
-        if enter is None:
-            return CheckedCall(operands, memory, partial(self._run, operands.layout))
-        call: Any = partial(enter, self._record(operands))
+        call: Any = partial(self._enter, self._record(operands))
         call.kernel = self._function  # a reference, as the record has its address alone
         return partial(_shared, call) if is_parallel(self._nest, operands.layout[0]) else call
 
@@ -327,15 +337,6 @@ class CompiledNest:
             record += [*array, *base.shape, *base.strides]
         passed = [word for i, dtype in numbers for word in (i, KINDS.index(dtype.kind))]
         return np.array([*record, *in_place, *sizes, *strides, *passed, *offsets], np.int64).tobytes()
-
-    def _run(self, layout: Layout, addresses: Sequence[int], numbers: Sequence[int]) -> None:
-        """Run it on arrays at some addresses, where objects do not have the layout of the headers."""
-        threads, (*offsets, stride) = self.threads(layout), self.scratch(layout)
-        size = self.scratch_bytes(stride, threads)
-        scratch = np.empty(size + LINE if size else 0, np.uint8)
-        start = scratch.ctypes.data + -scratch.ctypes.data % LINE if size else 0
-        given = self._nest.pointers(addresses), numbers, layout, threads, [*(start + x for x in offsets), stride]
-        call_packed(self._function, self.words(*given)[1:])
 
     def threads(self, layout: Layout) -> int:
         """The number of threads for arrays of a layout."""
@@ -397,3 +398,28 @@ def scratch_offsets(sizes: Sequence[int]) -> list[int]:
 def _shared(call: Callable[[list[Any], int], int], values: list[Any]) -> int:
     """Call a kernel that shares its work among threads."""
     return call(values, thread_count())
+
+
+# Work sharing among threads
+
+#: What is known of a job's time, beside that to wake a thread.
+Length = Literal["long", "unknown", "short"]
+
+_SHARING: dict[Length, str] = {"long": "share", "unknown": "share_short", "short": "share_known_short"}
+
+
+def sharing_source() -> str:
+    """The C source of the work-sharing functions."""
+    return c_text(Path(__file__).with_name("workers.c"), {"MOST": MAX_THREADS})
+
+
+@cache
+def _sharing_functions() -> dict[Length, Any]:
+    """The work-sharing functions of one library, never freed, as its threads run in it."""
+    return {length: compile_source(sharing_source(), name) for length, name in _SHARING.items()}
+
+
+@cache
+def share_address(length: Length = "long") -> int:
+    """The address of the work-sharing function, an argument of kernels; that of jobs not known to be long wakes few."""
+    return ctypes.cast(_sharing_functions()[length], ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-/* Work sharing among threads: see workers.py, which defines MOST, the maximum number of threads. */
+/* Work sharing among threads: see runtime.py, which defines MOST, the maximum number of threads. */
 
 #define _GNU_SOURCE /* affinities */
 #include <pthread.h>

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from math import prod
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from optree.cache import Cache
 from optree.dtypes import can_cast, is_bfloat16, is_narrow
 from optree.errors import OperandError, Origin, ShapeError, caller_origin, clock
 from optree.locks import import_later
-from optree.registry import APPLICATIONS, NUMPY_FUNCTIONS, OPS, f
+from optree.registry import APPLICATIONS, FUNCTIONS, NUMPY_FUNCTIONS, OPS, f
 from optree.tree import indexing as indices
 from optree.tree.node import parts_of
 from optree.tree.numpy_protocol import write_out
@@ -44,6 +43,11 @@ def _spec_of(array: Any, backend: Any) -> Spec:
 def is_everything(index: Any) -> bool:
     """Whether an index is ``[:]`` or ``[...]``."""
     return index is Ellipsis or (index.__class__ is slice and index.start is index.stop is index.step is None)
+
+
+def in_place(name: str) -> Callable[[Tensor, Any], Tensor]:
+    """An augmented operator, by its op's name."""
+    return lambda self, other: self._in_place(FUNCTIONS[name], other)
 
 
 class Tensor(Variable):
@@ -432,44 +436,12 @@ class Tensor(Variable):
 
     # In place: Python's augmented operators
 
-    def __iadd__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.add, other)
-
-    def __isub__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.sub, other)
-
-    def __imul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.mul, other)
-
-    def __itruediv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.div, other)
-
-    def __ifloordiv__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.floor_divide, other)
-
-    def __imod__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.mod, other)
-
-    def __ipow__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.pow, other)
-
-    def __iand__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(operator.and_, other)
-
-    def __ior__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(operator.or_, other)
-
-    def __ixor__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(operator.xor, other)
-
-    def __ilshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(operator.lshift, other)
-
-    def __irshift__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(operator.rshift, other)
-
-    def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[override, misc]
-        return self._in_place(f.matmul, other)
+    __iadd__, __isub__ = in_place("add"), in_place("sub")
+    __imul__, __itruediv__ = in_place("mul"), in_place("div")
+    __ifloordiv__, __imod__ = in_place("floor_divide"), in_place("mod")
+    __ipow__, __imatmul__ = in_place("pow"), in_place("matmul")
+    __iand__, __ior__, __ixor__ = in_place("bitwise_and"), in_place("bitwise_or"), in_place("bitwise_xor")
+    __ilshift__, __irshift__ = in_place("left_shift"), in_place("right_shift")
 
     def _in_place(self, operation: Any, other: Any) -> Tensor:
         tree = operation(self, other)

@@ -27,7 +27,6 @@ from optree.errors import (
 from optree.instead import refuse_attributes, remedy_for
 from optree.registry import APPLICATIONS, FUNCTIONS, METADIFF, f
 from optree.tree import numpy_protocol, printing
-from optree.tree.elements import Elements
 from optree.tree.gradient_types import contribution_to, sum_of_deltas
 from optree.tree.types import HUGE, NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
 
@@ -141,6 +140,21 @@ def metadiff(name: str) -> Callable[..., Any]:
         return METADIFF[name](self, *args, **options)
 
     return method
+
+
+class Elements:
+    """A variable's value, indexed as a NumPy array is."""
+
+    __slots__ = ("_whole",)
+    __iter__ = None  # iteration by __getitem__ would not end over an axis of unknown size
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(self._whole.type, TensorType):
+            raise OperandError(f"{describe(self._whole)} is no array, and has no elements to index")
+        return f.gather(self._whole, index)
 
 
 class Variable(Labelled):

@@ -16,7 +16,7 @@ from backends.cpu.openblas import threads
 from backends.cpu.routines import products
 from backends.cpu.routines.products import MIN_ROWS, MIN_SIDE, ROW_BYTES, ROWS, SHARED, Products
 from backends.cpu.routines.vectors import vector_source
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import share_address
 from optree import settings
 from optree.registry import f
 

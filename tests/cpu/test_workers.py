@@ -16,7 +16,7 @@ from harness.threads import in_threads
 
 from backends import gen_backend
 from backends.cpu.compiler import compile_source, find_compiler
-from backends.cpu.workers import Length, share_address
+from backends.cpu.runtime import Length, share_address
 from optree.settings import override
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

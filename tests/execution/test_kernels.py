@@ -14,8 +14,7 @@ from backends import gen_backend
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import find_compiler
 from backends.cpu.plan import ALWAYS, WORK
-from backends.cpu.runtime import builtin
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import builtin, share_address
 from backends.execution.executor import CallStep, KernelStep, steps_of
 from backends.execution.specialize import FusedKernel, collapsed_axes
 from optree import OpTreeNode, TensorType, function

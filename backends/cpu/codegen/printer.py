@@ -68,11 +68,11 @@ SHORT_ROW = 32
 #: The elements of a single loop that are one index of work sharing.
 CHUNK = 1024
 
-#: Work sharing among threads (`backends.cpu.workers`).
+#: Work sharing among threads (`backends.cpu.runtime`).
 SHARED = """
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 
-/* `threads` holds their number, and the function that shares work among them (backends/cpu/workers.py). */
+/* `threads` holds their number, and the function that shares work among them (backends/cpu/workers.c). */
 static inline void shared(part *run, const void *state, int64_t count, const int64_t *threads)
 {
     if (threads[0] > 1)

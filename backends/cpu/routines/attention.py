@@ -17,7 +17,7 @@ from backends.cpu.compiler import Source
 from backends.cpu.openblas import share_products
 from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.vectors import struct, vector_source
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import share_address
 from backends.execution.memory import HOST, LINE, element_strides, empty_array
 from backends.execution.tiles import BackendTiles
 from optree.networks.attention import AttentionGradient, AttentionOperator

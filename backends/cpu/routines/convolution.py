@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import Source, call_packed, vector_bytes
+from backends.cpu.compiler import Source, Work, call_packed, vector_bytes
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import struct, vector_source
-from backends.cpu.scratch import Scratch
-from backends.cpu.work import Work
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import share_address
 from backends.execution.convolution import ROLES, three
-from backends.execution.memory import LINE, element_strides, empty_array
+from backends.execution.memory import LINE, Scratch, element_strides, empty_array
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.dtypes import rounded, wide_dtype

@@ -30,11 +30,9 @@ from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
 from backends.cpu.routines.small_matrices import MATRICES, SIDE, SIDE_OF_COFACTORS, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.cpu.row_axes import Mixed, RowAxes
-from backends.cpu.runtime import CompiledNest
-from backends.cpu.scratch import Scratch
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import CompiledNest, share_address
 from backends.execution.executor import CallStep, KernelStep, Step
-from backends.execution.memory import HOST, LINE, element_strides
+from backends.execution.memory import HOST, LINE, Scratch, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache

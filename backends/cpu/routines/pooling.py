@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.compiler import Source, c_text, call_packed
+from backends.cpu.compiler import Source, Work, c_text, call_packed
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import FOLDER, struct
-from backends.cpu.work import Work
-from backends.cpu.workers import share_address
+from backends.cpu.runtime import share_address
 from backends.execution.memory import LINE, element_strides, empty_array
 from backends.execution.pooling import KINDS, Kind
 from optree.arrays import overlap, stored

@@ -20,9 +20,8 @@ import numpy as np
 from backends.cpu import openblas
 from backends.cpu.compiler import Source
 from backends.cpu.routines.vectors import struct, vector_source
-from backends.cpu.scratch import Scratch
-from backends.cpu.workers import share_address
-from backends.execution.memory import HOST, LINE, element_strides, empty_array
+from backends.cpu.runtime import share_address
+from backends.execution.memory import HOST, LINE, Scratch, element_strides, empty_array
 from optree.arrays import stored
 from optree.settings import thread_count
 
