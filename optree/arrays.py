@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from optree.errors import Labelled, OperandError, describe
 
@@ -167,6 +168,13 @@ def filled(shape: Sequence[int], value: Any, dtype: Any, like: Any) -> Any:
     out = np.empty(shape, dtype, like=like)
     out[...] = value
     return out
+
+
+def strided(x: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
+    """A view of an array from its first element, with strides in bytes."""
+    if isinstance(x, np.ndarray):
+        return as_strided(x, shape, strides, writeable=False)
+    return type(x)(shape, x.dtype, x.data, strides)
 
 
 _deferred: ContextVar[list[Any] | None] = ContextVar("deferred", default=None)

@@ -666,7 +666,7 @@ def _are_rows(outer: Strides, inner: Strides, levels: Sequence[str]) -> bool:
         for within, between, level in zip(inner, outer, levels, strict=True)
         if level == "inner"
     ]
-    return all(within <= between or not between for within, between in steps)
+    return all(within < between or not between for within, between in steps)
 
 
 def _across(sizes: Sequence[int], strides: Strides) -> int:

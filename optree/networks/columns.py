@@ -1,4 +1,4 @@
-"""Windows of images as columns (im2col), and the sums of columns as images (col2im)."""
+"""Windows of images as axes and as columns (im2col), and the sums of what was made of them (col2im)."""
 
 from __future__ import annotations
 
@@ -8,94 +8,172 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import Array, as_array, portable
+from optree.arrays import Array, as_array, filled, portable, strided
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
+from optree.networks.pooling import PoolOperator
 from optree.networks.windows import (
-    Sliding,
-    WindowOperator,
-    arranged,
     elements,
     layout_of,
-    padding_of,
+    missing,
+    order_of,
     per_axis,
-    slidings,
     spatial_of,
-    window_counts,
 )
-from optree.op.batching import with_images
-from optree.op.index_map import LIKE, OPAQUE, IndexMap
+from optree.op.index_map import LIKE, OPAQUE, STRIDED, IndexMap
 from optree.op.op import Op
 from optree.op.traits import FirstDtypeOperator, MorphOperator
-from optree.registry import alias
-from optree.tree.types import Shape, TensorType, may_equal
+from optree.ops.shape import sizes_for_reshape
+from optree.registry import f, function
+from optree.tree.types import Shape, TensorType, check_fits, may_equal
+from optree.tree.variable import Operand, Variable, variable_of
 
 
-class ColumnsOperator(WindowOperator):
-    """An op between images and columns of shape (N, C * elements of a window, windows), as `unfold` has them."""
+class WindowsOperator(PoolOperator):
+    """Windows as axes, or the derivative. Its parameters are those of `windows`."""
 
-    raises = False
-    __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "dilation", "layout")
-    window: Any = 2
-    stride: Any = 1
-    padding: Any = 0
+    __props__: ClassVar[tuple[str, ...] | None] = (*(PoolOperator.__props__ or ()), "dilation")
     dilation: Any = 1
+    is_covered = False
 
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        return self.bound_to(types[self.images].ndim)
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        found: Any = super().bound(types, what)
+        return found.with_props(dilation=per_axis(self.dilation, len(found.axes), f"{what}: dilation"))  # type: ignore[no-any-return]
 
-    def bound_to(self, ndim: int) -> Op:
-        """The op with its parameters in their normal form for images of `ndim` dimensions."""
-        what = str(self.name)
-        if ndim < 3:
-            raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
-        return self.with_props(
-            window=per_axis(self.window, ndim - 2, f"{what}: window"),
-            stride=per_axis(self.stride, ndim - 2, f"{what}: stride"),
-            padding=padding_of(self.padding, ndim - 2, what),
-            dilation=per_axis(self.dilation, ndim - 2, f"{what}: dilation"),
-            layout=layout_of(self.layout, ndim, "NC", f"{what}: layout"),
-        )
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        return self.dilation  # type: ignore[no-any-return]
 
-    def columns_shape(self, images: Shape) -> Shape:
-        """The shape of the columns of images; ShapeError if a window is larger than its padded axis."""
-        n, c, *sizes = (images[i] for i in self.order)
-        counts = window_counts(tuple(sizes), self.window, self.stride, self.dilation, self.padding)
-        columns = None if None in counts else prod(counts)  # type: ignore[arg-type]
-        return (n, None if c is None else c * prod(self.window), columns)
-
-    def slidings(self, sizes: Sequence[int]) -> list[Sliding]:
-        """The windows along each spatial axis."""
-        return slidings(sizes, self.window, self.stride, self.dilation, self.padding)
-
-    def check_columns(self, given: Shape, images: Shape) -> None:
-        """Raise ShapeError for columns that are not those of images."""
-        wanted = self.columns_shape(images)
-        if not may_equal(given, wanted):
-            raise ShapeError(f"images of {images} have columns of {wanted}, not {given}")
-
-    def unfolded(self, x: Any) -> Any:
-        """The columns of images."""
-        x = x.transpose(self.order)
-        slidings = self.slidings(x.shape[2:])
-        out: Any = np.zeros((*x.shape[:2], *self.window, *(s.positions for s in slidings)), x.dtype, like=x)
-        for element, windows, slices in elements(slidings):
-            out[(slice(None), slice(None), *element, *windows)] = x[(..., *slices)]
-        return out.reshape(x.shape[0], x.shape[1] * prod(self.window), prod(s.positions for s in slidings))
-
-    def folded(self, columns: Any, shape: Any) -> Any:
-        """The sums of columns, as images of a shape."""
-        out = np.zeros(shape, wide_dtype(columns.dtype), like=columns)
-        target: Any = out.transpose(self.order)
-        slidings = self.slidings(target.shape[2:])
-        columns = columns.reshape(*target.shape[:2], *self.window, *(s.positions for s in slidings))
-        for element, windows, slices in elements(slidings):
-            target[(..., *slices)] += columns[(slice(None), slice(None), *element, *windows)]
-        return out.astype(columns.dtype, copy=False)
+    def pooled_shape(self, shape: Shape) -> Shape:
+        """The shape of the windows: their positions, then for each axis the elements of one."""
+        return (*super().pooled_shape(shape), *self.window)
 
 
-@alias("im2col")
-class Unfold(ColumnsOperator, MorphOperator):
+class Windows(WindowsOperator, MorphOperator):
+    """The windows on images: each axis has their positions, and the elements of one are further axes, the last.
+
+    It is a view, of a copy where there is padding.
+
+    Parameters
+    ----------
+    x : images
+    window, stride, padding, layout, axes, ceil
+        As of `max_pool`.
+    dilation : int or tuple of int
+        The step between the elements of a window.
+    outside : number
+        The elements in the padding.
+
+    Examples
+    --------
+    >>> be.windows(be.array([[[1.0, 2.0, 3.0]]]), 2, stride=1).asnumpyarray()
+    array([[[[1., 2.],
+             [2., 3.]]]], dtype=float32)
+    """
+
+    name = "windows"
+    __props__ = (*(WindowsOperator.__props__ or ()), "outside")
+    index_map = IndexMap(STRIDED)
+    outside: Any = 0
+    examples = (
+        (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
+        (((1, 5, 4, 2),), {"window": 2, "stride": 1, "layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((5, 2),), {"window": 2, "axes": 0, "ceil": True, "outside": 1}),
+        (((0, 4),), {"window": 3, "stride": 1, "axes": 1}),
+    )
+
+    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+        check_fits(self.outside, types[0].dtype, "windows: outside")
+        return super().bind(types, backend)
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        x = as_array(arrays[0])
+        room, inside = list(x.shape), [slice(None)] * x.ndim
+        shape, each = list(x.shape), self.slidings(x.shape)
+        for axis, s in zip(self.axes, each, strict=True):
+            end = (s.positions - 1) * s.stride + s.dilation * (s.window - 1) + 1
+            room[axis], shape[axis] = max(s.before + s.size, end), s.positions
+            inside[axis] = slice(s.before, s.before + s.size)
+        if room != list(x.shape):
+            padded = filled(room, self.outside, x.dtype, x)
+            padded[tuple(inside)] = x
+            x = padded
+        strides = list(x.strides)
+        for axis, s in zip(self.axes, each, strict=True):
+            strides[axis] *= s.stride
+        steps = [s.dilation * x.strides[axis] for axis, s in zip(self.axes, each, strict=True)]
+        return strided(x, (*shape, *self.window), (*strides, *steps))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(WindowsInput)(output_gradients[0], inputs[0])]
+
+
+class WindowsInput(WindowsOperator, FirstDtypeOperator):
+    """The derivative of `windows` by its images `like`, whose shape alone is read, times delta: sums of overlaps.
+
+    The parameters are those of `windows`.
+    """
+
+    name = "windows_input"
+    operands = ("delta", "like")
+    index_map = IndexMap(OPAQUE, LIKE)
+    images = 1
+    examples = (
+        (((1, 2, 3, 4, 2, 3), (1, 2, 4, 5)), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 2), (1, 0))}),
+        (((1, 5, 4, 2, 2, 2), (1, 5, 4, 2)), {"stride": 1, "layout": "NHWC", "dilation": 2, "padding": "same"}),
+        (((3, 2, 2), (5, 2)), {"axes": 0, "ceil": True}),
+    )
+
+    def bound(self, types: Sequence[TensorType], what: str) -> Op:
+        return super().bound([types[1]] * 2, what)
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        delta, like = shapes
+        self.check_pooled([delta], like)
+        return like
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        delta, like = (as_array(a, *arrays) for a in arrays)
+        out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
+        whole: list[Any] = [slice(None)] * out.ndim
+        for element, windows, slices in elements(self.slidings(like.shape)):
+            index, positions = list(whole), list(whole)
+            for axis, position, inside in zip(self.axes, windows, slices, strict=True):
+                positions[axis], index[axis] = position, inside
+            out[tuple(index)] += delta[(*positions, *element)]
+        return out.astype(delta.dtype, copy=False)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return [self.other(Windows)(output_gradients[0]), None]
+
+
+# Columns
+
+
+def _windows(what: str, images: Variable, window: Any, layout: Any, **props: Any) -> tuple[Any, list[int], Shape]:
+    """The op of a function on columns; the windows' axes as N, C, elements and positions; and their sizes as those."""
+    if window is None:
+        raise missing(what, "window")
+    letters = layout_of(layout, images.ndim, "NC", f"{what}: layout")
+    op = Windows.make(window=window, layout=letters, **props).check_in(what, images)
+    n, c, *spatial = order_of(letters, "NC" + spatial_of(letters))
+    order = [n, c, *range(images.ndim, images.ndim + len(spatial)), *spatial]
+    shape = op.pooled_shape(images.shape)
+    return op, order, tuple([shape[axis] for axis in order])
+
+
+def _columns_shape(sizes: Shape) -> Shape:
+    """The shape of columns, from the sizes of windows."""
+    rank = len(sizes) // 2
+    return (sizes[0], *(None if None in part else prod(part) for part in (sizes[1 : rank + 1], sizes[rank + 1 :])))  # type: ignore[arg-type]
+
+
+@function(names=("im2col",))
+def unfold(
+    x: Operand, window: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, layout: Any = None
+) -> Any:
     """The windows of images as columns, (N, C * elements of a window, windows): im2col.
 
     Parameters
@@ -111,64 +189,21 @@ class Unfold(ColumnsOperator, MorphOperator):
     array([[[1., 2.],
             [2., 3.]]], dtype=float32)
     """
-
-    name = "unfold"
-    examples = (
-        (((2, 2, 4),), {"window": 2}),
-        (((1, 2, 4, 5),), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 0))}),
-        (((1, 5, 4, 2),), {"window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
-        (((1, 1, 2, 3, 2),), {"window": (1, 2, 2)}),
-    )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.columns_shape(shapes[0])
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return with_images(self, inputs, batched, (self.layout.index("N"),), 0)
-
-    @portable
-    def numpy(self, x: Array) -> Any:
-        return self.unfolded(as_array(x))
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(FoldLike)(output_gradients[0], inputs[0])]
+    x = variable_of(x, "unfold")
+    op, order, sizes = _windows("unfold", x, window, layout, stride=stride, padding=padding, dilation=dilation)
+    return f.reshape(f.transpose(op(x), order), sizes_for_reshape(_columns_shape(sizes), x, "unfold"))
 
 
-class FoldLike(ColumnsOperator, FirstDtypeOperator):
-    """The sums of columns where `unfold` takes them from images `like`, whose shape alone is read: its derivative."""
-
-    name = "fold_like"
-    operands = ("x", "like")
-    index_map = IndexMap(OPAQUE, LIKE)
-    images = 1
-    examples = (
-        (((2, 4, 3), (2, 2, 4)), {"window": 2}),
-        (((1, 12, 10), (1, 2, 4, 5)), {"window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
-        (((1, 8, 20), (1, 5, 4, 2)), {"window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
-    )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        columns, like = shapes
-        if len(columns) != 3:
-            raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {len(columns)}")
-        self.check_columns(columns, like)
-        return like
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        axis = self.layout.index("N")
-        return with_images(self, inputs, batched, (0, axis), axis)
-
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        columns, like = (as_array(a, *arrays) for a in arrays)
-        return self.folded(columns, like.shape)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(Unfold)(output_gradients[0]), None]
-
-
-@alias("col2im")
-class Fold(ColumnsOperator, MorphOperator):
+@function(names=("col2im",))
+def fold(
+    x: Operand,
+    size: Any = None,
+    window: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    layout: Any = None,
+) -> Any:
     """The sums of columns, as images of a size: col2im, which adds up where windows overlap.
 
     Parameters
@@ -185,40 +220,22 @@ class Fold(ColumnsOperator, MorphOperator):
     >>> be.fold(be.array([[[1.0, 2.0], [2.0, 3.0]]]), (3,), 2).asnumpyarray()
     array([[[1., 4., 3.]]], dtype=float32)
     """
-
-    name = "fold"
-    __props__ = ("size", *(ColumnsOperator.__props__ or ()))
-    required = ("size", "window")
-    size: Any = (2, 2)
-    examples = (
-        (((2, 4, 3),), {"size": (4,), "window": 2}),
-        (((1, 12, 10),), {"size": (4, 5), "window": (2, 3), "stride": (2, 1), "padding": ((0, 1), (1, 1))}),
-        (((1, 8, 20),), {"size": (5, 4), "window": 2, "layout": "NHWC", "dilation": 2, "padding": "same"}),
-    )
-
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        if types[0].ndim != 3:
-            raise ShapeError(f"columns have 3 dimensions, (N, C * elements of a window, windows), not {types[0].ndim}")
-        size = self.size if isinstance(self.size, tuple | list) else (self.size,)
-        return self.bound_to(len(size) + 2).with_props(size=per_axis(size, len(size), "fold: size"))
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        (columns,) = shapes
-        n, rows, _ = columns
-        if rows is not None and rows % prod(self.window):
-            raise ShapeError(f"{rows} rows are no multiple of the {prod(self.window)} elements of a window")
-        channels = None if rows is None else rows // prod(self.window)
-        images = arranged((n, channels, *self.size), self.layout, "NC" + spatial_of(self.layout))
-        self.check_columns(columns, images)
-        return images
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return with_images(self, inputs, batched, (0,), self.layout.index("N"))
-
-    @portable
-    def numpy(self, x: Array) -> Any:
-        columns = as_array(x)
-        return self.folded(columns, self.output_shape(columns.shape))  # type: ignore[arg-type]
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(Unfold)(output_gradients[0])]
+    x = variable_of(x, "fold")
+    if size is None:
+        raise missing("fold", "size")
+    if x.ndim != 3:
+        raise ShapeError(f"fold: columns have 3 dimensions, (N, C * elements of a window, windows), not {x.ndim}")
+    size = per_axis(size, len(size) if isinstance(size, tuple | list) else 1, "fold: size")
+    count = prod(per_axis(window, len(size), "fold: window")) if window is not None else 1
+    if x.shape[1] is not None and x.shape[1] % count:
+        raise ShapeError(f"fold: {x.shape[1]} rows are no multiple of the {count} elements of a window")
+    letters = layout_of(layout, len(size) + 2, "NC", "fold: layout")
+    spatial = spatial_of(letters)
+    # Of the images only the shape is used.
+    one = f.expand_dims(f.slice(x, (slice(None), slice(None, None, count), 0)), tuple(range(2, len(size) + 2)))
+    like = f.transpose(one + np.zeros((1, 1, *size), bool), order_of("NC" + spatial, letters))
+    op, order, sizes = _windows("fold", like, window, layout, stride=stride, padding=padding, dilation=dilation)
+    if not may_equal(x.shape, _columns_shape(sizes)):
+        raise ShapeError(f"fold: images of {like.shape} have columns of {_columns_shape(sizes)}, not {x.shape}")
+    windows = f.transpose(f.reshape(x, sizes_for_reshape(sizes, x, "fold")), np.argsort(order).tolist())
+    return op.other(WindowsInput)(windows, like)

@@ -45,12 +45,18 @@ from optree.tree.variable import in_dtype, variable_of
 INT32 = np.dtype("int32")
 
 #: The maximum elements of a window that are unrolled, and along one axis. A larger window is along one axis after the
-#: other; one that is longer along an axis is left to NumPy.
+#: other; one that is longer along an axis is reduced in loops.
 UNROLLED, LONGEST = 16, 32
 
 
 class PoolOperator(WindowOperator):
-    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`."""
+    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`.
+
+    Attributes
+    ----------
+    is_covered : bool
+        Whether each window must have an element that is not padding.
+    """
 
     raises = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
@@ -59,6 +65,7 @@ class PoolOperator(WindowOperator):
     padding: Any = 0
     axes: Any = None
     ceil: bool = False
+    is_covered: ClassVar[bool] = True
 
     def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
         return self.bound(types, str(self.name))
@@ -70,7 +77,7 @@ class PoolOperator(WindowOperator):
         axes = self._axes(ndim, what)
         window = per_axis(self.window, len(axes), f"{what}: window")
         padding = padding_of(self.padding, len(axes), what)
-        if not isinstance(padding, str):
+        if self.is_covered and not isinstance(padding, str):
             for pair, size in zip(padding, window, strict=True):
                 if max(pair) >= size:
                     raise OperandError(f"{what}: a padding of {max(pair)} leaves a window of {size} without an element")
@@ -99,16 +106,21 @@ class PoolOperator(WindowOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.pooled_shape(shapes[0])
 
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """The steps between the elements of a window."""
+        return (1,) * len(self.axes)
+
     def slidings(self, shape: Sequence[int]) -> list[Sliding]:
         """The windows along each pooled axis of an operand of this shape."""
         sizes = [shape[axis] for axis in self.axes]
-        return slidings(sizes, self.window, self.stride, (1,) * len(sizes), self.padding, self.ceil)
+        return slidings(sizes, self.window, self.stride, self.dilations, self.padding, self.ceil)
 
     def pooled_shape(self, shape: Shape) -> Shape:
         """The shape of one number for each window; ShapeError if a window is larger than its padded axis."""
         sizes = list(shape)
         pooled = tuple(shape[axis] for axis in self.axes)
-        counts = window_counts(pooled, self.window, self.stride, (1,) * len(pooled), self.padding, self.ceil)
+        counts = window_counts(pooled, self.window, self.stride, self.dilations, self.padding, self.ceil)
         for axis, count in zip(self.axes, counts, strict=True):
             sizes[axis] = count
         return tuple(sizes)
@@ -137,16 +149,21 @@ class PoolOperator(WindowOperator):
         return [make.with_props(element=index, **props)(*operands) for index in indices]
 
     def one_after_another(self) -> list[Any]:
-        """The pools along few axes at once that give the same one after another; none if a window is too long."""
+        """The pools along few axes at once that give the same one after another."""
         if prod(self.window) <= UNROLLED:
             return [self]
         padding = paddings(self.padding, len(self.axes))
         each = zip(self.axes, self.window, self.stride, padding, strict=True)
-        found = [
+        return [
             self.with_props(axes=(axis,), window=(size,), stride=(step,), padding=room if room == "same" else (room,))
             for axis, size, step, room in each
         ]
-        return found if max(self.window) <= LONGEST else []
+
+    def in_loops(self, x: Any, outside: Any = 0) -> Any:
+        """The windows of an operand as further axes, to be reduced; None where they are few enough to be unrolled."""
+        if prod(self.window) <= LONGEST:
+            return None
+        return f.windows(x, self.window, self.stride, self.padding, axes=self.axes, ceil=self.ceil, outside=outside)
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
@@ -371,10 +388,14 @@ class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
 
     def decompose(self, *inputs: Any) -> Any:
         (x,) = inputs
-        found, pools = widened(x), self.one_after_another()
-        for pool in pools:
-            found = _greatest(pool.unrolled(WindowElement, found, outside=_least(x.dtype)))
-        return in_dtype(found, x.dtype) if pools else None
+        found = widened(x)
+        for pool in self.one_after_another():
+            windows = pool.in_loops(found, _least(x.dtype))
+            if windows is not None:
+                found = f.max(windows, axis=-1, keepdims=False)
+            else:
+                found = _greatest(pool.unrolled(WindowElement, found, outside=_least(x.dtype)))
+        return in_dtype(found, x.dtype)
 
     @portable
     def numpy(self, x: Any) -> Any:
@@ -420,29 +441,44 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
     def decompose(self, *inputs: Any) -> Any:
         (x,) = inputs
         best, found, after = widened(x), None, 1
-        pools = self.one_after_another()
-        for pool in reversed(pools):  # the last axis first: of equal ones, the first in C order
-            values = pool.unrolled(WindowElement, best, outside=_least(x.dtype))
-            places: list[Any] = [] if found is None else pool.unrolled(WindowElement, found)
-            best = values[0]
-            found = places[0] if places else f.cast(f.ne(best, best), INT32) * 0
-            first_nan: Any = -1
-            for number in range(len(values) - 1, -1, -1):
-                place = places[number] + number * after if places else number
-                first_nan = f.where(f.ne(values[number], values[number]), place, first_nan)
-            for number, new in enumerate(values[1:], 1):
-                better, place = f.gt(new, best), places[number] + number * after if places else number
-                best, found = f.where(better, new, best), f.where(better, place, found)
-            if is_floating(best.dtype):
-                has_nan = f.ge(first_nan, 0)
-                best, found = f.where(has_nan, np.nan, best), f.cast(f.where(has_nan, first_nan, found), INT32)
+        for pool in reversed(self.one_after_another()):  # the last axis first: of equal ones, the first in C order
+            windows = pool.in_loops(best, _least(x.dtype))
+            if windows is not None:
+                best, found = pool.first_in_loops(windows, found, after)
+            else:
+                best, found = pool.first_unrolled(best, found, after)
             after *= prod(pool.window)
-        if found is None:
-            return None
         if not self.is_padded:
             return found
         first = self.other(WindowFacts).with_props(fact="first")(x)  # what is outside may have come before
         return f.where(f.eq(best, _least(x.dtype)), first, found)
+
+    def first_unrolled(self, x: Any, indices: Any, after: int) -> tuple[Any, Any]:
+        """The maximum of each window, and the index of the first, from indices of a window of `after` elements."""
+        values = self.unrolled(WindowElement, x, outside=_least(x.dtype))
+        places: list[Any] = [] if indices is None else self.unrolled(WindowElement, indices)
+        best = values[0]
+        found = places[0] if places else f.cast(f.ne(best, best), INT32) * 0
+        first_nan: Any = -1
+        for number in range(len(values) - 1, -1, -1):
+            place = places[number] + number * after if places else number
+            first_nan = f.where(f.ne(values[number], values[number]), place, first_nan)
+        for number, new in enumerate(values[1:], 1):
+            better, place = f.gt(new, best), places[number] + number * after if places else number
+            best, found = f.where(better, new, best), f.where(better, place, found)
+        if not is_floating(best.dtype):
+            return best, found
+        has_nan = f.ge(first_nan, 0)
+        return f.where(has_nan, np.nan, best), f.cast(f.where(has_nan, first_nan, found), INT32)
+
+    def first_in_loops(self, windows: Any, indices: Any, after: int) -> tuple[Any, Any]:
+        """The same, of windows as `in_loops`."""
+        place = f.argmax(windows, axis=-1, keepdims=True)
+        found = f.squeeze(place, -1) * after
+        if indices is not None:
+            is_first = f.eq(f.flat_indices(windows, axis=-1), place)
+            found = found + f.sum(f.where(is_first, self.in_loops(indices), 0), axis=-1, keepdims=False)
+        return f.max(windows, axis=-1, keepdims=False), f.cast(found, INT32)
 
     def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT32
@@ -524,8 +560,11 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     def decompose(self, *inputs: Any) -> Any:
         x, indices = inputs
-        if prod(self.window) > 2 * LONGEST:
-            return None
+        windows = self.in_loops(widened(x))
+        if windows is not None:
+            axes = tuple(range(x.ndim, windows.ndim))
+            is_it = f.eq(np.arange(prod(self.window)).reshape(self.window), f.expand_dims(indices, axes))
+            return in_dtype(f.sum(f.where(is_it, windows, 0), axis=axes, keepdims=False), x.dtype)
         found: Any = 0
         for number, each in enumerate(self.unrolled(WindowElement, widened(x))):
             found = f.where(f.eq(indices, number), each, found)
@@ -607,10 +646,14 @@ class AvgPool(MeanOperator):
     def decompose(self, *inputs: Any) -> Any:
         (x,) = inputs
         dtype = mean_dtype(x.dtype)
-        total, pools = in_dtype(x, wide_dtype(dtype)), self.one_after_another()
-        for pool in pools:
-            total = reduce(f.add, pool.unrolled(WindowElement, total))
-        return in_dtype(self.mean_of(total, x), dtype) if pools else None
+        total = in_dtype(x, wide_dtype(dtype))
+        for pool in self.one_after_another():
+            windows = pool.in_loops(total)
+            if windows is not None:
+                total = f.sum(windows, axis=-1, keepdims=False)
+            else:
+                total = reduce(f.add, pool.unrolled(WindowElement, total))
+        return in_dtype(self.mean_of(total, x), dtype)
 
     @portable
     def numpy(self, x: Any) -> Any:

@@ -248,10 +248,13 @@ class ImageOperator(Op):
         """The images' axes in the order N, C, spatial."""
         return order_of(self.layout, "NC" + spatial_of(self.layout))
 
-    def check_in(self, what: str, *operands: Variable) -> None:
-        """Raise ShapeError or OperandError, which name the function `what` and its operands, if these do not fit.
+    def check_in(self, what: str, *operands: Variable) -> Any:
+        """The op with parameters for these operands, for functions composed of an op of another name.
 
-        For functions composed of an op of another name.
+        Raises
+        ------
+        ShapeError, OperandError
+            If the operands do not fit; it names the function `what` and the operands.
         """
         types = [x.type for x in operands]
         try:
@@ -259,6 +262,7 @@ class ImageOperator(Op):
             bound.output_shape(*(t.shape for t in types))
         except ShapeError as error:
             raise ShapeError(f"{what}: {' and '.join(map(describe, operands))}: {error}") from None
+        return bound
 
     def bound(self, types: Sequence[Any], what: str) -> Op:
         """The op with parameters for operands of these types; errors name the function `what`."""
@@ -269,26 +273,21 @@ class ImageOperator(Op):
         return cls.make(**{name: value for name, value in self.props.items() if name in cls.prop_names()})
 
 
+def missing(what: str, name: str) -> OperandError:
+    """The error of a call without a parameter that is a number, or one for each axis."""
+    return OperandError(f"{what}: {name} is missing: a number, or one for each axis")
+
+
 class WindowOperator(ImageOperator):
-    """An op on windows of images, whose size a call must give.
-
-    Attributes
-    ----------
-    required : tuple of str
-        The parameters that a call must give. A class needs a default of each, for its instances.
-    """
-
-    required: ClassVar[tuple[str, ...]] = ("window",)
+    """An op on windows of images, whose size a call must give."""
 
     @classmethod
     def function(cls, *args: Any, **kwargs: Any) -> Any:
-        _, props = sorted_arguments(cls, args, kwargs)
-        for name in cls.required:
-            if name not in props:
-                raise OperandError(f"{cls.name}: {name} is missing: a number, or one for each axis")
+        if "window" not in sorted_arguments(cls, args, kwargs)[1]:
+            raise missing(str(cls.name), "window")
         return super().function(*args, **kwargs)
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         found = super().parameters()
-        return [p.replace(default=inspect.Parameter.empty) if p.name in cls.required else p for p in found]
+        return [p.replace(default=inspect.Parameter.empty) if p.name == "window" else p for p in found]

@@ -43,10 +43,13 @@ SAME = Read("same")
 #: The value's elements are the operand's, in the same C order.
 RESHAPED = Read("reshaped")
 
-#: Each element of the value is one of the operand's, and none is used twice.
+#: Each element of the value is one of the operand's: a view with strides of its own, or of a copy, as shapes decide.
+STRIDED = Read("strided")
+
+#: The same, and none is used twice.
 SELECTED = Read("selected")
 
-#: The same, and the value has the operand's shape.
+#: As `SELECTED`, and the value has the operand's shape.
 FLIPPED = Read("flipped")
 
 #: The leading axes of operands and value are those of a stack; an element is computed from one entry of each stack.
@@ -94,7 +97,7 @@ def contracted(axes: int | tuple[int, ...]) -> Read:
 _SHAPE_ONLY = ("shape", "like", "indexed")
 _IN_SHAPE = ("like", "indexed", "same", "windowed", "flipped")
 _REARRANGED = ("permuted", "reshaped", "selected", "flipped")
-_VIEWED = (*_REARRANGED, "repeated", "same")
+_VIEWED = (*_REARRANGED, "strided", "repeated", "same")
 _STACKS = ({"stacked"}, {"stacked", "same"}, {"same"}, {"reshaped", "like"})
 
 

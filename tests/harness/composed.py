@@ -772,6 +772,18 @@ COMPOSED: dict[str, list[Case]] = {
             "roi_pool", ((1, 5, 4, 2), [[0, 2, 2, 8, 6], [0, 7, 1, 3, 5]]), size=(3, 2), scale=0.5, layout="NHWC"
         ),
     ],
+    "unfold": [
+        _windowed("unfold", ((2, 2, 4),), window=2),
+        _windowed("unfold", ((1, 2, 4, 5),), window=(2, 3), stride=(2, 1), padding=((0, 1), (1, 0))),
+        _windowed("unfold", ((1, 5, 4, 2),), window=2, layout="NHWC", dilation=2, padding="same"),
+        _windowed("unfold", ((0, 1, 2, 3, 2),), window=(1, 2, 2)),
+    ],
+    "fold": [
+        _windowed("fold", ((2, 4, 3),), size=(4,), window=2),
+        _windowed("fold", ((1, 12, 10),), size=(4, 5), window=(2, 3), stride=(2, 1), padding=((0, 1), (1, 1))),
+        _windowed("fold", ((1, 8, 20),), size=(5, 4), window=2, layout="NHWC", dilation=2, padding="same"),
+        _windowed("fold", ((0, 4, 3),), size=(4,), window=2),
+    ],
     "scatter_add": [
         Case(((5, 3), (2, 3), [3, 3]), lambda x, y, i: f.scatter_add(x, i, y), _added),
         Case(((5, 3), (2, 1)), lambda x, y: f.scatter_add(x, np.s_[1:3], y), lambda x, y: _added(x, y, np.s_[1:3])),

@@ -64,7 +64,13 @@ class Array:
     module: Any
     __array_priority__ = 100
 
-    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, *, order: str = "C") -> None:
+    def __init__(
+        self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, *, order: str = "C"
+    ) -> None:
+        if strides is not None:
+            there = memptr.array
+            self._lie(as_strided(there.host, shape, strides), there if there.base is None else there.base)
+            return
         if memptr is not None:
             there, itemsize = memptr.array, np.dtype(dtype).itemsize
             strides = itemsize * np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]

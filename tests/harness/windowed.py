@@ -148,22 +148,23 @@ class _Windows:
         rank = len(axes)
         window = _each(props.get("window", 2), rank)
         stride = window if props.get("stride") is None else _each(props["stride"], rank)
+        dilation = _each(props.get("dilation", 1), rank)
         sizes = [shape[a] for a in axes]
-        pads = _paddings(props.get("padding", 0), sizes, window, stride, [1] * rank)
+        pads = _paddings(props.get("padding", 0), sizes, window, stride, dilation)
         counts = list(shape)
-        for axis, size, k, s, (a, b) in zip(axes, sizes, window, stride, pads, strict=True):
-            room = size + a + b - k
+        for axis, size, k, s, d, (a, b) in zip(axes, sizes, window, stride, dilation, pads, strict=True):
+            room = size + a + b - d * (k - 1) - 1
             counts[axis] = (ceil(room / s) if props.get("ceil") else floor(room / s)) + 1
             if props.get("ceil") and (counts[axis] - 1) * s >= size + a:
                 counts[axis] -= 1
-        self.counts, self.full = tuple(counts), prod(window)
+        self.counts, self.full, self.window = tuple(counts), prod(window), tuple(window)
         self.found = []
         for index in np.ndindex(*counts):
             cells = []
             for number, element in enumerate(np.ndindex(*window)):
                 at = list(index)
-                for axis, e, s, (a, _) in zip(axes, element, stride, pads, strict=True):
-                    at[axis] = index[axis] * s - a + e
+                for axis, e, s, d, (a, _) in zip(axes, element, stride, dilation, pads, strict=True):
+                    at[axis] = index[axis] * s - a + e * d
                 if all(0 <= at[axis] < shape[axis] for axis in axes):
                     cells.append((number, tuple(at)))
             self.found.append((index, cells))
@@ -320,20 +321,35 @@ def unfold(x: Any, **props: Any) -> Any:
     return out
 
 
-def fold_like(x: Any, like: Any, **props: Any) -> Any:
-    """The sums of columns."""
-    out = np.zeros(like.shape)
-    for column, at in _columns(like.shape, props)[0]:
-        out[at] += float(x[column])
-    return out.astype(x.dtype)
-
-
 def fold(x: Any, size: Any, **props: Any) -> Any:
     """The sums of columns, as images of a size."""
     window = _each(props.get("window", 2), len(size))
     shape = [x.shape[0], x.shape[1] // prod(window), *size]
     order = _order(props.get("layout"), "NC", len(shape))
-    return fold_like(x, np.zeros([shape[order.index(axis)] for axis in range(len(shape))]), **props)
+    out = np.zeros([shape[order.index(axis)] for axis in range(len(shape))])
+    for column, at in _columns(out.shape, props)[0]:
+        out[at] += float(x[column])
+    return out.astype(x.dtype)
+
+
+def windows(x: Any, outside: Any = 0, **props: Any) -> Any:
+    """The elements of each window."""
+    found = _Windows(x.shape, props)
+    out = np.full((*found.counts, found.full), outside, x.dtype)
+    for index, cells in found.found:
+        for n, at in cells:
+            out[(*index, n)] = x[at]
+    return out.reshape(*found.counts, *found.window)
+
+
+def windows_input(delta: Any, like: Any, **props: Any) -> Any:
+    """The sums of what is at an element of several windows."""
+    found, out = _Windows(like.shape, props), np.zeros(like.shape)
+    columns = delta.reshape(*found.counts, found.full)
+    for index, cells in found.found:
+        for n, at in cells:
+            out[at] += float(columns[(*index, n)])
+    return out.astype(delta.dtype)
 
 
 # Images
@@ -515,9 +531,8 @@ MEANINGS = {
     "take_pool": take_pool,
     "avg_pool": avg_pool,
     "avg_unpool": avg_unpool,
-    "unfold": unfold,
-    "fold_like": fold_like,
-    "fold": fold,
+    "windows": windows,
+    "windows_input": windows_input,
     "resize": resize,
     "resize_input": resize_input,
     "argmax_roi": argmax_roi,

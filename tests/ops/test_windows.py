@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import windowed
+from harness.compiling import needs_compiler
 from scipy import signal
 
 from backends import gen_backend
-from optree import TensorType, function, grad
+from optree import TensorType, debugprint, function, grad
 from optree.errors import OperandError, ShapeError
 from optree.networks.convolution import Conv
 from optree.registry import f
@@ -129,6 +130,29 @@ def test_pools_of_random_geometry_are_loops(seed: int) -> None:
     np.testing.assert_allclose(got, wanted, atol=1e-12)
     got = grad(be.sum(be.avg_pool(t, count_padding=counted, **props) * be.array(delta)), t).asnumpyarray()
     np.testing.assert_allclose(got, windowed.avg_unpool(delta, x, counted, **props), atol=1e-12)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(4))
+def test_long_windows_are_reduced_by_kernels(seed: int, capsys: Any) -> None:
+    rng = np.random.RandomState(seed)
+    be = gen_backend("cpu", datatype="float64", jit=True)
+    rank = 1 + seed % 2
+    window = [int(size) for size in rng.choice([1, 33, 40], rank)]
+    window[0] = 35
+    x = rng.randint(-2, 3, (2, 2, *(size + rng.randint(9) for size in window))).astype(float)  # of many ties
+    x.flat[rng.randint(x.size)] = np.nan
+    stride, padding = (tuple(map(int, rng.randint(low, 4, rank))) for low in (1, 0))
+    padding = tuple(min(pad, size - 1) for pad, size in zip(padding, window, strict=True))
+    props: dict[str, Any] = {"window": tuple(window), "stride": stride, "padding": padding, "ceil": bool(seed // 2)}
+    t, indices = be.array(x), windowed.argmax_pool(x, **props)
+    for name, operands in (("max_pool", []), ("argmax_pool", []), ("avg_pool", []), ("take_pool", [indices])):
+        tree = getattr(be, name)(t, *map(be.array, operands), **props)
+        wanted = getattr(windowed, name)(x, *operands, **props)
+        np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=1e-12, atol=1e-12)
+        debugprint(tree, stage="fusion")
+        calls = {line.split()[3].split("{")[0] for line in capsys.readouterr().out.splitlines() if line[:4] == "call"}
+        assert calls <= {"windows", "window_element", "window_facts", "expand_dims"}, calls  # no reductions
 
 
 def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
