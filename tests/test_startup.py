@@ -38,7 +38,7 @@ UNNEEDED = {
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
     *("optree.rest", "optree.networks.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
     *("backends.cpu.libraries", "backends.cpu.routines.convolution", "backends.cpu.ahead", "backends.execution.loops"),
-    *("backends.cpu.routines.loops", "backends.cpu.row_axes"),
+    *("backends.cpu.routines.loops", "backends.cpu.routines.loop_trace", "backends.cpu.row_axes"),
 }
 
 

@@ -173,6 +173,7 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
 def contracted(program: Program, products: Collection[int]) -> Program:
     """A program for kernels with some products of matrices, by their indices, as sums of products, which fuse."""
     table: dict[str | None, list[Any]] = {name: [product_as_sum] for name in product_as_sum.ops}
+    table["sum"] = [reduced_in_two]
     return apply_rules(program, table, False, len(program.leaves), only=products)
 
 
@@ -206,17 +207,22 @@ def _decomposed_windows(value: Value) -> Any:
 VISITED = 64
 
 
-@on("sum", "mean", "max", "min")
+@on(having=Having(lambda op: issubclass(op, ReductionOperator) and not issubclass(op, CompositeOperator)))
 def reduced_in_two(value: Value) -> Any:
     """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel.
 
-    Over axes of size 1 it is the value.
+    Over axes of size 1, or none, it is the value.
     """
     (x,) = value.inputs
     axes = set(value.op.axes(x.type.ndim))
-    if axes and all(x.type.shape[axis] == 1 for axis in axes):  # kernels have no loops over such axes
-        one = in_dtype(f.copy(x.operand), value.dtype)
+    accumulator = value.op.accumulator_for(x.dtype)
+    if accumulator is not None and accumulator.keeps_one and all(x.type.shape[axis] == 1 for axis in axes):
+        # Kernels have no loops over such axes.
+        one = f.fill_like(x.operand, 0) if accumulator.replaces else f.copy(x.operand)
+        one = in_dtype(one, value.dtype)
         return one if one.shape == value.type.shape else f.squeeze(one, tuple(axes))
+    if not value.is_a("sum", "mean", "max", "min"):
+        return None
     found: set[frozenset[int]] = set()
     pending: list[Value] = [x]
     seen: set[int] = set()
@@ -251,10 +257,7 @@ def product_as_sum(value: Value) -> Any:
         return None
     left, right = (in_dtype(x.operand, wide_dtype(value.dtype)) for x in value.inputs)
     left, right, axes = _by_axes(left, right, value.op.axes) if value.is_a("tensordot") else _by_last_axes(left, right)
-    product = left * right
-    if all(product.shape[axis] == 1 for axis in axes):  # kernels have no loop over such an axis
-        return in_dtype(f.squeeze(product, axes) if axes else product, value.dtype)
-    return in_dtype(f.sum(product, axis=axes, keepdims=False), value.dtype)
+    return in_dtype(f.sum(left * right, axis=axes, keepdims=False), value.dtype)
 
 
 def _by_last_axes(left: Variable, right: Variable) -> tuple[Variable, Variable, tuple[int, ...]]:

@@ -380,6 +380,11 @@ class Accumulator(NamedTuple):
     rescaled: str = ""
     replaces: str = ""
 
+    @property
+    def keeps_one(self) -> bool:
+        """Whether the result of one element is that element, or its index."""
+        return self.finish in ("{0}", "{0} / {count}")
+
 
 def _reduction_operator_props(choose: Choose, x: Variable) -> dict[str, Any]:
     return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}

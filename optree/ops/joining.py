@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array, portable
-from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.op.batching import by_axis
 from optree.op.examples import Examples
-from optree.op.index_map import AFFINE, LIKE, OPAQUE, SELECTED, SHAPE, IndexMap
+from optree.op.index_map import AFFINE, SELECTED, SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
     AffineOperator,
@@ -30,7 +29,7 @@ from optree.op.traits import (
 )
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Axis, Shape, TensorType, check_fits, integer_of, may_equal, normalise_axis, promote
+from optree.tree.types import Axis, Shape, TensorType, check_fits, integer_of, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, as_operand, as_variable, in_dtype, variable_of
 
 #: The maximum number of copies that are written one after the other.
@@ -358,42 +357,9 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [Unrepeat.make(repeats=self.repeats, axis=self.axis)(delta, x)]
-
-
-class Unrepeat(AxisOperator, MorphOperator):
-    """Sums of `repeats` consecutive elements, in the shape of `like`: the derivative of `repeat`."""
-
-    name = "unrepeat"
-    index_map = IndexMap(OPAQUE, LIKE)
-    operands = ("x", "like")
-    __props__ = ("repeats", "axis")
-    repeats: int = 1
-    axis: int = 0
-    examples = (
-        (((4, 3), (2, 3)), {"repeats": 2}),
-        (((2, 6), (2, 2)), {"repeats": 3, "axis": -1}),
-        (((2, 0), (2, 3)), {"repeats": 0, "axis": 1}),
-        (((0, 6), (0, 3)), {"repeats": 2, "axis": 1}),
-    )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        x, like = shapes
-        size = like[self.axis]
-        wanted = (*like[: self.axis], None if size is None else size * self.repeats, *like[self.axis + 1 :])
-        if not may_equal(x, wanted):
-            raise ShapeError(f"{x} is not {like} with axis {self.axis} repeated {self.repeats} times")
-        return like
-
-    @portable
-    def numpy(self, x: Array, like: Array) -> Any:
-        shape = np.shape(like)
-        runs = x.reshape(*shape[: self.axis + 1], self.repeats, *shape[self.axis + 1 :])
-        return runs.sum(axis=self.axis + 1, dtype=wide_dtype(x.dtype)).astype(x.dtype, copy=False)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
-        return [f.repeat(delta, self.repeats, self.axis), None]
+        after = self.axis + 1
+        runs = f.reshape_like(delta, f.repeat(f.expand_dims(x, after), self.repeats, after))
+        return [f.sum(runs, axis=after, keepdims=False)]
 
 
 # Composed functions

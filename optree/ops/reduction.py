@@ -434,7 +434,12 @@ class Supremum(Max):
 
 def supremum(x: Variable, axis: Axis) -> Variable:
     """The maximum over axes, with keepdims; -inf for empty ones."""
-    return Supremum.make(axis=axis, keepdims=True)(x)
+    return x if is_of_one(x, axis) else Supremum.make(axis=axis, keepdims=True)(x)
+
+
+def is_of_one(x: Variable, axis: Axis) -> bool:
+    """Whether a reduction over axes has one element each, so that kernels need no loop."""
+    return all(x.shape[i] == 1 for i in normalise_axes(axis, x.ndim, "reduction"))
 
 
 class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):

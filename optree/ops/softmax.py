@@ -21,7 +21,7 @@ from optree.op.traits import (
     ReductionOperator,
     given_axes,
 )
-from optree.ops.reduction import WITH_IDENTITY, MeanDtypeOperator, Sum, mean_dtype, supremum, widened
+from optree.ops.reduction import WITH_IDENTITY, MeanDtypeOperator, Sum, is_of_one, mean_dtype, supremum, widened
 from optree.ops.summation import accurate_sum
 from optree.registry import f, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, may_equal, promote
@@ -68,6 +68,8 @@ class OtherExponentialSum(Sum):
 
 
 def _exponential_sum(exponentials: Variable, axis: Axis) -> Variable:
+    if is_of_one(exponentials, axis):
+        return exponentials
     return ExponentialSum.make(axis=axis, keepdims=True)(exponentials)
 
 

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.compiling import needs_compiler
+from harness.op_examples import examples_for, has_examples
 
 import optree
 from backends import gen_backend
+from backends.cpu.plan import C
 from backends.cpu.routines import loops
 from optree import settings
-from optree.registry import f
+from optree.compile.fusion import Call
+from optree.compile.pipeline import lower
+from optree.op.index_map import is_view
+from optree.op.traits import CopyOperator
+from optree.ops.contraction import ProductOperator, TensorDot
+from optree.ops.structure import Output
+from optree.registry import OPS, f
+from optree.testing.examples import Example
 
 pytestmark = needs_compiler
 
@@ -210,6 +219,54 @@ def test_every_number_of_steps(in_c: list[int], length: int) -> None:
     np.testing.assert_array_equal(final.get(), x[-1])
     np.testing.assert_array_equal(joined.get(), before * 2 - np.concatenate([np.zeros((1, 4)), x[:-1]]))
     assert in_c == [length]
+
+
+def calls_of(trees: list[Any]) -> list[Any]:
+    """The ops of trees that are neither kernels nor views, copies or products: those that a step may leave C for."""
+    fused = lower(trees, C, last="fusion")
+    ops = [fused.program.instructions[step.instruction].op for step in fused.steps if isinstance(step, Call)]
+    own = (CopyOperator, ProductOperator, TensorDot, Output)
+    return [op for op in ops if not (is_view(op) or isinstance(op, own))]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_a_step_of_any_op_is_compiled_if_kernels_compute_it(
+    in_c: list[int], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    for example in examples_for(name) if has_examples(name) else []:
+        values = example.draw()
+        moving = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+        if not moving or any(np.size(x) == 0 for x in values):
+            continue
+        be = gen_backend("cpu", jit=True)
+        given = [be.array(x, x.dtype) if isinstance(x, np.ndarray) else x for x in values]
+        alone = list(outputs_of(example.tree(given)))
+
+        def step(
+            state: Any, slices: Any, given: list[Any] = given, moving: list[int] = moving, example: Example = example
+        ) -> Any:
+            own = dict(zip(moving, slices, strict=True))
+            return state + 1, tuple(outputs_of(example.tree([own.get(i, x) for i, x in enumerate(given)])))
+
+        sequences = tuple([be.array(np.stack([values[i]] * 3), values[i].dtype) for i in moving])
+        in_c.clear()
+        caplog.clear()
+        _, joined = be.scan(step, be.array(0.0), sequences)
+        wanted, found = be.evaluate(alone), optree.function([], list(joined))()
+        for one, three in zip(wanted, found, strict=True):
+            np.testing.assert_allclose(three.get(), np.stack([one.get()] * 3), rtol=1e-9, atol=1e-12)
+        calls = calls_of(alone)
+        told = [x.getMessage() for x in caplog.records if "one by one" in x.getMessage()]
+        assert bool(told) == (in_c == [0])
+        if not all(x.size for x in wanted):
+            continue
+        assert in_c == [3] or any(str(op.name) in text for op in calls for text in told), (str(example), told)
+
+
+def outputs_of(tree: Any) -> list[Any]:
+    """The outputs of an op's tree."""
+    return tree if isinstance(tree, list) else [tree]
 
 
 def test_what_else_a_step_calls_is_run_one_by_one(in_c: list[int], caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,8 @@ import optree
 from backends import gen_backend
 from backends.cpu import backend
 from backends.cpu.routines import loops
-from backends.cpu.routines.loops import ROWS, LoopInC
+from backends.cpu.routines.loop_trace import ROWS
+from backends.cpu.routines.loops import LoopInC
 from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override

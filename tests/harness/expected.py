@@ -285,13 +285,6 @@ def _unslice(x: Any, like: Any, index: Any) -> Any:
     return result
 
 
-def _unrepeat(x: Any, like: Any, repeats: int, axis: int) -> Any:
-    result = np.zeros(np.shape(like), x.dtype)
-    for i in range(x.shape[axis]):
-        np.moveaxis(result, axis, 0)[i // repeats] += np.moveaxis(x, axis, 0)[i]
-    return result
-
-
 def _split_like(x: Any, like: Any, axis: int, tail: bool) -> Any:
     return np.split(x, [np.shape(like)[axis]], axis)[int(tail)]
 
@@ -396,7 +389,6 @@ MEANINGS: dict[str, Meaning] = {
     "tail_like": lambda x, like, axis: _split_like(x, like, axis, tail=True),
     "pad": _pad,
     "repeat": np.repeat,
-    "unrepeat": _unrepeat,
     "take": lambda x, indices, axis, flat=False: np.take(x, indices, axis=axis),
     "embedding": lambda table, ids, axis=0, flat=False: np.take(table, ids, axis=0),
     "take_along_axis": np.take_along_axis,

@@ -26,39 +26,36 @@ from backends.cpu.calls import implementation
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed
 from backends.cpu.plan import KernelPlan, compiled_steps
-from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
-from backends.cpu.routines.small_matrices import MATRICES, SIDE, SIDE_OF_COFACTORS, matrices_source, matrix_words
+from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
+from backends.cpu.routines.products import TYPES, is_in_elements
+from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, vector_source
+<<<<<<< HEAD
 from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest, share_address
 from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory import HOST, LINE, Scratch, element_strides
+=======
+from backends.cpu.runtime import CompiledNest
+from backends.cpu.scratch import Scratch
+from backends.cpu.workers import share_address
+from backends.execution.executor import Step
+from backends.execution.memory import HOST, LINE, element_strides
+>>>>>>> 8041a3b (Reductions of one element run in the compiled steps of loops)
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
-from optree.arrays import byte_bounds, overlap
 from optree.cache import Cache
 from optree.compile.passes import contracted
 from optree.compile.program import Instruction, Program
 from optree.compile.shapes import shapes_of
 from optree.errors import CompilerError
-from optree.networks.recurrent import Parts
 from optree.op.index_map import is_view
-from optree.op.traits import CopyOperator
-from optree.ops.assignment import Assign, Joined
-from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
-from optree.ops.joining import Concatenate
-from optree.ops.linalg import Cofactors, LogDeterminant
+from optree.ops.contraction import ProductOperator, TensorDot
 from optree.ops.loop_steps import MANY, Argument, Steps
-from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.settings import thread_count
-from optree.tree.printing import instruction_text
-from optree.tree.types import TensorType
 
 #: The C functions of products by packed matrices.
 PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
-
-#: The minimum number of rows in a part.
-ROWS = 8
 
 #: Estimates in instructions. STEP: the overhead of Python between the calls of a step, with the wake-ups of threads.
 #: MULTIPLICATION: one multiply-add, a fraction of a vector instruction. CALL: the maximum for one C call, because
@@ -72,325 +69,12 @@ SMALL_PRODUCT, SMALL_UNPACKED = 1 << 12, 1 << 15
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
 
-#: The item sizes that the C copy supports.
-ITEMS = (1, 2, 4, 8)
-
-
-class NotCompiled(Exception):
-    """Raised if a loop body has a step that cannot be compiled."""
-
 
 class Address(NamedTuple):
     """An address as a column of the address table and an offset in bytes."""
 
     column: int
     offset: int
-
-
-class Memory(NamedTuple):
-    """A base array of views: an argument, a constant, or scratch memory of one part.
-
-    Attributes
-    ----------
-    array : numpy.ndarray
-        The array of the first step, with all rows.
-    owner : int
-        The value that covers the whole array.
-    argument : int or None
-        The column of the address table, for an argument.
-    is_fixed : bool
-        Whether the array is constant over all steps of all calls.
-    """
-
-    array: np.ndarray
-    owner: int
-    argument: int | None = None
-    is_fixed: bool = False
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the array is scratch memory of a part."""
-        return self.argument is None and not self.is_fixed
-
-
-class Call(NamedTuple):
-    """One call: its kind, a method of `Emitter`, its kernel or C function if any, and the values it accesses."""
-
-    kind: str
-    kernel: FusedKernel | None
-    reads: Sequence[int]
-    writes: Sequence[int]
-    function: str = ""
-
-    @property
-    def values(self) -> list[int]:
-        """The values that are read, then the values that are written."""
-        return [*self.reads, *self.writes]
-
-
-class Trace:
-    """The recorded calls of one step, on arrays with all rows.
-
-    Parameters
-    ----------
-    program : Program
-    steps : sequence of Step
-        The steps of the program.
-    arguments, values : list
-        The leaves, arguments and numbers, and their values in the first step.
-
-    Attributes
-    ----------
-    registers : list
-        The values, then the parts of joined values.
-    memory : dict
-        From each value to the index in `memories` of its base array.
-    axes : RowAxes
-        The constraints between the row axes of the values.
-
-    Raises
-    ------
-    NotCompiled
-        If a call of the step cannot be compiled.
-    """
-
-    def __init__(
-        self, program: Program, steps: Sequence[Step], arguments: Sequence[Any], values: Sequence[Any]
-    ) -> None:
-        self.arguments, self._instructions = arguments, program.instructions
-        self.registers: list[Any] = list(values)
-        self.memories = [Memory(x, i, argument=i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
-        self.memory = {memory.owner: n for n, memory in enumerate(self.memories)}
-        self.leaves, self.calls = len(values), list[Call]()
-        self.registers += [None] * len(program.instructions)
-        self.axes = RowAxes(self.registers)
-        self._joins = {i: step for step in steps if isinstance(step, CallStep) for i in _joined(step)}
-        for step in steps:
-            try:
-                if isinstance(step, KernelStep):
-                    self._add_kernel(step)
-                elif isinstance(step, CallStep):
-                    self._add_call(step)
-            except NotCompiled as error:
-                raise NotCompiled(f"{instruction_text(program, step.index)}: {error}") from error
-
-    def is_constant(self, value: int) -> bool:
-        """Whether a value is the same in every step."""
-        argument = self.memories[self.memory[value]].argument
-        return argument is not None and self.arguments[argument].axis is None
-
-    def rows(self) -> list[int | None] | None:
-        """The row axis of each value; None if the rows cannot be divided into independent parts."""
-        states = [i for i, x in enumerate(self.arguments) if isinstance(x, Argument) and x.is_state]
-        shapes = [self.registers[i].shape for i in states]
-        if not states or any(not shape or shape[0] != shapes[0][0] for shape in shapes) or shapes[0][0] < 2 * ROWS:
-            return None
-        try:
-            axes = self.axes.solved(states)
-        except Mixed:
-            return None
-        written = {i: self.memories[self.memory[i]] for call in self.calls for i in call.writes}
-        is_shared = any(axes[i] is None and memory.argument is not None for i, memory in written.items())
-        is_across = any(axes[memory.owner] for memory in self.memories if memory.is_own)
-        return None if is_shared or is_across else axes
-
-    def offset(self, value: int) -> int:
-        """The byte offset of a value in its base array."""
-        return HOST.address(self.registers[value]) - HOST.address(self.memories[self.memory[value]].array)
-
-    def _new(self, value: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Allocate a new base array for a value."""
-        self.memory[value] = len(self.memories)
-        self.registers[value] = np.empty(shape, dtype)
-        self.memories.append(Memory(self.registers[value], value))
-
-    def _constant(self, value: int, x: Any) -> None:
-        """Set a value to an array or a number that is constant over all steps of all calls."""
-        if not isinstance(x, np.ndarray | np.generic | bool | int | float):
-            raise NotCompiled("a value is no array")
-        self.memory[value] = len(self.memories)
-        self.registers[value] = np.asarray(x)
-        self.memories.append(Memory(self.registers[value], value, is_fixed=True))
-
-    def _array(self, value: int) -> np.ndarray:
-        """The array of a value; a number becomes a constant array."""
-        if not isinstance(self.registers[value], np.ndarray):
-            self._constant(value, self.registers[value])
-        return self.registers[value]
-
-    def _added(self) -> int:
-        """The index of a new, empty register."""
-        self.registers.append(None)
-        return len(self.registers) - 1
-
-    def _share(self, value: int, other: int) -> None:
-        """Make a value an alias of another value."""
-        self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
-        self.axes.are_equal(value, other)
-
-    def _view(self, value: int, of: int, view: Any) -> None:
-        low, high = byte_bounds(self.memories[self.memory[of]].array)
-        if not isinstance(view, np.ndarray) or (view.size and not low <= HOST.address(view) < high):
-            raise NotCompiled("a view is of another array")
-        self.registers[value], self.memory[value] = view, self.memory[of]
-        self.axes.is_view(value, of)
-
-    def _add_kernel(self, step: KernelStep) -> None:
-        kernel = step.kernel
-        if not isinstance(kernel, FusedKernel):
-            raise NotCompiled("NumPy runs the kernel")
-        reads = [self._array(i) for i in kernel.reads]
-        given = step.given(self.registers)
-        found = kernel.specialize([*reads, *given], kernel.input_shapes(self.registers))
-        if found is None or kernel.overlaps(reads, given):
-            raise NotCompiled("it has no elements, is unaligned or overwrites what it reads")
-        targets = [step.target_of.get(i) for i in kernel.writes]
-        known = dict(zip(kernel.writes, found.shapes, strict=True))
-        for i, target in zip(kernel.writes, targets, strict=True):
-            if target is not None:
-                self._share(i, target)
-            elif not self._is_placed(i, known, kernel.dtypes[i]):
-                self._new(i, known[i], kernel.dtypes[i])
-        for value, _, assignment in step.assigned:
-            self._share(assignment, value)
-        self.axes.are_of_kernel(kernel)
-        self.calls.append(Call("kernel", kernel, kernel.reads, kernel.writes))
-
-    def _is_placed(self, value: int, known: dict[int, tuple[int, ...]], dtype: np.dtype) -> bool:
-        """Make a value a view of its part of the array that it is joined into; whether that is possible."""
-        join = self._joins.get(value)
-        if join is None or join.out is None or self.registers[join.out].dtype != dtype:
-            return False
-        shapes = [known.get(i) or np.shape(self.registers[i]) for i in join.inputs]
-        before = shapes[: join.inputs.index(value)]
-        if not all(before):  # a shape is not known yet: a later step computes it
-            return False
-        begin = sum(shape[join.op.axis] for shape in before)
-        self._view(value, join.out, _part(self.registers[join.out], join.op.axis, begin, known[value]))
-        return True
-
-    def _add_call(self, step: CallStep) -> None:
-        kind, inputs = type(step.op), step.inputs
-        if kind is Assign:
-            self._copy(inputs[1], inputs[0])
-            self._share(step.output, inputs[0])
-        elif step.out is None and step.is_fixed:
-            self._constant(step.output, _called(step, self.registers))
-        elif kind is Output:
-            self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
-        elif is_view(step.op) or kind in (Parts, Joined):
-            self._add_view(step)
-        elif kind in (Dot, MatMul):
-            self._add_product(step)
-        elif kind in MATRICES:
-            self._add_matrices(step)
-        elif isinstance(step.op, CopyOperator) and (step.out is not None or step.target is None):
-            self._add_copies(step)
-        else:
-            raise NotCompiled("it has no compiled form")
-
-    def _add_view(self, step: CallStep) -> None:
-        found, of = _called(step, self.registers), step.inputs[0]
-        if isinstance(found, tuple):
-            self.registers[step.output], self.memory[step.output] = found, self.memory[of]
-            self.axes.are_views(step.output, of)
-        else:
-            self._view(step.output, of, found)
-
-    def _written(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> int:
-        """The value that a call writes, with its memory set."""
-        if step.out is None:
-            self._new(step.output, shape, dtype)
-        else:
-            self._share(step.output, step.out)
-        return step.output
-
-    def _add_product(self, step: CallStep) -> None:
-        left, right = step.inputs
-        x, y = self.registers[left], self.registers[right]
-        if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
-            raise NotCompiled("an operand is no matrix of whole elements")
-        if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
-            raise NotCompiled("the second matrix differs from step to step, is too large or of another dtype")
-        out = self._written(step, (len(x), y.shape[1]), x.dtype)
-        target = self.registers[out]
-        if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
-            raise NotCompiled("its value is not contiguous")
-        self.axes.are_of_product(left, right, out)
-        self.calls.append(Call("product", None, [left, right], [out]))
-
-    def _add_matrices(self, step: CallStep) -> None:
-        """Record linear algebra of small matrices; the factors of a stack are its entries in one array."""
-        arrays, kind = [self._array(i) for i in step.inputs], type(step.op)
-        x, *_ = arrays
-        most = SIDE_OF_COFACTORS if kind is Cofactors else SIDE
-        if x.dtype not in TYPES or any(y.dtype != x.dtype or not y.size or not is_in_elements(y) for y in arrays):
-            raise NotCompiled("it is for float32 and float64 of whole elements")
-        if x.shape[-1] > most:
-            raise NotCompiled("its matrices are too large")
-        stack = x.shape[:-2]
-        if kind is LogDeterminant:
-            out = self._added()
-            self._new(out, (2, *stack), x.dtype)
-            self.registers[step.output], self.memory[step.output] = tuple(self.registers[out]), self.memory[out]
-            self.axes.are_views(step.output, out)
-        else:
-            out = self._written(step, step.op.output_shape(*(y.shape for y in arrays)), x.dtype)
-        if self.registers[out].dtype != x.dtype or not is_in_elements(self.registers[out]):
-            raise NotCompiled("its value is of another dtype or layout")
-        ranks = {i: min(y.ndim, 2) for i, y in zip(step.inputs, arrays, strict=True)}
-        entries = max(y.ndim - ranks[i] for i, y in zip(step.inputs, arrays, strict=True))
-        self.axes.are_stacked({**ranks, out: 0 if kind is LogDeterminant else self.registers[out].ndim - entries})
-        self.calls.append(Call("matrices", None, list(step.inputs), [out], MATRICES[kind]))
-
-    def _add_copies(self, step: CallStep) -> None:
-        type = self._instructions[step.index].type
-        if not isinstance(type, TensorType):
-            raise NotCompiled("it gives no tensor")
-        arrays = step.runnable().take(self.registers)  # type: ignore[misc]
-        out = self._written(step, step.op.output_shape(*map(np.shape, arrays)), type.dtype)
-        for target, source in step.op.copies(self.registers[out], *arrays):
-            if not target.size:
-                continue
-            value = next((i for i, x in zip(step.inputs, arrays, strict=True) if x is source), None)
-            if value is None:
-                value = self._added()
-                self._constant(value, source)
-            part = self._added()
-            self._view(part, out, target)
-            self._copy(value, part)
-
-    def _copy(self, value: int, target: int) -> None:
-        """Record a broadcast copy of a value to a target, unless both are the same view."""
-        x, y = self._array(value), self._array(target)
-        if x.dtype != y.dtype and not x.ndim and self.memories[self.memory[value]].is_fixed:
-            value = self._added()
-            self._constant(value, x.astype(y.dtype))
-            x = self.registers[value]
-        if x.dtype != y.dtype or x.itemsize not in ITEMS:
-            raise NotCompiled("its dtypes differ or have items of another size")
-        self.axes.is_broadcast(value, target)
-        if HOST.address(x) == HOST.address(y) and x.shape == y.shape and x.strides == y.strides:
-            return
-        if overlap(x, y):
-            raise NotCompiled("it copies between overlapping arrays")
-        self.calls.append(Call("copy", None, [value], [target]))
-
-
-def _called(step: CallStep, registers: list[Any]) -> Any:
-    """Run a call without a target and return its value."""
-    runs = step.runnable()
-    return runs.call(*runs.take(registers))  # type: ignore[misc]
-
-
-def _joined(step: CallStep) -> Sequence[int]:
-    """The operands of a concatenation that occur in it once."""
-    return [i for i in step.inputs if step.inputs.count(i) == 1] if isinstance(step.op, Concatenate) else ()
-
-
-def _part(x: np.ndarray, axis: int, begin: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The slice of an array along an axis from `begin`, of the size that `shape` has there."""
-    return x[(*(slice(None),) * axis, slice(begin, begin + shape[axis]))]
 
 
 class Emitter:
@@ -522,7 +206,8 @@ class Emitter:
         words = matrix_words(call.function, arrays, addresses)
         functions = self.backend.c_functions(matrices_source(TYPES[arrays[0].dtype]), tuple(MATRICES.values()))
         if words is None or functions is None:
-            raise NotCompiled("small_matrices.c is not compiled" if words else "its stacks have no common stride")
+            reason = "small_matrices.c is not compiled" if words else "its stacks have no common stride"
+            raise NotCompiled(f"{call.function}: {reason}")
         self.failures.append(len(self.words))
         work = arrays[0].size * arrays[0].shape[-1] ** (3 if call.function == "cofactors" else 1)
         self.work, self.alone = self.work + work, self.alone + work
