@@ -30,18 +30,9 @@ from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
 from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, vector_source
-<<<<<<< HEAD
-from backends.cpu.row_axes import Mixed, RowAxes
 from backends.cpu.runtime import CompiledNest, share_address
-from backends.execution.executor import CallStep, KernelStep, Step
-from backends.execution.memory import HOST, LINE, Scratch, element_strides
-=======
-from backends.cpu.runtime import CompiledNest
-from backends.cpu.scratch import Scratch
-from backends.cpu.workers import share_address
 from backends.execution.executor import Step
-from backends.execution.memory import HOST, LINE, element_strides
->>>>>>> 8041a3b (Reductions of one element run in the compiled steps of loops)
+from backends.execution.memory import HOST, LINE, Scratch, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.cache import Cache
 from optree.compile.passes import contracted
