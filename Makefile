@@ -12,7 +12,7 @@ METADATA := setup.cfg pyproject.toml
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo charlm convnet test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean force same-python
+.PHONY: help demo charlm convnet docs test test-all test-gpu fuzz lint format bench bench-gpu driver functions clean force same-python
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ driver:
 		ctypes.CDLL(wsl if exists(wsl) else "libcuda.so.1")' 2> /dev/null || { \
 		echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and this machine has no driver for one: libcuda.so.1 is not found"; \
 		exit 1; }
+
+docs: $(VENV)/docs.stamp ## build the documentation site in output/site
+	$(BIN)/python docs/build_site.py
 
 functions: $(VENV)/dev.stamp ## write docs/functions.md and backends/functions.pyi from the definitions
 	$(BIN)/python docs/generate.py
