@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class Argument(NamedTuple):
     ----------
     array : array
     axis : int or None
-    indices : sequence of int
+    indices : numpy.ndarray of int64
         Of each step.
     first, last : array or None
         The arrays of the first step and of the last one, where they are no slices.
@@ -36,7 +36,7 @@ class Argument(NamedTuple):
 
     array: Any
     axis: int | None = None
-    indices: Sequence[int] = ()
+    indices: Any = ()
     first: Any = None
     last: Any = None
     is_state: bool = False
@@ -89,7 +89,7 @@ class Steps:
         return Steps(self.arguments, self.length, given)
 
 
-def carried_state(begun: Any, before: Any, final: Any, order: Sequence[int]) -> tuple[Argument, Argument]:
+def carried_state(begun: Any, before: Any, final: Any, order: np.ndarray) -> tuple[Argument, Argument]:
     """A state before each step and after it: each step writes it where the next reads it, and the last one the output.
 
     Parameters
@@ -99,8 +99,8 @@ def carried_state(begun: Any, before: Any, final: Any, order: Sequence[int]) -> 
     """
     if before is not None:
         before[order[0]] = begun
-        return Argument(before, 0, order, is_state=True), Argument(before, 0, [*order[1:], 0], None, final, True)
-    pair, turns = np.empty((2, *begun.shape), begun.dtype, like=begun), [n % 2 for n in range(len(order) + 1)]
+        return Argument(before, 0, order, is_state=True), Argument(before, 0, np.roll(order, -1), None, final, True)
+    pair, turns = np.empty((2, *begun.shape), begun.dtype, like=begun), np.arange(len(order) + 1) % 2
     return Argument(pair, 0, turns, begun, is_state=True), Argument(pair, 0, turns[1:], None, final, True)
 
 

@@ -71,6 +71,8 @@ class Body:
         self.may_raise = any(op.raises and not isinstance(op, never_fail) and not is_view(op) for op in ops)
         self._key = key, tuple(named), len(states), len(slices), len(constants), len(outputs)
         self._hash = hash(self._key)
+        #: The arguments' shapes of the last call of `shapes`, and what it gave.
+        self._known: tuple[Sequence[Shape], list[Any]] = [], []
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Body) and self._key == other._key)
@@ -89,6 +91,9 @@ class Body:
 
     def shapes(self, given: Sequence[Shape]) -> list[Shape]:
         """The results' shapes, where the arguments have these."""
+        last, found = self._known
+        if given == last:
+            return found
         known: dict[int, Any] = {id(x): shape for x, shape in zip(self.arguments, given, strict=True)}
         for node in self.order:
             op = node.op
@@ -96,9 +101,11 @@ class Body:
             if not op.defines("infer_shape") and not op.gives_shape:
                 known[id(node)] = node.shape
                 continue
-            found = op.infer_shape(node.owner, shapes)
-            known[id(node)] = list(found) if isinstance(node.type, TupleType) else tuple(found[0])
-        return [known[id(x)] for x in self.results]
+            made = op.infer_shape(node.owner, shapes)
+            known[id(node)] = list(made) if isinstance(node.type, TupleType) else tuple(made[0])
+        found = [known[id(x)] for x in self.results]
+        self._known = given, found
+        return found
 
     def values(self, arrays: Sequence[Any]) -> list[Any]:
         """The results' values on NumPy arrays, op by op."""
@@ -322,13 +329,13 @@ class Scan(LoopOperator):
                 target[...] = x
         return made
 
-    def _order(self, length: int, sequences: Sequence[Any]) -> Sequence[int]:
+    def _order(self, length: int, sequences: Sequence[Any]) -> np.ndarray:
         """The indices of the steps in order, without those that a slice says do not run."""
-        order = range(length - 1, -1, -1) if self.reverse else range(length)
+        order = np.arange(length)[:: -1 if self.reverse else 1]
         if self.flag is None or self.flag < len(self.body.states):
             return order
         runs = sequences[self.flag - len(self.body.states)].tolist()
-        return [i for i in order if runs[i]]
+        return np.array([i for i in order.tolist() if runs[i]], np.int64)
 
     def _together(self, steps: int, done: int, states: Sequence[Any]) -> int:
         """The number of steps to run before the flag is read again; 0 if none is left."""

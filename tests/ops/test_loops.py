@@ -393,3 +393,12 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
     assert run([1.0, 2.0], [3.0, 4.0]).item() == 10
     with pytest.raises(ShapeError, match="its sequences have 1 and 2 steps"):
         run([1.0], [3.0, 4.0])
+
+
+def test_shapes_of_a_step_are_inferred_once_for_calls_of_equal_sizes(be: Any) -> None:
+    total, _ = be.scan(lambda total, x: (total + be.tanh(x), None), be.zeros(3), be.ones((4, 3)))
+    body = total.owner.op.body
+    first = body.shapes([(3,), (3,)])
+    assert body.shapes([(3,), (3,)]) is first
+    assert body.shapes([(5,), (5,)]) == [(5,)]
+    assert body.shapes([(3,), (3,)]) == first

@@ -455,15 +455,12 @@ def _is_regular(x: Argument) -> bool:
 def _table(arguments: Sequence[Any], length: int) -> np.ndarray:
     """The address table: a row for each step, a column for each argument, and a last column for scratch memory."""
     table = np.zeros((length, len(arguments) + 1), np.int64)
-    orders: dict[int, np.ndarray] = {}  # by id: many arguments share one list of indices
     for column, x in enumerate(arguments):
         if not isinstance(x, Argument):
             continue
         table[:, column] = HOST.address(x.array)
         if x.axis is not None:
-            if id(x.indices) not in orders:
-                orders[id(x.indices)] = np.array(x.indices[:length], np.int64)
-            table[:, column] += orders[id(x.indices)] * x.array.strides[x.axis]
+            table[:, column] += x.indices[:length] * x.array.strides[x.axis]
         if x.first is not None:
             table[0, column] = HOST.address(x.first)
         if x.last is not None:
