@@ -170,7 +170,17 @@ def _pools(be):
     return [x, y], [*pooled, be.pad(y, ((0, 0), (2, 1))) * 2], None
 
 
+def _convolutions(be):
+    x, y = rows(None, 2, 7, 6), rows(3, None, 4, name="y")
+    given = weights(be, 4, 2, 3, 2, name="b")
+    strided = be.conv(x, given, stride=(2, 1), padding=((1, 0), (0, 2)), dilation=(1, 2))
+    groups = be.conv(y, weights(be, 3, 2, 6, name="v"), padding="same", groups=2, layout="NWC", weights_layout="WIO")
+    relu = be.relu(be.conv(x, given) + be.reshape(weights(be, 4, name="c"), (1, 4, 1, 1)))
+    return [x, y], [strided, groups, relu, be.max_pool(be.tanh(strided), 2)], None
+
+
 CASES = (
+    _convolutions,
     _pools,
     *(_mlp, _layer_norm, _elementwise, _reductions, _integers, _joined, _stacks, _training, _adam, _state),
 )
@@ -281,7 +291,7 @@ SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover
 @pytest.mark.parametrize(
     ("case", "flags"),
     [
-        *((case, SANITIZED) for case in (_reductions, _joined, _stacks, _adam)),
+        *((case, SANITIZED) for case in (_convolutions, _reductions, _joined, _stacks, _adam)),
         (_mlp, ("-O3", "-DOPTREE_PORTABLE")),
         (_reductions, ("-O2", "-fopenmp", "-DOPTREE_THREADS=3")),
         (_stacks, ("-O0",)),
@@ -333,6 +343,9 @@ REFUSED = {
     "take": lambda be, x: be.take(x, be.array([0, 1], dtype="int64"), axis=1),
     "cumsum": lambda be, x: be.cumsum(x, axis=1),
     "take_blocks": lambda be, x: x + be.rand((1, 4)),
+    "conv_weights": lambda be, x: optree.grad(
+        be.sum(be.square(be.conv(be.reshape(x, (-1, 1, 4)), w := be.ones((2, 1, 3))))), w
+    ),
     "float16": lambda be, x: x.astype("float16"),
     "matmul": lambda be, x: be.matmul(x.astype("int32"), be.array(np.eye(4), dtype="int32")),
 }

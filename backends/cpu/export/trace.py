@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from backends.cpu.calls import implementation
 from backends.cpu.codegen import printer as c
@@ -31,6 +32,7 @@ from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.shapes import ONE, Sizes, check_sizes, shapes_of
 from optree.errors import ExportError, OptreeError, ShapeError, built_at
+from optree.networks.convolution import Conv
 from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
 from optree.ops.assignment import Assign
@@ -310,6 +312,8 @@ class Trace:
             self._product(step)
         elif type(op) is TensorDot:
             self._tensordot(step)
+        elif type(op) is Conv:
+            self._convolution(step)
         elif isinstance(op, CopyOperator):
             self._copies(step, [np.asarray(x) for x in given])
         else:
@@ -398,6 +402,33 @@ class Trace:
         self._multiply(x, y, out.reshape(rows, columns))
         given = self._target(step, out.shape, out.dtype)
         self._copy(out, given)
+
+    def _convolution(self, step: CallStep) -> None:
+        """The product of filters and the windows of images as columns, both in groups."""
+        op, (x, weights) = step.op, (self._array(i) for i in step.inputs)
+        images, filters, groups = op.as_image(x), op.as_filters(weights), op.groups
+        (n, c, *sizes), (o, i, *window) = images.shape, filters.shape
+        slid = op.slidings(sizes, window)
+        counts = [s.positions for s in slid]
+        ends = [s.before + s.size for s in slid]
+        reach = [(s.positions - 1) * s.stride + (s.window - 1) * s.dilation + 1 for s in slid]
+        padded = images
+        if any(s.before for s in slid) or any(a > b for a, b in zip(reach, ends, strict=True)):
+            padded = self._new((n, c, *map(max, ends, reach)), x.dtype)
+            self._copy(self._constant(np.zeros((), x.dtype)), padded)
+            inside: tuple[Any, ...] = (..., *(slice(s.before, s.before + s.size) for s in slid))
+            self._copy(images, padded[inside])
+        within = [by * s.dilation for by, s in zip(padded.strides[2:], slid, strict=True)]
+        between = [by * s.stride for by, s in zip(padded.strides[2:], slid, strict=True)]
+        columns = self._new((n, c, *window, *counts), x.dtype)
+        self._copy(as_strided(padded, columns.shape, (*padded.strides[:2], *within, *between)), columns)
+        made = self._new((n, groups, o // groups, prod(counts)), x.dtype)
+        rows = self._reshaped(filters, (groups, o // groups, i * prod(window)))
+        self._multiply(rows, columns.reshape(n, groups, i * prod(window), prod(counts)), made)
+        self._copy(
+            made.reshape(n, o, *counts),
+            op.as_image(self._target(step, op.convolved_shape(x.shape, weights.shape), x.dtype)),
+        )
 
     def _multiply(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
         """A product of matrices, or of stacks of them."""
