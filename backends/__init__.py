@@ -42,12 +42,12 @@ def __getattr__(name: str) -> Any:
 def gen_backend(
     backend: str = "cpu",
     rng_seed: int | None = None,
-    datatype: Any = np.float32,
+    datatype: object = np.float32,
     batch_size: int = 0,
     stochastic_round: bool | int = False,
     device_id: int = 0,
     compat_mode: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> Backend:
     """A new backend. Earlier ones stay usable; functions without tensors run on the last one made.
 
@@ -196,7 +196,7 @@ def _program(asked: str, what: Variable | Function) -> Program:
     return Backend.program([what])
 
 
-def _sources(program: Program, target: str, arch: Any = "sm_90") -> list[str]:
+def _sources(program: Program, target: str, arch: object = "sm_90") -> list[str]:
     return lazy.inspection.sources(program, target, arch)  # type: ignore[no-any-return]
 
 

@@ -179,11 +179,11 @@ class Backend(RandomMethods, Functions):
         """A NumPy array that a plan may read: itself, or a copy on the device."""
         raise NotImplementedError
 
-    def imported(self, array: Any, what: str) -> Any:
+    def imported(self, array: object, what: str) -> Any:
         """Another library's array (`is_foreign`) as NumPy's or a tensor that reads its memory; OperandError if none."""
         return on_host(array, what)
 
-    def to_host(self, array: Any, blocking: bool = True) -> np.ndarray:
+    def to_host(self, array: np.ndarray, blocking: bool = True) -> np.ndarray:
         """A copy of an array of this backend as a NumPy array; if not `blocking`, the copy may be asynchronous."""
         raise NotImplementedError
 
@@ -494,7 +494,7 @@ class Backend(RandomMethods, Functions):
 
         return note
 
-    def value_of(self, leaf: Any, is_kept: bool = True) -> Any:
+    def value_of(self, leaf: object, is_kept: bool = True) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value.
 
         Parameters
@@ -589,7 +589,7 @@ def _trees(roots: Sequence[Any]) -> Sequence[Any]:
     return [node]
 
 
-def _check_stale(tree: Any) -> None:
+def _check_stale(tree: object) -> None:
     """Warn if a tree that has not run is stale, as running it does."""
     if type(tree) is not OpTreeNode:
         return
@@ -653,7 +653,7 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
     takes_out = "out" in own.parameters
     homes = (backend.home, None)
 
-    def method(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def method(*args: object, out: object = None, **kwargs: object) -> Any:
         args = _with_tensor(backend, args)
         if takes_out:
             kwargs["out"] = out
@@ -705,7 +705,7 @@ def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
     return type(trees)(*written) if hasattr(trees, "_fields") else type(trees)(written)
 
 
-def _foreign(backend: Backend, name: str, tree: Any) -> BackendError:
+def _foreign(backend: Backend, name: str, tree: OpTreeNode) -> BackendError:
     """The error for a tree of another backend."""
     return BackendError(
         f"{name}: {describe(tree)} is of {tree.backend}, not of {backend}; copy its operands "

@@ -7,12 +7,13 @@ from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from optree.arrays import overlaps_itself
+from optree.arrays import Array, overlaps_itself
 from optree.dtypes import is_floating, rounded
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
-from optree.tree.types import array_of, as_dtype, check_fits
+from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
 from optree.tree.variable import Variable
 
 _ALWAYS_ACTIVE = nullcontext()
@@ -46,7 +47,7 @@ class Creation:
 
     # New tensors
 
-    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+    def adopt(self, array: Array, name: str | None = None) -> Tensor:
         """A tensor over an array of this backend, without a copy.
 
         Raises
@@ -59,7 +60,7 @@ class Creation:
         self.check_adopted(array)
         return self.over(array, name)
 
-    def check_adopted(self, array: Any) -> None:
+    def check_adopted(self, array: Array) -> None:
         """Refuse an array that cannot be a tensor's memory, on any backend."""
         copies = "be.array(...) copies it"
         if not array.dtype.isnative:
@@ -74,13 +75,13 @@ class Creation:
                 f"address, as in a broadcast array, so that a write to one changes the others; {copies}"
             )
 
-    def over(self, array: Any, name: str | None = None, origin: Origin | None = None) -> Any:
+    def over(self, array: Array, name: str | None = None, origin: Origin | None = None) -> Any:
         """A tensor over an array, without the checks of `adopt`, made at an origin or at the caller's line."""
         if self.is_neon and array.ndim < 2:
             array = array.reshape(-1, 1)
         return self.tensor_cls(self, array, name, origin=origin)
 
-    def _shape(self, shape: Any) -> tuple[int, ...]:
+    def _shape(self, shape: ShapeLike) -> tuple[int, ...]:
         sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
         if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
             unknown = (
@@ -92,7 +93,9 @@ class Creation:
             sizes = (*sizes, 1, 1)[:2]
         return tuple(int(n) for n in sizes)
 
-    def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def empty(
+        self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new, uninitialised tensor."""
         check_placement(placement)
         tensor = self.over(self._allocated(self._shape(shape), self._dtype(dtype)), name)
@@ -111,21 +114,27 @@ class Creation:
                 "batch, a narrower dtype, or a tree, which needs no memory before it runs, may do"
             ) from error
 
-    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def zeros(
+        self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new tensor of zeros."""
         check_placement(placement)
         return self.full(shape, 0, dtype, name)
 
-    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def ones(
+        self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new tensor of ones."""
         check_placement(placement)
         return self.full(shape, 1, dtype, name)
 
-    def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    def full(self, shape: ShapeLike, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A new tensor with every element `value`."""
         return self.empty(shape, dtype, name).fill(value)
 
-    def array(self, values: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def array(
+        self, values: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new tensor with the values of an array, list, number, tensor or tree.
 
         Without `dtype`, a NumPy array or tensor of integers or bools keeps its
@@ -161,11 +170,13 @@ class Creation:
             check_fits(array, wanted, "array")
         return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
 
-    def from_dlpack(self, source: Any, name: str | None = None) -> Tensor:
+    def from_dlpack(self, source: object, name: str | None = None) -> Tensor:
         """A tensor over the memory of another library's array, by DLPack, without a copy."""
         raise NotImplementedError
 
-    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+    def arange(
+        self, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, name: str | None = None
+    ) -> Tensor:
         """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
         first, last = (0, start) if stop is None else (start, stop)
         if first is None or last is None:
@@ -179,33 +190,41 @@ class Creation:
         start: Any,
         stop: Any,
         num: int = 50,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         name: str | None = None,
         endpoint: bool = True,
     ) -> Tensor:
         """A new tensor of `num` numbers from `start` to `stop`, which is among them unless `endpoint` is False."""
         return self.array(np.linspace(start, stop, num, endpoint), self._dtype(dtype), name)
 
-    def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None, name: str | None = None) -> Tensor:
+    def eye(
+        self, n: int, m: int | None = None, k: int = 0, dtype: DTypeLike | None = None, name: str | None = None
+    ) -> Tensor:
         """A new matrix with ones on the `k`-th diagonal."""
         return self.array(np.eye(n, m, k), self._dtype(dtype), name)
 
-    def empty_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def empty_like(self, x: Any, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor of an operand's shape and dtype."""
         check_placement(placement)
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
 
-    def zeros_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def zeros_like(
+        self, x: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new tensor of zeros of an operand's shape and dtype."""
         check_placement(placement)
         return self.empty_like(x, dtype, name).fill(0)
 
-    def ones_like(self, x: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Tensor:
+    def ones_like(
+        self, x: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Tensor:
         """A new tensor of ones of an operand's shape and dtype."""
         check_placement(placement)
         return self.empty_like(x, dtype, name).fill(1)
 
-    def iobuf(self, dim0: Any, x: Tensor | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
+    def iobuf(
+        self, dim0: ShapeLike, x: Tensor | None = None, dtype: DTypeLike | None = None, name: str | None = None
+    ) -> Tensor:
         """A buffer of zeros for a batch, of shape ``(dim0, batch_size)``; `x` itself if it is given.
 
         Parameters
@@ -223,12 +242,12 @@ class Creation:
             return x
         if not self.batch_size:
             raise BackendError("iobuf needs a batch size: gen_backend(..., batch_size=n)")
-        rows = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
+        rows: Any = int(np.prod(dim0)) if isinstance(dim0, tuple | list) else dim0
         buffer = self.zeros((rows, self.batch_size), dtype, name)
         buffer.written = -1  # counts as uninitialised: trees on it mean batches to come
         return buffer
 
-    def _dtype(self, dtype: Any) -> np.dtype:
+    def _dtype(self, dtype: DTypeLike | None) -> np.dtype:
         return self.datatype if dtype is None else as_dtype(dtype)
 
 

@@ -62,7 +62,7 @@ _COMMON = frozenset((np.ndarray, bool, int, float, list, tuple))
 _PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__", "__cuda_array_interface__")
 
 
-def is_foreign(value: Any) -> bool:
+def is_foreign(value: object) -> bool:
     """Whether a value is another library's array that does not compute by NumPy's functions, as torch's are."""
     kind = type(value)
     if kind in _COMMON or issubclass(kind, np.ndarray | np.generic) or hasattr(kind, "__array_function__"):
@@ -93,12 +93,12 @@ def on_host(value: Any, what: str) -> np.ndarray:
         ) from error
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether a value is an array of NumPy's, or of a library that implements its protocols."""
     return hasattr(type(value), "__array_function__")  # of the type: a foreign object's own attributes may raise
 
 
-def has(value: Any, name: str) -> bool:
+def has(value: object, name: str) -> bool:
     """Whether a value has an attribute; an object whose attributes raise has none."""
     try:
         return hasattr(value, name)
@@ -106,12 +106,12 @@ def has(value: Any, name: str) -> bool:
         return False
 
 
-def is_value(x: Any) -> bool:
+def is_value(x: object) -> bool:
     """Whether it is a number or an array of any library, which a constant can be made of."""
     return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(type(x), "__array_namespace__")
 
 
-def check_unmasked(values: Any, what: object) -> None:
+def check_unmasked(values: object, what: object) -> None:
     """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
 
     Parameters
@@ -150,7 +150,7 @@ def overlaps_itself(array: Any) -> bool:
     return False
 
 
-def as_array(value: Any, *others: Any) -> Any:
+def as_array(value: object, *others: object) -> Any:
     """A value as an array: an array as it is, a number in the library of the first other that is an array."""
     if hasattr(value, "__array_function__"):
         return value
@@ -160,7 +160,7 @@ def as_array(value: Any, *others: Any) -> Any:
     return np.asarray(value)
 
 
-def filled(shape: Sequence[int], value: Any, dtype: Any, like: Any) -> Any:
+def filled(shape: Sequence[int], value: object, dtype: Any, like: Any) -> Any:
     """An array of a shape with every element `value`, in the library of another array.
 
     CuPy's ``full_like`` takes a shape of ``()`` for none, and its ``full`` no ``like`` of NumPy's.
@@ -205,7 +205,7 @@ def is_any(wrong: Any) -> bool:
     return False
 
 
-def overlap(x: Any, y: Any) -> bool:
+def overlap(x: object, y: object) -> bool:
     """Whether two values may be aliased: whether the bounds of their memory overlap."""
     return type(x) is type(y) and is_array(x) and bool(np.may_share_memory(x, y))
 
@@ -252,7 +252,7 @@ def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[
 OVERLAP_STEPS = 1 << 16
 
 
-def _share_an_element(x: Any, y: Any) -> bool:
+def _share_an_element(x: Array, y: Array) -> bool:
     try:
         return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -267,7 +267,7 @@ class _Layout:
         self.__array_interface__ = {**interface, "data": (array.data.ptr, True)}
 
 
-def _on_host(array: Any) -> np.ndarray:
+def _on_host(array: Array) -> np.ndarray:
     """An array whose addresses NumPy can compare; nothing is read from it."""
     return array if isinstance(array, np.ndarray) else np.asarray(_Layout(array))
 
@@ -295,7 +295,7 @@ class Region:
                 self._lows.append(low)
                 self._highs.append(high)
 
-    def touches(self, value: Any) -> bool:
+    def touches(self, value: object) -> bool:
         """Whether a value is an array whose bounds overlap the region."""
         if value.__class__ is np.ndarray:
             owner = value if value.base is None else value.base
@@ -308,11 +308,11 @@ class Region:
         return i >= 0 and self._highs[i] > low
 
 
-def _owns(array: Any) -> bool:
+def _owns(array: object) -> bool:
     return array.__class__ is np.ndarray and array.base is None
 
 
-def _owner(array: Any) -> Any:
+def _owner(array: object) -> Any:
     """The NumPy array that owns an array's memory; None if another library owns it."""
     if array.__class__ is not np.ndarray:
         return None
@@ -320,7 +320,7 @@ def _owner(array: Any) -> Any:
     return owner if _owns(owner) else None
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: object) -> Any:
     """A value that nobody else can change: a NumPy array becomes a read-only copy."""
     if not isinstance(value, np.ndarray | np.generic):
         return value

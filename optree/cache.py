@@ -35,7 +35,7 @@ class Cache(dict[Any, Any]):
         self.size, self.dropped = size, dropped
         _caches.setdefault(name, WeakSet()).add(self)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         while len(self) >= self.size and key not in self:
             try:
                 gone = self.pop(next(iter(self)), None)
@@ -65,7 +65,7 @@ def cached(name: str, size: int) -> Callable[[_Function], _Function]:
         known = Cache(name, size)
 
         @wraps(function)
-        def lookup(*args: Any) -> Any:
+        def lookup(*args: object) -> Any:
             try:
                 return known[args]
             except KeyError:

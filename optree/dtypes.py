@@ -32,7 +32,7 @@ def bfloat16() -> np.dtype:
         raise DTypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
 
 
-def is_bfloat16(dtype: Any) -> bool:
+def is_bfloat16(dtype: object) -> bool:
     """Whether a dtype is bfloat16; it may also stand for a weak number, as in `optree.tree.types.promote`."""
     return getattr(dtype, "kind", "") == "V" and str(dtype) == "bfloat16"
 
@@ -71,7 +71,7 @@ def ufunc_dtypes(ufunc: np.ufunc, dtypes: Sequence[Any]) -> tuple[np.dtype, ...]
     return by_float16(lambda known: ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout)), dtypes)
 
 
-def own_dtypes(function: Any, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
+def own_dtypes(function: object, dtypes: Sequence[Any]) -> tuple[np.dtype, ...] | None:
     """The same of a ufunc; None of another function."""
     return ufunc_dtypes(function, dtypes) if isinstance(function, np.ufunc) else None
 

@@ -205,7 +205,7 @@ def is_of(package: str, frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == package
 
 
-def brief(value: Any, text: Callable[[Any], str] = repr) -> str:
+def brief(value: object, text: Callable[[Any], str] = repr) -> str:
     """A value in one line of at most `BRIEF` characters; an operand by its label and type.
 
     It raises nothing, whatever a foreign object's attributes raise or are.
@@ -226,7 +226,7 @@ def _shown(value: Any, text: Callable[[Any], str]) -> str:
     return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}..."
 
 
-def class_of(value: Any) -> str:
+def class_of(value: object) -> str:
     """The name of a value's class, with the library's if another one defines it: ``torch.Tensor``."""
     kind = type(value)  # not value.__class__, nor a metaclass's __name__, which may be anything
     name = type.__dict__["__name__"].__get__(kind)
@@ -242,7 +242,7 @@ def class_of(value: Any) -> str:
 _PLAIN_MODULES = frozenset(("", "builtins", "__main__", "optree", "backends", "numpy"))
 
 
-def _is_operand(value: Any) -> bool:
+def _is_operand(value: object) -> bool:
     # By the class alone: a foreign object may have any attribute, and isinstance asks for its __class__.
     return issubclass(type(value), Labelled)
 
@@ -268,7 +268,7 @@ def line_of(origin: Origin | None) -> str | None:
     return f"{file.name}:{line}"
 
 
-def describe(operand: Any) -> str:
+def describe(operand: object) -> str:
     """An operand's label, base, shape, dtype and the line that made it; another object in brief, with its class.
 
     It raises nothing, as `brief`.

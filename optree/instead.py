@@ -259,14 +259,14 @@ class RefusedAttribute:
         raise AttributeError(f"{kind!r} object has no attribute {self._name!r}: {INSTEAD['operand'][self._name]}")
 
 
-def refuse_attributes(cls: Any) -> None:
+def refuse_attributes(cls: object) -> None:
     """Add the attributes of operands in the table that a class does not have."""
     for name in INSTEAD["operand"]:
         if name not in dir(cls):
             setattr(cls, name, RefusedAttribute(name))
 
 
-def remedy_for(value: Any) -> str:
+def remedy_for(value: object) -> str:
     """How a value is made an operand, or why it has come as one."""
     if isinstance(value, list | tuple):
         if any(isinstance(x, Labelled) for x in value):

@@ -36,7 +36,7 @@ class cached_property(functools.cached_property[_Value]):
     meanwhile would deadlock. Here two threads may both compute, and the first value stays.
     """
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: object = None) -> Any:
         if instance is None:
             return self
         value = instance.__dict__.get(self.attrname, self)

@@ -28,7 +28,7 @@ def complete() -> None:
 class Registry(dict[Any, Any]):
     """A registry that is completed when an entry that it does not have is asked for, or all are."""
 
-    def __missing__(self, key: Any) -> Any:
+    def __missing__(self, key: object) -> Any:
         if key in self:
             return dict.__getitem__(self, key)
         raise KeyError(key)
@@ -148,7 +148,7 @@ def function(*, numpy: Any = None, names: tuple[str, ...] = ()) -> Callable[[Cal
     return register
 
 
-def numpy_function(*functions: Any) -> Callable[[_Function], _Function]:
+def numpy_function(*functions: object) -> Callable[[_Function], _Function]:
     """A decorator for the equivalent of NumPy functions: a class of ops, or a function with their parameters."""
 
     def register(composed: _Function) -> _Function:

@@ -73,7 +73,7 @@ def _seconds(given: Any) -> float:
     return number
 
 
-def _switch(given: Any) -> bool:
+def _switch(given: object) -> bool:
     if given not in ("0", "1", False, True):
         raise ValueError
     return bool(int(given))
@@ -87,7 +87,7 @@ def _folder(given: Any) -> Path:
 
 
 def _one_of(*words: str) -> Callable[[Any], str]:
-    def read(given: Any) -> str:
+    def read(given: object) -> str:
         if given not in words:
             raise ValueError
         return str(given)
@@ -259,7 +259,7 @@ def carried(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that it runs with this thread's settings in any thread."""
     values = _overrides.values
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         before, _overrides.values = _overrides.values, values
         try:
             return function(*args)
@@ -270,7 +270,7 @@ def carried(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def override(**values: Any) -> Iterator[None]:
+def override(**values: object) -> Iterator[None]:
     """Set these settings within a block, in this thread alone; None stands for the default."""
     checked = {}
     for name, given in values.items():
@@ -301,7 +301,7 @@ def _setting(name: str) -> Setting:
     return SETTINGS[name]
 
 
-def _checked(setting: Setting, given: Any) -> Any:
+def _checked(setting: Setting, given: object) -> Any:
     try:
         return setting.read(given)
     except (ValueError, TypeError, OverflowError, RuntimeError):  # RuntimeError: no home folder for ~

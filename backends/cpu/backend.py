@@ -133,7 +133,7 @@ class CPUBackend(Backend):
     def to_host(self, array: np.ndarray, blocking: bool = True) -> np.ndarray:
         return array.copy(order="C")
 
-    def adopt(self, array: Any, name: str | None = None) -> Tensor:
+    def adopt(self, array: np.ndarray, name: str | None = None) -> Tensor:
         """A tensor over a NumPy array or a writable memory map, without a copy."""
         check_unmasked(array, "adopt")
         if not isinstance(array, np.ndarray):

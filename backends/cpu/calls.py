@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backends import lazy
+from backends.backend import Backend
 from backends.cpu.in_blocks import InBlocks
 from backends.cpu.routines.products import merging
 from backends.execution.memory import Reused
@@ -54,7 +55,7 @@ FAMILIES = frozenset(
 
 
 def implementation(
-    backend: Any, program: Program, last: Sequence[int] | None, known: dict[int, Implementation], index: int
+    backend: Backend, program: Program, last: Sequence[int] | None, known: dict[int, Implementation], index: int
 ) -> Implementation:
     """The implementation of an instruction.
 
@@ -73,7 +74,7 @@ def implementation(
     return found
 
 
-def _of_its_own(backend: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation | None:
+def _of_its_own(backend: Backend, program: Program, last: Sequence[int] | None, index: int) -> Implementation | None:
     """An implementation that belongs to one instruction, such as one that keeps its outputs' memory; None if any does.
 
     A ufunc, or an op's `value`, serves every instruction of the same op and types.

@@ -29,6 +29,7 @@ from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import in_float32, is_floating, rounded, wide_dtype
+from optree.op.op import Op
 from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.ops.reduction import Mean, Sum, UfuncReduction
 from optree.ops.summation import accurate_sum
@@ -308,7 +309,7 @@ def _parts(program: Program, kernel: Kernel, implementation_of: ImplementationOf
     return parts, slots
 
 
-def _call(op: Any, dtype: np.dtype, implementation: Implementation) -> Callable[..., Any]:
+def _call(op: Op, dtype: np.dtype, implementation: Implementation) -> Callable[..., Any]:
     """An op's function of arrays with the domain's axes."""
     if implementation.into is not None and implementation.is_strided:
         return implementation.into
@@ -320,7 +321,7 @@ def _call(op: Any, dtype: np.dtype, implementation: Implementation) -> Callable[
 def _into(call: Callable[..., Any]) -> Callable[..., Any]:
     """A function of arrays with a parameter `out`, as ufuncs have it."""
 
-    def into(*operands: Any, out: np.ndarray | None = None) -> Any:
+    def into(*operands: np.ndarray, out: np.ndarray | None = None) -> Any:
         result = call(*operands)
         if out is not None:
             out[...] = result

@@ -92,7 +92,7 @@ class Compilations:
             setattr(self, name, getattr(self, name) + 1)
 
     @contextmanager
-    def once(self, key: Any) -> Iterator[None]:
+    def once(self, key: object) -> Iterator[None]:
         """A block that one thread at a time runs for a key: those that wait find what it has compiled."""
         with self.lock:
             lock = self._compiling.setdefault(key, threading.Lock())
@@ -173,13 +173,13 @@ class Running:
         self.has_failed = self.is_stopped = False
         self._processes: set[Any] = set()
 
-    def add(self, process: Any) -> None:
+    def add(self, process: object) -> None:
         """Add a compiler that has begun; it is killed where others have been."""
         self._processes.add(process)
         if self.is_stopped:  # between the start and here
             kill(process)
 
-    def discard(self, process: Any) -> None:
+    def discard(self, process: object) -> None:
         """Remove a compiler that has ended."""
         self._processes.discard(process)
 

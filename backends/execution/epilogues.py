@@ -13,6 +13,7 @@ from optree.compile.aliasing import Aliases
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
+from optree.op.op import Op
 from optree.ops.elementwise import Add, Mul, Neg, Sub
 from optree.records import NamedTuple
 
@@ -269,7 +270,7 @@ def _terms(program: Program, kernel: Kernel, dtype: np.dtype) -> dict[int, Facto
     return sums[first + kernel.instructions[-1]]
 
 
-def _combined(op: Any, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
+def _combined(op: Op, terms: Sequence[dict[int, Factor]], numbers: Sequence[int]) -> dict[int, Factor] | None:
     """An op's value as a linear combination, from those of its operands; None if it is none."""
     if type(op) is Mul and len(numbers) == 1 and all(factor.number is None for factor in terms[0].values()):
         return {i: Factor(factor.sign, numbers[0]) for i, factor in terms[0].items()}

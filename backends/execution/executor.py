@@ -71,7 +71,7 @@ _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 _quiet = _Quiet()
 
 
-def quietly(run: Callable[..., Any], *args: Any) -> Any:
+def quietly(run: Callable[..., Any], *args: object) -> Any:
     """Call a function with NumPy's floating-point warnings off; calls may be nested."""
     return run(*args) if _is_quiet.get() else _quiet.context.run(run, *args)
 
@@ -487,12 +487,12 @@ class CallStep(Step):
         return f"{made} in the memory of {_numbered(memory)}" if memory else f"{made} in new memory"
 
 
-def _as_array(call: Callable[..., Any], *operands: Any) -> Any:
+def _as_array(call: Callable[..., Any], *operands: np.ndarray) -> Any:
     value = call(*operands)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def _is_view(x: Any, of: Any) -> bool:
+def _is_view(x: object, of: object) -> bool:
     """Whether an array is a view of another."""
     return is_array(x) and is_array(of) and overlap(x, of)
 
@@ -724,7 +724,7 @@ def _numbered(values: Iterable[int]) -> str:
     return ", ".join(f"%{value}" for value in values)
 
 
-def _unnoted(error: Exception, index: int, roots: Any) -> None:
+def _unnoted(error: Exception, index: int, roots: object) -> None:
     """Add no note: the caller's loop does."""
 
 

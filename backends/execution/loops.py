@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from backends.backend import Backend
 from backends.execution.routines import Implementation
 from optree.compile.program import Program
 from optree.ops.loops import Scan
@@ -21,7 +22,7 @@ def loop(
     wanted = _wanted(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
-    def run(*inputs: Any) -> Any:
+    def run(*inputs: object) -> Any:
         found = op.run(within.loop, wanted, *inputs, empty=empty)
         return tuple(found) if len(found) > 1 else found[0]
 
@@ -37,7 +38,7 @@ def _wanted(program: Program, index: int) -> tuple[bool, ...]:
     return tuple(i < len(op.body.states) or i in used or count == 1 for i in range(count))
 
 
-def _step(backend: Any, op: Scan, wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+def _step(backend: Backend, op: Scan, wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:
     """A step's arguments followed by targets for what is wanted of it, and the assignments to these."""
     body = op.body
     results = op.joined(body.results, [None] * len(body.states))

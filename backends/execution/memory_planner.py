@@ -51,13 +51,13 @@ class BoundSteps:
         #: By the arguments' sizes, the function that runs the steps bound for them.
         self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
-    def run(self, values: list[Any], roots: Any) -> Sequence[Any]:
+    def run(self, values: list[Any], roots: object) -> Sequence[Any]:
         """The outputs, for the values of the leaves."""
         sizes = tuple([getattr(values[i], "shape", None) for i in self.arguments]) if self.arguments else ()
         run = self.runs.get(sizes)
         return self._first(sizes, values, roots) if run is None else run(values, roots)
 
-    def _first(self, sizes: Any, values: list[Any], roots: Any) -> Sequence[Any]:
+    def _first(self, sizes: object, values: list[Any], roots: object) -> Sequence[Any]:
         """The first run for arguments of some sizes, which binds the steps."""
         registers, bound = values + self.open, list[RegisterCall]()
         for i, array in planned(self.program, self.steps, self.slots, registers, empty_array).items():
@@ -92,7 +92,7 @@ def planned_steps(program: Program, steps: Sequence[Step], constants: Sequence[o
     return Steps(program, steps, partial(slots_of, program, steps), constants)
 
 
-def _shape_of(value: Any) -> Any:
+def _shape_of(value: object) -> Any:
     return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from backends.backend import Backend
 from optree.compile.program import Program
 from optree.compile.reference import is_widened
 from optree.dtypes import is_floating
+from optree.op.op import Op
 from optree.records import NamedTuple
 
 
@@ -91,7 +93,7 @@ class Routine(NamedTuple):
     computes: bool = True
     label: Callable[[Any], str] | None = None
 
-    def implementation(self, backend: Any, op: Any) -> Implementation:
+    def implementation(self, backend: Backend, op: Op) -> Implementation:
         """The routine for an op."""
         call = self.bind(backend, op)
         return Implementation(
@@ -156,12 +158,12 @@ def contraction(backend: Any, op: Any) -> Callable[..., Any]:
     return contract
 
 
-def views(backend: Any, op: Any) -> Callable[..., Any]:
+def views(backend: Backend, op: Any) -> Callable[..., Any]:
     """`Routine.bind` of an op's views, which need no check."""
     return op.views  # type: ignore[no-any-return]
 
 
-def _into(backend: Any, op: Any) -> Callable[..., Any]:
+def _into(backend: Backend, op: Any) -> Callable[..., Any]:
     return op.into  # type: ignore[no-any-return]
 
 

@@ -28,10 +28,10 @@ from optree.tree.variable import Variable, constant, in_dtype
 
 
 def Lop(
-    f: Any,
+    f: object,
     wrt: Variable | Sequence[Variable],
-    eval_points: Any,
-    consider_constant: Any = (),
+    eval_points: object,
+    consider_constant: object = (),
     disconnected_inputs: str = "raise",
 ) -> Any:
     """The vector-Jacobian product: the derivative of ``sum(eval_points * f)``.
@@ -64,7 +64,7 @@ def Lop(
     return gradients(seeds, wrt, disconnected_inputs, constants=consider_constant)
 
 
-def Rop(f: Any, wrt: Variable | Sequence[Variable], eval_points: Any) -> Any:
+def Rop(f: object, wrt: Variable | Sequence[Variable], eval_points: object) -> Any:
     """The Jacobian-vector product: the directional derivative of f along `eval_points`.
 
     Parameters
@@ -119,7 +119,7 @@ def Rop(f: Any, wrt: Variable | Sequence[Variable], eval_points: Any) -> Any:
 def jacobian(
     expression: Variable,
     wrt: Variable | Sequence[Variable],
-    consider_constant: Any = (),
+    consider_constant: object = (),
     disconnected_inputs: str = "raise",
 ) -> Any:
     """The Jacobian of an expression.
@@ -170,7 +170,10 @@ def jacobian(
 
 
 def hessian(
-    cost: Variable, wrt: Variable | Sequence[Variable], consider_constant: Any = (), disconnected_inputs: str = "raise"
+    cost: Variable,
+    wrt: Variable | Sequence[Variable],
+    consider_constant: object = (),
+    disconnected_inputs: str = "raise",
 ) -> Any:
     """The Hessian of a scalar by each operand: the Jacobian of its gradient.
 
@@ -200,7 +203,7 @@ def hessian(
     return found[0] if isinstance(wrt, Variable) else found
 
 
-def hessian_vector_product(cost: Variable, wrt: Variable | Sequence[Variable], p: Any) -> Any:
+def hessian_vector_product(cost: Variable, wrt: Variable | Sequence[Variable], p: object) -> Any:
     """The Hessian-vector product of a scalar, in two passes, without the Hessian.
 
     Parameters
@@ -224,7 +227,7 @@ def hessian_vector_product(cost: Variable, wrt: Variable | Sequence[Variable], p
     return Lop(gradients(seeded(cost, None), wrt), wrt, p, disconnected_inputs="ignore")
 
 
-def _pairs(what: str, name: str, variables: Any, points: Any) -> list[tuple[Any, Any]]:
+def _pairs(what: str, name: str, variables: object, points: object) -> list[tuple[Any, Any]]:
     """Each variable with its part of a vector, in its dtype."""
     operands, given = [operand_of(x) for x in as_list(variables)], as_list(points)
     if len(operands) != len(given):
@@ -235,7 +238,7 @@ def _pairs(what: str, name: str, variables: Any, points: Any) -> list[tuple[Any,
     ]
 
 
-def _add(directions: dict[Variable, Any], variable: Variable, direction: Any) -> None:
+def _add(directions: dict[Variable, Any], variable: Variable, direction: object) -> None:
     directions[variable] = sum_of_deltas(directions.get(variable), direction)
 
 
@@ -280,7 +283,7 @@ def _push(variable: Variable, directions: dict[Variable, Any], dtype: DTypeLike)
     return found if isinstance(variable.type, TupleType) else found[0]
 
 
-def _checked(op: Op, found: Any, outputs: Sequence[Any]) -> list[Any]:
+def _checked(op: Op, found: object, outputs: Sequence[Any]) -> list[Any]:
     """The values of an op's R_op, checked, each broadcast and cast to its output's type."""
     if not isinstance(found, list | tuple) or len(found) != len(outputs):
         raise DefinitionError(f"{op}.R_op returns a list of {len(outputs)} derivatives, not {describe(found)}")
@@ -302,7 +305,9 @@ def _checked(op: Op, found: Any, outputs: Sequence[Any]) -> list[Any]:
     return checked
 
 
-def _differentiated_twice(variable: Any, points: dict[Variable, Any], outputs: Sequence[Any], dtype: Any) -> list[Any]:
+def _differentiated_twice(
+    variable: Variable, points: dict[Variable, Any], outputs: Sequence[Any], dtype: Any
+) -> list[Any]:
     """The jvp of an op's outputs, by differentiating its vjp."""
     # The value does not matter; each is a new node, by which the vjp can be differentiated.
     units = [zero_gradient(out, dtype) for out in outputs]

@@ -51,7 +51,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(function)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: object, **kwargs: object) -> Any:
         value = function(*args, **kwargs)
         if not isinstance(value, OpTreeNode):
             raise OperandError(
@@ -133,7 +133,7 @@ def _frontier(tree: Variable, args: Sequence[Variable]) -> list[Variable]:
     """The operands that a tree is recomputed from: arguments, leaves, and what draws random numbers."""
     stops = {id(x) for x in args}
 
-    def inputs_of(entry: Any) -> list[Any]:
+    def inputs_of(entry: object) -> list[Any]:
         is_end = id(entry) in stops or not isinstance(entry, OpTreeNode) or bool(entry.op.destroy_map)
         return [] if is_end else variables_of(entry)
 

@@ -207,7 +207,7 @@ class _Backward:
                 if is_null(sent.get(x)):
                     x.generate_add_delta(self.adjoints, sent[x])
 
-    def _spread(self, linked: list[Any], null: Any) -> None:
+    def _spread(self, linked: list[Any], null: object) -> None:
         """Send a null gradient on to the operands that have a derivative."""
         for x in linked:
             self._connect(x)
@@ -263,7 +263,7 @@ def _looks_into(tensor: Tensor | None, other: Tensor) -> bool:
     return tensor is other
 
 
-def _view_of(adjoint: Any, operand: Variable, target: Variable) -> Any:
+def _view_of(adjoint: object, operand: Variable, target: Variable) -> Any:
     """A target's adjoint, seen through the views from it to an operand."""
     views = []
     while operand is not target:

@@ -22,6 +22,7 @@ from typing import Any
 
 from optree.compile.program import Instruction, Program, owners_of
 from optree.op.index_map import is_view
+from optree.op.op import Op
 from optree.op.traits import (
     BeginningOperator,
     DividedOperator,
@@ -36,6 +37,7 @@ from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
+from optree.tree.types import Type
 from optree.tree.variable import Input
 
 
@@ -173,7 +175,7 @@ def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool,
     return tuple(n in given for n in range(count))
 
 
-def _shared(op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _shared(op: Op, inputs: Sequence[Any]) -> Sequence[Any]:
     """The inputs that an op's value may alias."""
     return [inputs[n] for n in op.shared_inputs()] if op.view_map or op.destroy_map else ()
 
@@ -337,12 +339,12 @@ def _memory_keys(program: Program) -> list[Any]:
     return [owner if isinstance(owner, Tensor) else key for owner, key in zip(owners, keys, strict=True)]
 
 
-def _is_allocated(key: Any, first: int) -> bool:
+def _is_allocated(key: object, first: int) -> bool:
     """Whether an instruction allocates the memory with a key, in a program of `first` leaves."""
     return type(key) is int and key >= first
 
 
-def may_fail(op: Any, node: OpTreeNode) -> bool:
+def may_fail(op: Op, node: OpTreeNode) -> bool:
     """Whether a node's op may raise on operands of valid types and sizes."""
     if not op.raises:
         return False
@@ -356,7 +358,7 @@ def may_fail(op: Any, node: OpTreeNode) -> bool:
     return not is_view(op)
 
 
-def is_assignment(op: Any) -> bool:
+def is_assignment(op: Op) -> bool:
     """Whether an op writes a tensor that others see, which it does after all that may fail."""
     return isinstance(op, Assign) and not op.owns_target
 
@@ -374,7 +376,7 @@ def failing(instructions: Sequence[Instruction]) -> list[int]:
     return found
 
 
-def _copy_of(value: int, type: Any) -> Instruction:
+def _copy_of(value: int, type: Type) -> Instruction:
     """An instruction that copies a value."""
     op = OPS["copy"].make()
     return Instruction(op, (value,), applied(op.op_dict(type, None), [Input(type)]))

@@ -316,7 +316,9 @@ class _Fusion:
         found = {frozenset(axes[i] for i in each.op.axes(len(axes))) for each in readers}
         return found.pop() if len(found) == 1 else frozenset()
 
-    def _joins_moved(self, kernel: Any, index: int, instruction: Instruction, moved: Sequence[int | None]) -> bool:
+    def _joins_moved(
+        self, kernel: Kernel | Call, index: int, instruction: Instruction, moved: Sequence[int | None]
+    ) -> bool:
         """Add an instruction that only moves axes to the kernel that computes its operand; whether it did."""
         operand, value = instruction.inputs[0], self.first + index
         if not isinstance(kernel, Kernel) or len(kernel.instructions) >= LARGEST or value in self.program.outputs:

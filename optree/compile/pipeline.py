@@ -102,7 +102,7 @@ def _fused(program: Program, options: Options) -> Fused:
     return Fused(program, sizes, fuse(program, sizes, options.indices, options.windows))
 
 
-def _listing(given: Any, made: Program, options: Options) -> str:
+def _listing(given: object, made: Program, options: Options) -> str:
     return listing(made)
 
 
@@ -114,7 +114,7 @@ def _changes(given: Program, made: Program, options: Options) -> str:
     return "\n".join([*lines, listing(made)]) if lines else "nothing to rewrite"
 
 
-def _steps(given: Any, made: Fused, options: Options) -> str:
+def _steps(given: object, made: Fused, options: Options) -> str:
     """Kernels, with their domains and the instructions of each stage, and calls."""
     lines: list[str] = []
     for step in made.steps:
@@ -202,7 +202,7 @@ OF_BACKENDS = ("source", "plan")
 
 @uncollected
 def lower(
-    given: Any,
+    given: object,
     options: Options = Options(),  # noqa: B008
     first: str = "program",
     last: str = "order",

@@ -121,7 +121,7 @@ class Builder:
         self.merged: dict[tuple[Any, tuple[int, ...]], int] = {}
         self._outlines: dict[tuple[Any, ...], OpTreeNode] = {}
 
-    def add(self, root: Any) -> int:
+    def add(self, root: object) -> int:
         """Add a tree; the number of its value. Leaves are met in the order of `node.signature`."""
         found: list[int] = []  # a stack of values not yet taken by an instruction
         pending: list[Any] = [root]
@@ -145,7 +145,7 @@ class Builder:
                 found.append(self.leaf(entry))
         return found[0]
 
-    def leaf(self, entry: Any) -> int:
+    def leaf(self, entry: object) -> int:
         """The number of a new leaf."""
         self.leaves.append(entry)
         number = len(self.leaves) - 1

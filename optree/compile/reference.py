@@ -18,6 +18,8 @@ from optree.compile.steps import Observer, RegisterCall, observed, run_steps, ta
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
+from optree.op.op import Op
+from optree.tree.node import OpTreeNode
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
 from optree.tree.variable import Constant
@@ -49,7 +51,7 @@ def prepared(program: Program) -> Callable[..., list[Any]]:
     """`evaluate` of a program that runs repeatedly, from the values of its leaves: performers are made once."""
     performers: dict[int, Callable[..., Any]] = {}
 
-    def compute(instruction: Instruction, *inputs: Any) -> Any:
+    def compute(instruction: Instruction, *inputs: object) -> Any:
         run = performers.get(id(instruction))
         if run is None:
             run = performer(instruction)
@@ -70,7 +72,7 @@ def run_each(
         for index, instruction in enumerate(instructions)
     ]
 
-    def note(error: Exception, index: int, roots: Any) -> None:
+    def note(error: Exception, index: int, roots: object) -> None:
         error.add_note(f"while running {describe(instructions[index].node)}")
 
     with np.errstate(all="ignore"):
@@ -79,14 +81,14 @@ def run_each(
         return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
 
 
-def value_of(leaf: Any) -> Any:
+def value_of(leaf: object) -> Any:
     """A leaf's value: an array or a Python number."""
     if isinstance(leaf, Constant):
         return leaf.value
     return leaf.get() if isinstance(leaf, Tensor) else leaf
 
 
-def is_widened(node: Any) -> bool:
+def is_widened(node: OpTreeNode) -> bool:
     """Whether a node is computed in float32 and rounded: NumPy's function is slow, or missing, for its dtypes."""
     types = [getattr(x, "type", None) for x in (*node.inputs, node)]
     return any(widens(node.op, getattr(type, "dtype", None)) for type in types)
@@ -116,7 +118,7 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
     right = Cache("shapes of ops' values", SHAPES)
     value = value or value_of_op(instruction)
 
-    def run(*values: Any) -> Any:
+    def run(*values: object) -> Any:
         result = value(*values)
         if result.__class__ not in _ARRAYS or result.dtype is not dtype or result.shape not in right:
             result = _accepted(op, 0, _promised(op, types, values)[0], result)
@@ -153,7 +155,7 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     loose = _undeclared(op, len(instruction.inputs))
     if given_away is None:
 
-        def run(*values: Any) -> Any:
+        def run(*values: object) -> Any:
             cells: list[list[Any]] = [[None] for _ in types]
             op.perform(apply, list(values), cells)
             return _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
@@ -161,7 +163,7 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
         return run
     cells: list[list[Any]] = [[None] for _ in types]
 
-    def run_again(*values: Any) -> Any:
+    def run_again(*values: object) -> Any:
         op.perform(apply, list(values), cells)
         taken = _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
         hidden = [cell[0] for cell, given in zip(cells, given_away, strict=True) if not given]
@@ -175,7 +177,7 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     return run_again
 
 
-def _undeclared(op: Any, count: int) -> list[int]:
+def _undeclared(op: Op, count: int) -> list[int]:
     """The inputs that the op does not declare its outputs to alias; none for an op that destroys an input."""
     return [] if op.destroy_map else [i for i in range(count) if i not in op.shared_inputs()]
 
@@ -193,7 +195,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
     thunk = op.make_thunk(apply, storage_map, compute_map, apply.outputs)
     loose, cells = _undeclared(op, len(instruction.inputs)), Locked()
 
-    def run(*values: Any) -> Any:
+    def run(*values: object) -> Any:
         if cells.lock._is_owned():
             raise ReentryError(f"{op}: it runs a tree that contains it, while its cells are in use")
         with cells.lock:
@@ -218,14 +220,14 @@ def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[
     return _taken(instruction.op, _promised(instruction.op, types, inputs), cells)
 
 
-def _promised(op: Any, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+def _promised(op: Op, types: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
     """The types of an op's outputs, with the sizes of its `output_shape` for these values."""
     if len(types) > 1 or not op.gives_shape:
         return types
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
 
 
-def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared: Sequence[Any] = ()) -> Any:
+def _taken(op: Op, types: Sequence[Any], cells: Sequence[list[Any]], undeclared: Sequence[Any] = ()) -> Any:
     """The values in the cells, one or a tuple; copied if they alias inputs undeclared by the op."""
     values = []
     for number, (wanted, cell) in enumerate(zip(types, cells, strict=True)):
@@ -237,7 +239,7 @@ def _taken(op: Any, types: Sequence[Any], cells: Sequence[list[Any]], undeclared
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _accepted(op: Any, number: int, wanted: Any, value: Any) -> Any:
+def _accepted(op: Op, number: int, wanted: Any, value: Any) -> Any:
     """An output's value, as its type's `filter` returns it."""
     try:
         return wanted.filter(value, strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 from optree.compile.program import Builder, Instruction, Program
 from optree.dtypes import is_floating
 from optree.errors import OptreeError, built_at
+from optree.op.op import Op
 from optree.records import NamedTuple
 from optree.registry import OPS
 from optree.tree.equality import bits_of
@@ -123,7 +124,7 @@ def apply_rules(
     return rewriter.program(outputs, given, rewriter.replaced) if rewriter.replaced else program
 
 
-def _name_of(op: Any) -> str | None:
+def _name_of(op: Op) -> str | None:
     """An op's name; None if its class is not the one of that name, such as a subclass."""
     return op.name if type(op) is dict.get(OPS, op.name) else None
 
@@ -260,7 +261,7 @@ class _Rewriter(Builder):
             numbers.append(number)
         return [numbers[i] for i in program.outputs]
 
-    def _rules_of(self, op: Any) -> list[Any]:
+    def _rules_of(self, op: Op) -> list[Any]:
         """The rules for an op's values."""
         found = self._rules.get(type(op))
         if found is None:

@@ -358,5 +358,5 @@ def fold_constants(value: Value) -> Any:
         return None
 
 
-def _elements(leaf: Any) -> int:
+def _elements(leaf: object) -> int:
     return int(np.size(as_variable(leaf).value))  # type: ignore[attr-defined]

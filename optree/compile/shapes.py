@@ -12,7 +12,8 @@ import numpy as np
 
 from optree.compile.program import Instruction, Program
 from optree.errors import ShapeError, built_at
-from optree.tree.types import TupleType
+from optree.tree.node import OpTreeNode
+from optree.tree.types import TupleType, Type
 from optree.tree.variable import as_variable
 
 #: The dimension of every axis of size 1: sizes of 1 are part of a plan's key.
@@ -89,7 +90,7 @@ def _checked(instruction: Instruction, given: list[Any]) -> Any:
         raise ShapeError(f"{op} on {listed}{built_at(node.origin)}: {error}") from None
 
 
-def _check_known(node: Any, given: list[Any]) -> None:
+def _check_known(node: OpTreeNode, given: list[Any]) -> None:
     """Refuse to broadcast an axis of size 1 that was not known to be one when the tree was built."""
     ndim = len(node.shape)
     for axis in range(ndim):
@@ -162,7 +163,7 @@ class _Dimensions:
     def __init__(self) -> None:
         self.parents: list[int] = []
 
-    def fresh(self, type: Any) -> Dims | None:
+    def fresh(self, type: Type) -> Dims | None:
         """New dimensions for a value of a type."""
         shape = getattr(type, "shape", None)
         return None if shape is None else tuple(ONE if size == 1 else self._new() for size in shape)

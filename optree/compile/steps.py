@@ -91,7 +91,7 @@ def run_steps(
     outputs: Callable[[list[Any]], Sequence[Any]] | None,
     note: Note,
     values: list[Any],
-    roots: Any = None,
+    roots: object = None,
 ) -> Sequence[Any]:
     """Run steps in order; their outputs.
 
@@ -158,7 +158,7 @@ def observed(step: RegisterCall, observe: Observer, wait: Callable[[], None] | N
     """
     call, index = step.call, step.number
 
-    def run(*operands: Any, **out: Any) -> Any:
+    def run(*operands: object, **out: object) -> Any:
         if wait is not None:
             wait()
         start = perf_counter()

@@ -114,10 +114,10 @@ def by_axis(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
     return op.with_props(axis=shifted(axis))(*given)
 
 
-def in_loop(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
+def in_loop(op: object, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
     """An op applied to one example after another, by `scan`: right for any op that overwrites nothing."""
 
-    def step(_: Any, examples: Sequence[Variable]) -> Any:
+    def step(_: object, examples: Sequence[Variable]) -> Any:
         rest = iter(examples)
         pairs = zip(inputs, batched, strict=True)
         return (), outputs_of(op, [next(rest) if is_batched else x for x, is_batched in pairs])
@@ -201,7 +201,7 @@ def batched_trees(
     return [(found.get(id(x), x), id(x) in found) for x in roots]
 
 
-def _checked(entry: OpTreeNode, value: Any) -> Any:
+def _checked(entry: OpTreeNode, value: object) -> Any:
     """The value of a rule, for a node or for the tuple of several outputs."""
     several = isinstance(entry.type, TupleType)
     types, values = (list(entry.type.types), value) if several else ([entry.type], [value])

@@ -218,7 +218,7 @@ class _PerOp:
     def __init__(self, general: IndexMap, method: Callable[[Any], IndexMap]) -> None:
         self.general, self.method = general, method
 
-    def __get__(self, op: Any, owner: Any = None) -> IndexMap:
+    def __get__(self, op: object, owner: object = None) -> IndexMap:
         if op is None:
             return self.general
         found: IndexMap | None = op.__dict__.get("_index_map")

@@ -37,7 +37,7 @@ from optree.op.registration import check_and_register, sorted_arguments, usage
 from optree.op.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.gradient_types import grad_undefined
 from optree.tree.lazy import LazyValue
-from optree.tree.node import OpDict, applied
+from optree.tree.node import OpDict, OpTreeNode, applied
 from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
     Constant,
@@ -70,7 +70,7 @@ _MAPS = ("index_map", "view_map")
 class _ViewMap:
     """The `view_map` of an op that follows from its `index_map`, which depends on its parameters."""
 
-    def __get__(self, op: Any, owner: Any) -> dict[int | None, list[int]]:
+    def __get__(self, op: Op, owner: object) -> dict[int | None, list[int]]:
         found: dict[int | None, list[int]] = (owner if op is None else op).index_map.view_map
         return found
 
@@ -143,7 +143,7 @@ class Op:
 
     _instances: ClassVar[Cache] = Cache("ops by parameters", 0)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "numpy" in cls.__dict__ and not _is_method(cls.__dict__["numpy"], cls):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
@@ -213,7 +213,7 @@ class Op:
         """The op with other values of some parameters."""
         return self.make(**{**self.props, **changed})
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self.is_shared:
             raise DefinitionError(
                 f"{self}: its trees share this op, and it cannot be changed; "
@@ -346,7 +346,7 @@ class Op:
         """Whether the op defines `make_node` or `itypes`, and does not use its traits."""
         return self.itypes is not None or self.defines("make_node")
 
-    def _outputs_of(self, apply: Any) -> Any:
+    def _outputs_of(self, apply: object) -> Any:
         if not isinstance(apply, Apply):
             raise DefinitionError(f"{self}: make_node returns an Apply, not {describe(apply)}")
         for node in (apply.node, *apply.outputs):
@@ -372,11 +372,11 @@ class Op:
         wrapped = [self._typed(x, t) for x, t in zip(inputs, self.itypes, strict=True)]
         return Apply(self, wrapped, [t() for t in self.otypes])
 
-    def node_of(self, *operands: Any) -> Any:
+    def node_of(self, *operands: Variable) -> Any:
         """The node that applies the op to operands; for several outputs, the tuple of them."""
         return self.make_node(*map(as_variable, operands)).node if self.makes_nodes() else self(*operands)
 
-    def application_of(self, node: Any) -> Apply:
+    def application_of(self, node: OpTreeNode) -> Apply:
         """The `Apply` of a node that has this op."""
         return Apply.of_node(node)
 
@@ -384,7 +384,7 @@ class Op:
         """The index of a node with this op among its application's outputs."""
         return 0
 
-    def _typed(self, value: Any, wanted: Type) -> Variable:
+    def _typed(self, value: object, wanted: Type) -> Variable:
         if not isinstance(value, Variable):
             return Constant(wanted, value)
         if not wanted.holds(value.type):
@@ -437,12 +437,12 @@ class Op:
             wanted = "two operands or more" if names is None else f"{len(names)} operands ({', '.join(names)})"
             raise OperandError(f"{self} takes {wanted}, not {len(operands)}")
 
-    def op_dict(self, type: Type, backend: Any, children: int | None = None) -> OpDict:
+    def op_dict(self, type: Type, backend: object, children: int | None = None) -> OpDict:
         """The first element of a node that applies the op and has this type."""
         shape = {"shape": type.shape} if isinstance(type, TensorType) else {}
         return self.op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend, children)
 
-    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
+    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: object, children: int | None = None) -> OpDict:
         """The same with other entries, which print."""
         spec = Spec(type, backend)
         return OpDict(entries, self, spec, self._token(spec.token), children)
@@ -494,7 +494,7 @@ class Op:
 
     # Running
 
-    def value(self, *arrays: Any) -> Any:
+    def value(self, *arrays: np.ndarray) -> Any:
         """The value on NumPy arrays and Python numbers, by `numpy` or `fill`."""
         numpy = self.numpy
         if getattr(numpy, "__self__", None) is self:
@@ -661,7 +661,7 @@ class Op:
         raise DefinitionError(f"{self}: it has no R_op of its own; optree.Rop differentiates its grad instead")
 
 
-def _is_method(function: Any, cls: type) -> bool:
+def _is_method(function: object, cls: type) -> bool:
     """Whether a class's `numpy` is a method that it defines, and not a function of arrays and parameters."""
     return isinstance(function, FunctionType) and function.__qualname__ == f"{cls.__qualname__}.numpy"
 
@@ -690,7 +690,7 @@ def _explained(make_node: Callable[..., Any]) -> Callable[..., Any]:
     """A class's `make_node`, called directly or by the op, with its errors explained."""
 
     @wraps(make_node)
-    def call(self: Op, *inputs: Any, **kwargs: Any) -> Any:
+    def call(self: Op, *inputs: object, **kwargs: object) -> Any:
         return _applied_by(self, partial(make_node, self), inputs, kwargs)
 
     return call
@@ -700,6 +700,6 @@ def _restored(cls: type[Op]) -> Any:
     return cls.__new__(cls)
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> Any:
     """A key of a parameter that distinguishes 0.0 from -0.0, and 1 from True."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value

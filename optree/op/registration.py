@@ -211,7 +211,7 @@ def _application(cls: Any) -> Callable[..., Any]:
     return call
 
 
-def _is_exact(value: Any) -> bool:
+def _is_exact(value: object) -> bool:
     """Whether a parameter of a class is only equal to those that mean the same; of a tuple, its elements."""
     kinds = map(type, value) if type(value) is tuple else (type(value),)
     return all(kind in EXACT or issubclass(kind, np.dtype) for kind in kinds)

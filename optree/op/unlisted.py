@@ -79,7 +79,7 @@ def check_unlisted(ops: Iterable[Any]) -> None:
         )
 
 
-def _warn(op: Any, names: list[str]) -> None:
+def _warn(op: object, names: list[str]) -> None:
     if type(op) in _told:
         return
     _told.add(type(op))
@@ -101,7 +101,7 @@ def _remedy(op: Any, names: Iterable[str]) -> str:
     )
 
 
-def _attributes(op: Any) -> set[str]:
+def _attributes(op: object) -> set[str]:
     """The names of an op's own attributes and slots, without those of cached properties."""
     names = tuple(vars(op))  # at once: other threads may use the op for the first time meanwhile
     own = {name for name in names if not isinstance(getattr(type(op), name, None), cached_property)}
@@ -109,7 +109,7 @@ def _attributes(op: Any) -> set[str]:
     return own.union(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(op, x))
 
 
-def _snapshot(value: Any) -> Any:
+def _snapshot(value: object) -> Any:
     """A value as it is now: mutable containers and arrays are copied."""
     return deepcopy(value) if isinstance(value, list | dict | set | bytearray | np.ndarray) else value
 

@@ -22,6 +22,7 @@ from optree.compile.steps import Observer
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type
+from optree.tree.variable import Variable
 
 #: The relative error allowed to the unstable form of an expression that a rewrite stabilises.
 LOST_DIGITS = 0.1
@@ -92,7 +93,7 @@ def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence
     return None
 
 
-def _equal(type: Type, x: Any, y: Any) -> bool:
+def _equal(type: Type, x: object, y: object) -> bool:
     """Whether two values are equal, floating ones up to `LAST_BITS`."""
     if type.values_eq(x, y):
         return True
@@ -135,12 +136,12 @@ def _guilty_rule(name: str, program: Program, values: Sequence[Any], without: Se
     return name
 
 
-def _computed(instruction: Instruction, *inputs: Any) -> Any:
+def _computed(instruction: Instruction, *inputs: object) -> Any:
     """The value of an instruction."""
     return _run(instruction, list(inputs), [[None] for _ in instruction.node.owner.outputs])
 
 
-def _checked(instruction: Instruction, *operands: Any) -> Any:
+def _checked(instruction: Instruction, *operands: Variable) -> Any:
     """The value of an instruction whose op is held to its contract."""
     inputs, before = list(operands), _copies(operands)
     cells: list[list[Any]] = [[None] for _ in instruction.node.owner.outputs]
@@ -166,7 +167,7 @@ def _run(instruction: Instruction, inputs: list[Any], cells: list[list[Any]]) ->
     return taken(instruction, inputs, cells)
 
 
-def _check_equal(instruction: Instruction, first: Any, second: Any, when: str) -> None:
+def _check_equal(instruction: Instruction, first: object, second: object, when: str) -> None:
     types = [x.type for x in instruction.node.owner.outputs]
     pairs = zip(_as_tuple(instruction, first), _as_tuple(instruction, second), strict=True)
     if not all(_equal(type, x, y) for type, (x, y) in zip(types, pairs, strict=True)):
@@ -211,7 +212,7 @@ def _check_new(instruction: Instruction, earlier: Sequence[Any], outputs: Sequen
             )
 
 
-def _share(x: Any, y: Any) -> bool:
+def _share(x: object, y: object) -> bool:
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return np.may_share_memory(x, y)
     return x is y and isinstance(x, _CONTAINERS)
@@ -244,7 +245,7 @@ def _check_finite(instruction: Instruction, inputs: list[Any], outputs: Sequence
             )
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     if isinstance(value, float | np.ndarray | np.generic) and is_floating(np.asarray(value).dtype):
         return bool(np.isfinite(value).all())
     return True

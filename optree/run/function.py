@@ -86,7 +86,7 @@ def last_backend() -> Any:
     return next((found for made in reversed(_backends) if (found := made()) is not None), None)
 
 
-def imported(x: Any, what: str) -> Any:
+def imported(x: object, what: str) -> Any:
     """An argument; another library's array as the current backend reads it (`Backend.imported`)."""
     if not is_foreign(x):
         return x
@@ -99,13 +99,13 @@ def backends() -> list[Any]:
     return [found for made in _backends if (found := made()) is not None]
 
 
-def use_backend(backend: Any) -> None:
+def use_backend(backend: object) -> None:
     """Make a backend the current one, on which functions without tensors run."""
     _backends[:] = [*(made for made in _backends if made() is not None), ref(backend)]
 
 
 @contextmanager
-def running_on(backend: Any) -> Iterator[None]:
+def running_on(backend: object) -> Iterator[None]:
     """Make a backend the current one within a block; None changes nothing."""
     before = _backends[:]
     if backend is not None:
@@ -195,8 +195,8 @@ class Function(Locked):
         self,
         inputs: Sequence[Variable],
         outputs: Any,
-        updates: Any,
-        givens: Any,
+        updates: object,
+        givens: object,
         mode: Any,
         name: str | None,
         on_unused_input: str,
@@ -377,7 +377,7 @@ class Function(Locked):
             self._arrays_seen[kinds] = None
         return values
 
-    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+    def memory(self, *args: object, **kwargs: object) -> MemoryReport:
         """The memory that a call with these arguments needs; nothing runs.
 
         Raises
@@ -387,7 +387,7 @@ class Function(Locked):
         """
         return self._memory(self.leaves_of(*args, **kwargs))
 
-    def leaves_of(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def leaves_of(self, *args: object, **kwargs: object) -> list[Any]:
         """The values of its program's leaves for these arguments."""
         return self._values(args, kwargs) if self.inputs or args or kwargs else self._known
 
@@ -426,7 +426,7 @@ class Function(Locked):
             raise OperandError(f"{self}: missing {', '.join(missing)}")
         return [given[x] for x in self.inputs]
 
-    def _filtered(self, number: int, x: Variable, value: Any) -> Any:
+    def _filtered(self, number: int, x: Variable, value: object) -> Any:
         wanted = x.type.any_size if isinstance(x, Tensor) else x.type
         if isinstance(value, LazyValue):
             value = value.tensor
@@ -489,7 +489,7 @@ def _unpickled(
     return Function(inputs, returned, updates, [*zip(replaced, givens, strict=True)] or None, *options)
 
 
-def debugprint(what: Any, file: Any = None, stage: str | None = None) -> Any:
+def debugprint(what: object, file: Any = None, stage: str | None = None) -> Any:
     """Print the program, one line for each step: number, op, inputs, type, and the line that built it.
 
     Parameters
@@ -537,19 +537,19 @@ def _wrapped(backend: Any, value: Any, dtype: Any, origin: Any) -> Any:
     return np.asarray(value, dtype) if backend is None else backend.tensor_of(value, dtype, origin)
 
 
-def _spec_of(x: Any) -> Any:
+def _spec_of(x: object) -> Any:
     """The spec of a tensor of a subclass; None for other arguments."""
     return x.spec if isinstance(x, Tensor) else None
 
 
-def _is_unchanged(input: Variable, given: Any, array: Any) -> bool:
+def _is_unchanged(input: Variable, given: object, array: np.ndarray) -> bool:
     """Whether an argument is an array that was accepted as it is, for its dtype and shape alone."""
     if isinstance(given, Tensor):
         return given.array is array
     return given.__class__ is np.ndarray and given is array and type(input.type) is TensorType
 
 
-def _shape_of(value: Any) -> Any:
+def _shape_of(value: object) -> Any:
     """A value's shape: () for a number, None for values that have none."""
     if isinstance(value, bool | int | float):
         return ()
@@ -566,7 +566,7 @@ def _stand_in(x: Variable) -> Input:
     return argument
 
 
-def _checked_inputs(inputs: Any) -> list[Variable]:
+def _checked_inputs(inputs: object) -> list[Variable]:
     if isinstance(inputs, Variable) or not isinstance(inputs, Sequence):
         raise OperandError(f"function: the inputs are a list of variables, not {describe(inputs)}")
     for i, x in enumerate(inputs):

@@ -14,7 +14,7 @@ import numpy as np
 from optree.arrays import is_array, is_foreign
 from optree.cache import Cache
 from optree.errors import DTypeError, OperandError, describe
-from optree.run.function import Function, imported
+from optree.run.function import Function, Mode, imported
 from optree.tree.lazy import LazyValue
 from optree.tree.node import post_order
 from optree.tree.substitution import inputs_of
@@ -37,7 +37,7 @@ def jit(
     *,
     static_argnames: str | Iterable[str] = (),
     static_shapes: bool = False,
-    mode: Any = None,
+    mode: str | Mode | None = None,
 ) -> Any:
     """A decorator: a Python function of arrays, run as one program.
 
@@ -92,7 +92,11 @@ class Jitted:
     """A function of `jit`, compiled for each kind of its arguments."""
 
     def __init__(
-        self, function: Callable[..., Any], static_argnames: str | Iterable[str], static_shapes: bool, mode: Any
+        self,
+        function: Callable[..., Any],
+        static_argnames: str | Iterable[str],
+        static_shapes: bool,
+        mode: str | Mode | None,
     ) -> None:
         if not callable(function):
             raise OperandError(f"jit: a function is wanted, not {describe(function)}; parameters are given by name")
@@ -153,13 +157,13 @@ class Jitted:
         function, rebuilt = found
         return rebuilt(function(*[x for _, x in arrays]))
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"jit({self._name})"
 
-    def _key_of(self, name: str, value: Any, arrays: list[tuple[str, Any]]) -> Any:
+    def _key_of(self, name: str, value: object, arrays: list[tuple[str, Any]]) -> Any:
         """The key of an argument, whose arrays are appended to `arrays`; OperandError if it is of another kind."""
         if name in self._static:
             try:
@@ -170,7 +174,7 @@ class Jitted:
                 ) from None
             return type(value), value
 
-        def leaf(x: Any) -> Any:
+        def leaf(x: object) -> Any:
             if is_argument(x):
                 own = x.tensor if isinstance(x, LazyValue) else imported(x, f"{self._name}: the argument {name}")
                 arrays.append((name if x is value else f"{name}[{len(arrays)}]", own))
@@ -210,7 +214,7 @@ class Jitted:
                 traced.arguments[name] = mapped(lambda x: next(rest) if is_argument(x) else x, value)
         outputs: list[Any] = []
 
-        def leaf(x: Any) -> Any:
+        def leaf(x: object) -> Any:
             if x is not None:
                 outputs.append(self._output(x))
             return None if x is None else ARRAY
@@ -232,7 +236,7 @@ class Jitted:
 
         return function, rebuilt
 
-    def _output(self, x: Any) -> Variable:
+    def _output(self, x: object) -> Variable:
         try:
             return variable_of(x, self._name)
         except OperandError as error:
@@ -249,19 +253,19 @@ class _Mark:
 ARRAY = _Mark()
 
 
-def is_argument(x: Any) -> bool:
+def is_argument(x: object) -> bool:
     """Whether an argument is an array of any kind, and no part of the program."""
     return isinstance(x, Variable | np.generic) or is_array(x) or is_foreign(x)
 
 
-def _is_symbolic(x: Any) -> bool:
+def _is_symbolic(x: object) -> bool:
     """Whether an argument has no value of its own: an input, or a tree with one."""
     if isinstance(x, Tensor) or not isinstance(x, Variable):
         return False
     return any(isinstance(entry, Input) for entry in post_order([x], inputs_of))
 
 
-def mapped(leaf: Callable[[Any], Any], value: Any) -> Any:
+def mapped(leaf: Callable[[Any], Any], value: object) -> Any:
     """A value with a function applied to all that is in its lists, tuples and dicts."""
     if isinstance(value, Variable) or not isinstance(value, list | tuple | dict):
         return leaf(value)
@@ -271,7 +275,7 @@ def mapped(leaf: Callable[[Any], Any], value: Any) -> Any:
     return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     """A nested value as one that can be hashed."""
     if isinstance(value, dict):
         return dict, *[(key, _frozen(each)) for key, each in value.items()]

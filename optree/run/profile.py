@@ -46,7 +46,7 @@ class Profile:
 
     _repr_html_ = as_html
 
-    def observe(self, index: int, seconds: float, inputs: Sequence[Any], value: Any) -> None:
+    def observe(self, index: int, seconds: float, inputs: Sequence[Any], value: object) -> None:
         """Count one run of a step."""
         cost = self.costs[index]
         outputs = value if isinstance(value, tuple) else (value,)

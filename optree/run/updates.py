@@ -17,7 +17,7 @@ from optree.tree.types import may_equal
 from optree.tree.variable import Constant, Variable, variable_of
 
 
-def checked_updates(what: str, updates: Any, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
+def checked_updates(what: str, updates: object, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
     """Updates as pairs of a tensor and a variable.
 
     Parameters

@@ -16,7 +16,7 @@ from optree.tree.types import Spec, TensorType, normalise_axis
 from optree.tree.variable import Input, Variable, is_neon, variable_of
 
 
-def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Vmapped:
+def vmap(function: Callable[..., Any], in_axes: object = 0, out_axes: object = 0) -> Vmapped:
     """A function of one example as a function of a batch: of trees, to trees.
 
     The function is called once, on operands that stand for one example; each op of the trees that it returns is then
@@ -82,7 +82,7 @@ class _Argument(NamedTuple):
 class Vmapped:
     """A function of `vmap`."""
 
-    def __init__(self, function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> None:
+    def __init__(self, function: Callable[..., Any], in_axes: object = 0, out_axes: object = 0) -> None:
         if not callable(function):
             raise OperandError(f"vmap: a function is wanted, not {describe(function)}")
         update_wrapper(self, function)
@@ -115,7 +115,7 @@ class Vmapped:
     def _collect(self, name: str, value: Any, axis: Any, found: list[_Argument]) -> None:
         """Append the arrays of an argument, each with its axis of examples."""
 
-        def leaf(x: Any, axis: Any) -> None:
+        def leaf(x: object, axis: object) -> None:
             if not is_argument(x):
                 return
             if not (axis is None or (hasattr(axis, "__index__") and not isinstance(axis, bool))):
@@ -162,12 +162,12 @@ class Vmapped:
             pairs.append((example, batch))
         return examples, pairs
 
-    def _returned(self, returned: Any, batches: dict[Any, Variable], since: int) -> Any:
+    def _returned(self, returned: object, batches: dict[Any, Variable], since: int) -> Any:
         """The value that the function returned for an example, for the batch."""
         roots: list[Variable] = []
         axes: list[Any] = []
 
-        def leaf(x: Any, axis: Any) -> None:
+        def leaf(x: object, axis: object) -> None:
             if x is None:
                 return
             try:
@@ -189,7 +189,7 @@ class Vmapped:
         )
         return mapped(lambda x: x if x is None else next(found), returned)
 
-    def _placed(self, x: Variable, is_batched: bool, axis: Any, batch: Variable) -> Variable:
+    def _placed(self, x: Variable, is_batched: bool, axis: object, batch: Variable) -> Variable:
         """A value with its axis of examples in place."""
         if axis is None:
             if is_batched:
@@ -200,7 +200,7 @@ class Vmapped:
         return f.moveaxis(x, 0, to) if to else x
 
 
-def _paired(leaf: Callable[[Any, Any], None], value: Any, axes: Any, what: str) -> None:
+def _paired(leaf: Callable[[Any, Any], None], value: object, axes: object, what: str) -> None:
     """Call a function on all that is in nested lists, tuples and dicts, and the axis of each.
 
     It raises OperandError if the axes are nested otherwise than the value.

@@ -18,7 +18,7 @@ from optree.tree.variable import Constant, as_operand
 TOKEN_BYTES = 32
 
 
-def equal(x: Any, y: Any) -> bool:
+def equal(x: object, y: object) -> bool:
     """Whether two operands are symbolically equal, up to associativity and commutativity.
 
     Tensors and inputs are equal by identity, views of one tensor if they select the
@@ -62,7 +62,7 @@ class _Tokens:
         self._known: dict[Any, int] = {}
         self._parts: dict[int, tuple[Any, int, int]] = {}
 
-    def add(self, entry: Any) -> None:
+    def add(self, entry: object) -> None:
         """Compute an operand's token from those of its own operands."""
         if isinstance(entry, OpTreeNode):
             key = self._key(entry)

@@ -22,7 +22,7 @@ class NoValueType(Type):
     def plan_key(self) -> Any:
         return type(self)
 
-    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+    def filter(self, value: object, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """Raises, for nothing is of this type."""
         raise DefinitionError(f"{self!r} has no values: it stands for a gradient that is missing")
 
@@ -70,17 +70,17 @@ def is_discrete(variable: Any) -> bool:
     return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
 
 
-def is_disconnected(gradient: Any) -> bool:
+def is_disconnected(gradient: object) -> bool:
     """Whether a gradient is of `DisconnectedType`."""
     return isinstance(getattr(gradient, "type", None), DisconnectedType)
 
 
-def is_null(gradient: Any) -> bool:
+def is_null(gradient: object) -> bool:
     """Whether a gradient is of `NullType`."""
     return isinstance(getattr(gradient, "type", None), NullType)
 
 
-def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
+def grad_undefined(op: object, index: int, input: object, comment: str = "") -> Any:
     """A gradient of `NullType`, for `grad` to return where the op has no derivative by an input.
 
     Parameters
@@ -102,7 +102,7 @@ def grad_undefined(op: Any, index: int, input: Any, comment: str = "") -> Any:
     return _null(f"{op} has no derivative by input {index}, {describe(input)}", comment)
 
 
-def grad_not_implemented(op: Any, index: int, input: Any, comment: str = "") -> Any:
+def grad_not_implemented(op: object, index: int, input: object, comment: str = "") -> Any:
     """The same where the derivative exists, but is not implemented."""
     return _null(f"{op} does not implement its gradient by input {index}, {describe(input)}", comment)
 
@@ -148,7 +148,7 @@ def zero_gradient(x: Any, dtype: Any) -> Any:
     return f.fill_like(x if is_floating(x.dtype) else x.astype(dtype), 0.0)
 
 
-def or_zeros(gradient: Any, x: Any) -> Any:
+def or_zeros(gradient: object, x: object) -> Any:
     """A gradient, or zeros of a floating operand's shape where it is disconnected."""
     return f.fill_like(x, 0.0) if is_disconnected(gradient) else gradient
 

@@ -40,7 +40,7 @@ _slices = Cache("slices by index", SLICES)
 _BASIC = (int, slice, type(None), type(Ellipsis))
 
 
-def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
+def parse(index: object, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     """A NumPy-style index of an operand of this shape, as a template and the integer arrays in it.
 
     A boolean NumPy array becomes the integer arrays of ``nonzero``. An operand of
@@ -74,7 +74,7 @@ def parse(index: Any, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     return tuple(template), arrays
 
 
-def plain_key(index: Any) -> Any:
+def plain_key(index: object) -> Any:
     """A key, for caches, of an index of integers, slices, None and an ellipsis; None of any other."""
     key = []
     for entry in index if index.__class__ is tuple else (index,):
@@ -91,20 +91,20 @@ def plain_key(index: Any) -> Any:
     return tuple(key)
 
 
-def known_slice(spec: Any, index: Any) -> Any:
+def known_slice(spec: object, index: object) -> Any:
     """The op_dict of the part at an index that operands of this spec have had before; None if there is none."""
     key = plain_key(index)
     return None if key is None else _slices.get((spec, key))
 
 
-def remember_slice(spec: Any, index: Any, op_dict: Any) -> None:
+def remember_slice(spec: object, index: object, op_dict: object) -> None:
     """Cache the op_dict of the part at an index of operands of this spec."""
     key = plain_key(index)
     if key is not None:
         _slices[spec, key] = op_dict
 
 
-def as_template(index: Any, shape: Shape, what: str) -> Template:
+def as_template(index: object, shape: Shape, what: str) -> Template:
     """The template, one entry for each axis, of a template or of a NumPy-style index without arrays.
 
     It raises AxisError, OperandError, as `parse` does.
@@ -139,11 +139,11 @@ def as_array(entry: Any, what: str) -> Any:
     return entry
 
 
-def _is_array(entry: Any) -> bool:
+def _is_array(entry: object) -> bool:
     return isinstance(entry, Variable) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
 
 
-def _width(entry: Any) -> int:
+def _width(entry: object) -> int:
     """The number of axes that an index consumes."""
     if entry is None or entry is Ellipsis:
         return 0
@@ -162,7 +162,7 @@ def _fill(entries: list[Any], widths: Sequence[int], shape: Shape, what: str) ->
     return entries[:at] + [EVERYTHING] * (len(shape) - used) + entries[at + 1 :]
 
 
-def _plain(entry: Any, what: str) -> Any:
+def _plain(entry: object, what: str) -> Any:
     """A basic index (an integer, slice or None) in normal form."""
     if entry is None:
         return entry

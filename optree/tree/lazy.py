@@ -211,7 +211,7 @@ class LazyValue:
         """Whether the value has not been computed."""
         return self._tree is not None
 
-    def view_by(self, tree: Any) -> LazyValue | None:
+    def view_by(self, tree: object) -> LazyValue | None:
         """The view that a node describes, of one view op on this value; None where it would be a copy."""
         if tree.__class__ is not OpTreeNode:
             return None
@@ -226,7 +226,7 @@ class LazyValue:
         shares = not found.size or overlap(found.array, self._tensor.array)
         return type(self)(found) if shares else None
 
-    def assign(self, index: Any, value: Any) -> None:
+    def assign(self, index: object, value: object) -> None:
         """Write an operand, or what another has, into the elements at an index, as one kernel where that can be."""
         with _running.lock:
             tensor = self._cleared(value)
@@ -240,7 +240,7 @@ class LazyValue:
                 value = value.tree
             tensor[index.tree if isinstance(index, LazyValue) else index] = value
 
-    def _takes(self, tensor: Tensor, index: Any, value: LazyValue) -> bool:
+    def _takes(self, tensor: Tensor, index: object, value: LazyValue) -> bool:
         """Run a lazy value straight into the elements at an index; from there it is copied if it is asked for again."""
         if value._has_views():
             return False
@@ -268,7 +268,7 @@ class LazyValue:
                 lazy_values[id(tree)] = entry
             raise
 
-    def apply(self, operation: Callable[[Any, Any], Any], value: Any) -> None:
+    def apply(self, operation: Callable[[Any, Any], Any], value: object) -> None:
         """Write ``operation(self, value)`` here; that of a lazy value without views is lazy again.
 
         Raises
@@ -293,7 +293,7 @@ class LazyValue:
                 value.was_assigned = True
                 tensor[...] = self._result(operation, value)
 
-    def _result(self, operation: Callable[[Any, Any], Any], value: Any) -> Any:
+    def _result(self, operation: Callable[[Any, Any], Any], value: object) -> Any:
         mine = self.tree
         tree = operation(mine, value.tree if isinstance(value, LazyValue) else value)
         if tree.spec.type is not mine.spec.type:
@@ -526,6 +526,6 @@ def _is_held(tensor: Tensor) -> bool:
     return holder is not None and holder() is not None
 
 
-def own(tree: Any) -> Any:
+def own(tree: object) -> Any:
     """A value that no `LazyValue` has: a node as it is, if it is of none, and a copy of anything else."""
     return tree if tree.__class__ is OpTreeNode and id(tree) not in lazy_values else f.copy(tree)

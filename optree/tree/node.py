@@ -67,12 +67,14 @@ class OpDict(dict):
     value_spec: Any
     token: object
 
-    def __init__(self, entries: dict[str, Any], op: Any, spec: Any, token: object, children: int | None = None) -> None:
+    def __init__(
+        self, entries: dict[str, Any], op: Any, spec: object, token: object, children: int | None = None
+    ) -> None:
         super().__init__(entries)
         self.op, self.value_spec, self.token = op, spec, token
         self.children = op.children() if children is None else children
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError("an op_dict is shared by equal nodes and cannot be changed; build a new node")
 
     __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
@@ -121,7 +123,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     #: Whether it has run together with others.
     ran_beside = False
 
-    def __new__(cls, op_dict: dict[str, Any], left: Any = None, right: Any = None) -> OpTreeNode:
+    def __new__(cls, op_dict: dict[str, Any], left: object = None, right: object = None) -> OpTreeNode:
         if not isinstance(op_dict, OpDict):
             left, right = (x if x is None else as_operand(x, str(op_dict.get("op"))) for x in (left, right))
             op_dict = _unchecked(op_dict, left, right)
@@ -131,7 +133,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         return node
 
     @staticmethod
-    def build(op: str, left: Any, right: Any = None, out: Any = None, **props: Any) -> Any:
+    def build(op: str, left: object, right: object = None, out: object = None, **props: object) -> Any:
         """A node with checked operands, and inferred shape and dtype.
 
         Parameters
@@ -229,7 +231,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         return values[0]
 
     @staticmethod
-    def optree_to_list(tree: Any) -> Any:
+    def optree_to_list(tree: object) -> Any:
         """The tree as nested lists ``[op_dict, left, right]`` that may be edited.
 
         A shared subtree is one list.
@@ -237,7 +239,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
         return _map_tree(tree, _tree_children, lambda node, left, right: [dict(node[0]), left, right])
 
     @staticmethod
-    def list_to_optree(nested: Any) -> Any:
+    def list_to_optree(nested: object) -> Any:
         """The tree of nested lists such as `optree_to_list` gives, built with `build`."""
         return _map_tree(nested, _list_children, lambda entry, left, right: _from_dict(entry[0], left, right))
 
@@ -279,7 +281,7 @@ class OpTreeNode(Variable, tuple):  # type: ignore[misc]
             "tree.at[...] and be.slice(tree, ...) give its value's elements"
         )
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
             f"{self.label} is a lazy expression without memory to write to: t = tree.astensor() is a tensor of its "
             "value, t[...] = ... writes a part, and np.where(mask, x, tree) chooses"
@@ -337,7 +339,7 @@ def applied(op_dict: OpDict, operands: Sequence[Any]) -> OpTreeNode:
     return node
 
 
-def find_op(name: Any) -> Any:
+def find_op(name: object) -> Any:
     """The op class of a name; UnknownOpError if there is none."""
     try:
         return OPS[name]
@@ -345,7 +347,7 @@ def find_op(name: Any) -> Any:
         raise UnknownOpError(f"there is no op {name!r}; there are {names(OPS)}") from None
 
 
-def _unchecked(entries: dict[str, Any], left: Any, right: Any) -> OpDict:
+def _unchecked(entries: dict[str, Any], left: object, right: object) -> OpDict:
     """The op_dict of a user's own dict, whose shape is not checked."""
     name = entries.get("op")
     if name == "args":
@@ -376,7 +378,7 @@ def operands_of(node: Any) -> list[Any]:
     return operands
 
 
-def variables_of(entry: Any) -> list[Any]:
+def variables_of(entry: object) -> list[Any]:
     """The operands of a node that are variables; none of a leaf."""
     return [x for x in operands_of(entry) if isinstance(x, Variable)] if isinstance(entry, OpTreeNode) else []
 
@@ -505,7 +507,7 @@ def _count_parents(roots: Sequence[Any]) -> dict[int, int]:
     return counts
 
 
-def _tree_children(entry: Any) -> Iterator[Any]:
+def _tree_children(entry: object) -> Iterator[Any]:
     if not isinstance(entry, OpTreeNode):
         return iter(())
     return (child for child in parts_of(entry) if isinstance(child, OpTreeNode))
@@ -540,7 +542,7 @@ def _rebuild(op_dict: dict[str, Any], values: list[Any]) -> Any:
     return _from_dict(op_dict, *operands)
 
 
-def _from_dict(op_dict: dict[str, Any], left: Any = None, right: Any = None) -> Any:
+def _from_dict(op_dict: dict[str, Any], left: object = None, right: object = None) -> Any:
     if op_dict.get("op") == "args":
         return OpTreeNode(op_dict, left, right)
     op = _op_of(op_dict)
@@ -589,7 +591,7 @@ def uncollected(function: _Function) -> _Function:
     """
 
     @wraps(function)
-    def paused(*args: Any, **kwargs: Any) -> Any:
+    def paused(*args: object, **kwargs: object) -> Any:
         global _is_paused
         if not gc.isenabled():
             return function(*args, **kwargs)

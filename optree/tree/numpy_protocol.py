@@ -153,7 +153,7 @@ def place_of_out(func: Callable[..., Any]) -> int | None:
     return places[0] if places else None
 
 
-def _cast(operand: Any, dtype: np.dtype) -> Any:
+def _cast(operand: object, dtype: np.dtype) -> Any:
     """An operand of a function, or several in a list or tuple, in the dtype that it computes in."""
     if hasattr(operand, "astype"):
         return f.cast(operand, dtype)

@@ -12,12 +12,12 @@ from optree.locks import import_later
 PRINTED_NODES = 1000
 
 
-def as_html(x: Any) -> str:
+def as_html(x: object) -> str:
     """The HTML that a notebook displays, as the method ``_repr_html_`` of a class in `optree.html.CARDS`."""
     return import_later("optree.html").html(x)  # type: ignore[no-any-return]
 
 
-def text(root: Any) -> str:
+def text(root: object) -> str:
     """A tree as nested tuples, the text of a node's ``str``."""
     parts: list[str] = []
     pending: list[Any] = [root]
@@ -36,7 +36,7 @@ def text(root: Any) -> str:
     return "".join(parts)
 
 
-def lines(root: Any) -> str:
+def lines(root: object) -> str:
     """A tree with one line for each node, operands indented below; a shared subtree is printed once."""
     found: list[str] = []
     numbers: dict[int, int] = {}
@@ -59,7 +59,7 @@ class _Text(str):
     """Text on the printer's stack, distinct from operands."""
 
 
-def _leaf(entry: Any) -> str:
+def _leaf(entry: object) -> str:
     """A leaf's label; a tensor's values are never printed."""
     return getattr(entry, "label", None) or str(entry)
 

@@ -70,12 +70,12 @@ def with_values(roots: Sequence[Any], values: Mapping[Any, Tensor]) -> list[Any]
     return [made.get(id(root), root) for root in roots]
 
 
-def has_inputs(entry: Any) -> bool:
+def has_inputs(entry: object) -> bool:
     """Whether it is a node, or a view of a tensor."""
     return entry.__class__ is OpTreeNode or (isinstance(entry, Tensor) and entry.base is not None)
 
 
-def children_of(entry: Any) -> list[Any]:
+def children_of(entry: object) -> list[Any]:
     """A node's operands, left and right, that are nodes or tensors."""
     if entry.__class__ is not OpTreeNode:
         return []
@@ -83,7 +83,7 @@ def children_of(entry: Any) -> list[Any]:
     return [x for x in (left, right) if x.__class__ is OpTreeNode or isinstance(x, Tensor)]
 
 
-def inputs_of(entry: Any) -> list[Any]:
+def inputs_of(entry: object) -> list[Any]:
     """A node's operands, numbers too, or the base of a view."""
     if isinstance(entry, OpTreeNode):
         return operands_of(entry)

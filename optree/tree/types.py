@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from optree.arrays import check_unmasked, is_array, is_foreign, on_host
 from optree.cache import cached
@@ -30,6 +31,9 @@ from optree.errors import (
 from optree.locks import Locked
 
 Shape = tuple[int | None, ...]
+
+#: A shape as users give it.
+ShapeLike = int | Sequence[int]
 
 #: One axis, several, or all.
 Axis = int | Sequence[int] | None
@@ -79,7 +83,7 @@ def as_dtype(dtype: Any) -> np.dtype:
     return found
 
 
-def check_fits(values: Any, dtype: np.dtype, what: object) -> None:
+def check_fits(values: object, dtype: np.dtype, what: object) -> None:
     """Refuse numbers that overflow a dtype; a float's fraction is dropped in an integer dtype.
 
     It raises NumberOverflowError, naming the first that does.
@@ -106,7 +110,7 @@ def check_fits(values: Any, dtype: np.dtype, what: object) -> None:
         raise NumberOverflowError(f"{what}: {brief(value, str)} does not fit {dtype} ({bounds})")
 
 
-def array_of(values: Any, what: str) -> np.ndarray:
+def array_of(values: object, what: str) -> np.ndarray:
     """A user's values as a NumPy array.
 
     Raises
@@ -131,7 +135,7 @@ def array_of(values: Any, what: str) -> np.ndarray:
         ) from error
 
 
-def is_huge(value: Any) -> bool:
+def is_huge(value: object) -> bool:
     """Whether a value is a Python integer that no float can hold."""
     return type(value) is int and not -HUGE < value < HUGE
 
@@ -157,7 +161,7 @@ class Type:
     #: `Input`, which `make_variable` makes. `optree.tree.variable` sets it, which would be a circular import here.
     Variable: ClassVar[Any]
 
-    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+    def filter(self, value: object, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The value converted to the type.
 
         Parameters
@@ -175,15 +179,15 @@ class Type:
         """
         raise DefinitionError(f"{type(self).__name__}: write filter(self, value, strict=False, allow_downcast=None)")
 
-    def values_eq(self, x: Any, y: Any) -> bool:
+    def values_eq(self, x: object, y: object) -> bool:
         """Whether two values of the type are equal."""
         return bool(x == y)
 
-    def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
+    def values_eq_approx(self, x: object, y: object, tolerance: float | None = None) -> bool:
         """Whether two values are equal but for rounding; here, whether they are equal."""
         return self.values_eq(x, y)
 
-    def holds(self, other: Any) -> bool:
+    def holds(self, other: object) -> bool:
         """Whether a variable of another type is accepted where one of this type is expected."""
         return bool(self == other)
 
@@ -231,7 +235,7 @@ class TensorType(Type):
 
     _made: WeakValueDictionary[tuple[np.dtype, Shape], TensorType] = WeakValueDictionary()
 
-    def __new__(cls, dtype: Any, shape: int | Iterable[int | None]) -> TensorType:
+    def __new__(cls, dtype: DTypeLike, shape: int | Iterable[int | None]) -> TensorType:
         key = as_dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
         found = cls._made.get(key)
         if found is None:
@@ -258,7 +262,7 @@ class TensorType(Type):
     def any_size(self) -> TensorType:
         return TensorType(self.dtype, tuple(1 if size == 1 else None for size in self.shape))
 
-    def holds(self, other: Any) -> bool:
+    def holds(self, other: object) -> bool:
         """Whether the other is a tensor type of this dtype and rank, and has the sizes that are known here."""
         return (
             isinstance(other, TensorType)
@@ -330,12 +334,12 @@ class TensorType(Type):
             return bool(limits.min <= array.min() and array.max() <= limits.max)
         return bool(can_cast(array.dtype, self.dtype, "same_kind"))
 
-    def values_eq(self, x: Any, y: Any) -> bool:
+    def values_eq(self, x: object, y: object) -> bool:
         """Whether two arrays are of one dtype and shape and equal in every element, nan to nan."""
         x, y = np.asarray(x), np.asarray(y)
         return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=is_floating(x.dtype))
 
-    def values_eq_approx(self, x: Any, y: Any, tolerance: float | None = None) -> bool:
+    def values_eq_approx(self, x: object, y: object, tolerance: float | None = None) -> bool:
         """Whether two arrays differ by no more than rounding.
 
         Parameters
@@ -392,7 +396,7 @@ class TupleType(Type):
     def any_size(self) -> TupleType:
         return TupleType(type.any_size for type in self.types)
 
-    def filter(self, value: Any, strict: bool = False, allow_downcast: bool | None = None) -> Any:
+    def filter(self, value: object, strict: bool = False, allow_downcast: bool | None = None) -> Any:
         """The tuple of values, each converted to its type."""
         if not isinstance(value, tuple) or len(value) != len(self.types):
             raise DTypeError(f"a tuple of {len(self.types)} values is wanted, not {brief(value)}")
@@ -435,7 +439,7 @@ class Spec:
     _tokens: dict[Any, object] = {}
     _made: WeakValueDictionary[tuple[Type, Any], Spec] = WeakValueDictionary()
 
-    def __new__(cls, type: Type, backend: Any = None) -> Spec:
+    def __new__(cls, type: Type, backend: object = None) -> Spec:
         key = type, None if backend is None else ref(backend)
         found = cls._made.get(key)
         if found is None:
@@ -448,12 +452,12 @@ class Spec:
         return None if self.home is None else self.home()
 
     @classmethod
-    def own(cls, type: Type, backend: Any = None) -> Spec:
+    def own(cls, type: Type, backend: object = None) -> Spec:
         """A spec that is not interned, and so differs from that of other operands of the type."""
         return cls._new(type, None if backend is None else ref(backend))
 
     @classmethod
-    def _new(cls, type: Type, backend: Any) -> Spec:
+    def _new(cls, type: Type, backend: object) -> Spec:
         spec = super().__new__(cls)
         spec.type, spec.home = type, backend
         spec.token = cls._tokens.setdefault(type.plan_key, object())
@@ -468,7 +472,7 @@ def weak_dtype(spec: Any) -> Any:
 
 
 @cached("promoted dtypes", PROMOTIONS)
-def promote(*dtypes: Any) -> np.dtype:
+def promote(*dtypes: object) -> np.dtype:
     """The promoted dtype of operands, by NEP 50; weak numbers are `int` or `float`.
 
     Examples
@@ -533,7 +537,7 @@ def normalise_axis(axis: Any, ndim: int, what: str) -> int:
     return index % ndim
 
 
-def normalise_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
+def normalise_axes(axis: object, ndim: int, what: str) -> tuple[int, ...]:
     """Axes counted from the front, in order; None means all of them.
 
     It raises AxisError if there is no such axis, or one is named twice.
@@ -554,7 +558,7 @@ def one_or_many(arguments: tuple[Any, ...]) -> Any:
     return arguments or None
 
 
-def check_name(name: Any) -> str | None:
+def check_name(name: object) -> str | None:
     """The name that a leaf is given; OperandError if it is neither a string nor None."""
     if name is not None and not isinstance(name, str):
         raise OperandError(f"a name is a string or None, not {brief(name)}; a shape is one tuple, as in (2, 3)")
