@@ -121,7 +121,7 @@ def _takes_all(config: Any) -> bool:
     return named or any(config.getoption(option, None) for option in asked)
 
 
-#: The files of tests that run on simulated devices, too, where no home is asked for.
+#: The files of tests that run on simulated devices, where no home is asked for, but for those that ask the stand-in.
 ON_THE_RIG = ("test_ahead_on_gpu", "test_on_gpu", "test_graphs")
 
 
@@ -131,8 +131,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
         metafunc.parametrize("home_kind", homes, scope="module")
     if "device_kind" in metafunc.fixturenames:
         homes: list[Any] = metafunc.config.getoption("home") or ["stand-in"]
-        if not metafunc.config.getoption("home") and metafunc.module.__name__ in ON_THE_RIG and why_no_rig() is None:
-            homes = [*homes, pytest.param("gpu", id="rig", marks=pytest.mark.on_the_rig)]
+        may_be_simulated = metafunc.module.__name__ in ON_THE_RIG and "cupy" not in metafunc.fixturenames
+        if not metafunc.config.getoption("home") and may_be_simulated and why_no_rig() is None:
+            homes = [pytest.param("gpu", id="rig", marks=pytest.mark.on_the_rig)]
         metafunc.parametrize("device_kind", [home for home in homes if home != "cpu"], scope="module")
 
 
@@ -291,7 +292,7 @@ def _plain_current_backend() -> None:
 
 
 #: Files of tests whose processes share a disk cache with the test's own: its keys have the flags.
-AS_SHIPPED = ("test_ahead", "test_compiler", "test_kernel_cache", "test_startup")
+AS_SHIPPED = ("test_compiler", "test_kernel_cache", "test_startup")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -363,9 +363,17 @@ def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
     assert name in capsys.readouterr().err
 
 
+#: Libraries that a benchmark compares with, and that compile each workload for longer than it runs: with --all alone.
+COMPILING = ("torch.compile", "jax", "JAX")
+
+
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-def test_the_benchmark_of_networks_prints_times_and_memory(capsys):
-    importlib.import_module("convolutions").main(["--rounds", "2", "--only", "depthwise"])
+def test_the_benchmark_of_networks_prints_times_and_memory(capsys, monkeypatch, request):
+    convolutions = importlib.import_module("convolutions")
+    if not request.config.getoption("--all"):
+        others = [library for library in convolutions.LIBRARIES if library.name not in COMPILING]
+        monkeypatch.setattr(convolutions, "LIBRARIES", others)
+    convolutions.main(["--rounds", "2", "--only", "depthwise"])
     printed = capsys.readouterr().out
     assert "training step: optree" in printed
     assert float(re.search(r"([\d.]+) of its operands", printed)[1]) < 1.3
@@ -399,8 +407,11 @@ def test_benchmarks_find_the_results_equal_and_print_ratios(name):
     assert "ratio" in run.stdout
 
 
-def test_the_benchmark_of_training_finds_the_losses_equal(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_of_training_finds_the_losses_equal(tmp_path, monkeypatch, capsys, request):
     training = importlib.import_module("training")
+    if not request.config.getoption("--all"):
+        others = {name: way for name, way in training.WAYS.items() if name not in COMPILING}
+        monkeypatch.setattr(training, "WAYS", others)
     monkeypatch.chdir(tmp_path)  # where the checkpoint is
     for only, said in (
         ("64 x", "op-tree, not packed"),

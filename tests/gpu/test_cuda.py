@@ -130,45 +130,38 @@ def test_the_same_with_indices_of_64_bits(group: str, name: str, request: Any) -
         trials_of(group, True).check(name, those_that_run(request.session, request.function, group))
 
 
+def check_has(group: str, *kinds: tuple[str, ...], without: str = "\0") -> None:
+    """Assert that for each kind there is a source among a group's that has all its words, and not another."""
+    missing = [*kinds]
+    for name in trials_of(group, False).trials:
+        sources = [source for source in sources_in(group, names=[name]) if without not in source]
+        missing = [kind for kind in missing if not any(all(word in source for word in kind) for source in sources)]
+        if not missing:
+            return
+    raise AssertionError(f"no source of {group} has {missing}")
+
+
 @needs_gxx
 def test_every_kind_of_team_is_among_them() -> None:
-    small, large, one = (sources_in(group) for group in ("staged on a small device", "staged", "elementwise"))
-    text = "\n".join(large)
-    for team in (
-        "over_lanes(r",
-        "over_block(r",
-        "over_column(r",
-        "extern __shared__",
-        "stage1(",
-        "end(",
-        "Vector<float, 4>",
-    ):
-        assert team in text, team
+    teams = ("over_lanes(r", "over_block(r", "over_column(r", "extern __shared__", "stage1(", "end(")
+    vectors = ("Vector<float, 4>", "int shift = (int)((unsigned long long)x0 / 4 % 4)")
+    check_has("staged", *((word,) for word in (*teams, *vectors)))
     for dtype, type in (("float16", "__half"), ("bfloat16", "__nv_bfloat16")):
-        half = "\n".join(sources_in(dtype))
-        assert f"Vector<{type}, 8>" in half  # accesses of 16 bytes
-        assert f"__shared__ {type} tile" in half and f"{type} *const g" in half
-        assert "int shift = (int)((unsigned long long)x0 / 2 % 8)" in half
-    assert "int shift = (int)((unsigned long long)x0 / 4 % 4)" in text
-    assert any("__shared__ float tile" in source for source in one)
+        accesses = (f"Vector<{type}, 8>",), ("int shift = (int)((unsigned long long)x0 / 2 % 8)",)  # of 16 bytes
+        check_has(dtype, *accesses, (f"__shared__ {type} tile",), (f"{type} *const g",))
+    check_has("elementwise", ("__shared__ float tile",))
     launches = trials_of("staged", False).launches
     assert any(launch.shared for launch in launches) and any(launch.grid[1] > 1 for launch in launches)
-    assert any("(Index)held" in source for source in small), "no row is read again in part"
-    for group, word in (
-        ("on a small device", "(Index)held"),
-        ("on a small device", "shift ="),
-        ("on a small device", ", const int e)"),
-        ("in parts", "base_of(q"),
-        ("in parts", ", const int e)"),
-    ):
-        online = [source for source in sources_in(f"softmaxes {group}") if "base_of" in source]
-        assert any(word in source for source in online), f"no traversal of two stages {group} has {word}"
-    for sources, name in ((small, "kernel("), (sources_in("staged on a few"), "stage1(")):
-        assert any(name in source and "[e] = over_column(r" in source for source in sources), name
+    # A row that is read again in part, and columns that are reduced several at a time.
+    check_has("staged on a small device", ("(Index)held",), ("kernel(", "[e] = over_column(r"))
+    check_has("staged on a few", ("stage1(", "[e] = over_column(r"))
+    # Traversals of two stages.
+    words = "(Index)held", "shift =", ", const int e)"
+    check_has("softmaxes on a small device", *(("base_of", word) for word in words))
+    check_has("softmaxes in parts", ("base_of(q",), ("base_of", ", const int e)"))
     assert all("typedef long long Index;" in source for source in sources_in("views", True))
-    several = [source for source in sources_in("elementwise on a small device") if "parts" not in source]
-    for parts in (("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")):
-        assert any(all(part in source for part in parts) for source in several), parts
+    several = ("b0[4];", ", count);"), ("b0[4];", "store(x1 + i, w1);"), ("b0[2];", "quotient(k, m1)")
+    check_has("elementwise on a small device", *several, without="parts")
 
 
 # Compiled
@@ -284,17 +277,17 @@ def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: st
 
 
 @needs_gxx
-def test_every_barrier_left_out_of_a_kernel_is_found() -> None:
+def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
     clean = _sanitized("thread")
-    cases = [
+    every = [
         (team, source, text)
         for team in TEAMS
         if team.endswith("once")
         for source in sources_of(TEAMS[team], device_of(team))
         for text in without_each("__syncthreads();", source)
     ]
-    assert len(cases) == 2 + 2 + 2 + 3 + 3 + 3 + 3 + 3
-    missed = []
+    assert len(every) == 2 + 2 + 2 + 3 + 3 + 3 + 3 + 3
+    missed, cases = [], sample(every)
     for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
         emulator = FewBlocks(sanitize="thread")
         emulator.modules = {**clean.modules, source: module}
