@@ -9,7 +9,7 @@ import csv
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 
 from optree.errors import OptreeError
 from optree.locks import import_later
-from optree.records import NamedTuple
-from optree.run.function import Function
+from optree.run.function import Function, debugprint
+from optree.run.memory import size_text
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
@@ -32,21 +32,8 @@ DRAWN, LINES, POINTS = 40, 400, 400
 WIDTH, HEIGHT = 320, 90
 
 
-class Card(NamedTuple):
-    """The parts of an object's HTML.
-
-    Attributes
-    ----------
-    title : str
-    facts : dict
-        Rows of a table: their names and values, as text.
-    parts : list of tuple
-        For each part that unfolds: its heading, its HTML, and whether it is unfolded at first.
-    """
-
-    title: str
-    facts: dict[str, Any]
-    parts: Sequence[tuple[str, str, bool]] = ()
+#: A title, facts by name, and parts that unfold: their headings, their HTML, and whether they are unfolded at first.
+Card = tuple[str, dict[str, Any], Sequence[tuple[str, str, bool]]]
 
 
 def html(x: Any) -> str:
@@ -76,24 +63,19 @@ def _picture(svg: Callable[[], str]) -> str | None:
     return f'<img src="data:image/svg+xml;base64,{data}">'
 
 
-def _bytes(size: float) -> str:
-    unit = min(int(math.log2(size or 1)) // 10, 3)
-    return f"{size / 1024**unit:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}"
-
-
 def _described(x: Variable) -> str:
     return f"{x.label}: {x.type}"
 
 
 def _variable(x: Variable) -> Card:
-    return Card(x.label, {"type": x.type})
+    return x.label, {"type": x.type}, ()
 
 
 def _tensor(x: Tensor) -> Card:
-    facts = {"shape": x.shape, "dtype": x.dtype, "memory": _bytes(x.nbytes), "backend": x.backend.name}
+    facts = {"shape": x.shape, "dtype": x.dtype, "memory": size_text(x.nbytes), "backend": x.backend.name}
     if x.base is not None:
         facts["view of"] = x.base.label
-    return Card(x.name or "tensor", facts, [("values", _text(str(x)), True)])
+    return x.name or "tensor", facts, [("values", _text(str(x)), True)]
 
 
 def _tree(x: OpTreeNode) -> Card:
@@ -101,7 +83,7 @@ def _tree(x: OpTreeNode) -> Card:
     facts = {"type": x.type, "operations": count, "backend": getattr(x.backend, "name", "none yet")}
     drawn = _picture(lambda: import_later("optree.pictures").draw(x).svg()) if count <= DRAWN else None
     text = ("operations", _text(x.pp()), drawn is None and count <= DRAWN)
-    return Card(f"tree of {x.label}", facts, [text] if drawn is None else [("picture", drawn, True), text])
+    return f"tree of {x.label}", facts, [text] if drawn is None else [("picture", drawn, True), text]
 
 
 def _function(x: Function) -> Card:
@@ -111,26 +93,25 @@ def _function(x: Function) -> Card:
         "updates": "\n".join(_described(target) for target, _ in x.updates) or "none",
     }
     if x.backend is None or x.mode.kind != "default":
-        return Card(str(x), {**facts, "runs": f"op by op, in mode {x.mode.kind!r}"})
+        return str(x), {**facts, "runs": f"op by op, in mode {x.mode.kind!r}"}, ()
     steps = x.planned()
     kernels = sum(step.kind == "kernel" for step in steps.steps)
     facts["runs"] = f"{kernels} kernels and {len(steps.steps) - kernels} calls on {x.backend.name}"
     types = [each.type for each in x.inputs]
     if all(isinstance(type, TensorType) and None not in type.shape for type in types):
         memory = x.memory(*(np.empty(type.shape, type.dtype) for type in types))
-        facts["memory"] = f"{_bytes(memory.tensors)} in tensors and arguments, {_bytes(memory.peak)} at the peak"
-    listing = import_later("optree.run.function").debugprint(x, "str", stage="fusion")
-    return Card(str(x), facts, [("kernels and calls", _text(listing), False)])
+        facts["memory"] = f"{size_text(memory.tensors)} in tensors and arguments, {size_text(memory.peak)} at the peak"
+    return str(x), facts, [("kernels and calls", _text(debugprint(x, "str", stage="fusion")), False)]
 
 
 def _printed(x: Any) -> Card:
-    return Card(type(x).__name__, {}, [("table", _text(str(x)), True)])
+    return repr(x), {}, [("table", _text(str(x)), True)]
 
 
 def _step_profile(x: Any) -> Card:
     drawn = _picture(lambda: import_later("optree.train.pictures").roofline(x).svg())
-    picture = [] if drawn is None else [("roofline and times", drawn, True)]
-    return Card(repr(x), {}, [*picture, ("table", _text(str(x)), drawn is None)])
+    title, facts, table = _printed(x)
+    return title, facts, table if drawn is None else [("roofline and times", drawn, True), *table]
 
 
 def _optimizer(x: Any) -> Card:
@@ -141,35 +122,29 @@ def _optimizer(x: Any) -> Card:
             return value.label
         return f"{value(step):.4g} (a schedule)" if callable(value) else str(value)
 
-    facts = {"steps": step, "state": f"{len(x.state)} tensors, {_bytes(sum(t.nbytes for t in x.state.values()))}"}
+    facts = {"steps": step, "state": f"{len(x.state)} tensors, {size_text(sum(t.nbytes for t in x.state.values()))}"}
     for number, numbers in enumerate(x._groups):
         members = [name for unit in x._units if unit.group == number for name in unit.names]
         given = ", ".join(f"{name}={shown(value)}" for name, value in numbers._given.items())
         facts[f"group {number}"] = f"{given}\n{', '.join(members)}"
-    return Card(repr(x), facts)
+    return repr(x), facts, ()
 
 
 def _batches(x: Any) -> Card:
-    facts = {
-        "examples": x.count,
-        "batches": f"{len(x)} of {x.size}",
-        "next": f"batch {x.position} of epoch {x.epoch}",
-        "order": f"shuffled by seed {x.seed}" if x._shuffle else "as given",
-    }
-    return Card("Batches", {**facts, "arrives": "as NumPy arrays" if x._backend is None else f"on {x._backend.name}"})
+    order = f"shuffled by seed {x.seed}" if x._shuffle else "as given"
+    return repr(x), {"batches": len(x), "order": order, "on": "the host" if x._backend is None else x._backend.name}, ()
 
 
 def _log(x: Any) -> Card:
     x.flush()
-    parts = []
-    for path in x.paths:
-        rows = _rows(path)
-        for name in dict.fromkeys(name for row in rows for name in row if name not in ("step", "time")):
-            points = [(_number(row.get("step")), _number(row.get(name))) for row in rows]
-            points = [point for point in points if all(map(math.isfinite, point))]
+    curves = []
+    for row_of in map(_rows, x.paths):
+        for name in dict.fromkeys(name for row in row_of for name in row if name not in ("step", "time")):
+            points = np.array([(_number(row.get("step")), _number(row.get(name))) for row in row_of])
+            points = points[np.isfinite(points).all(axis=1)]
             if len(points) > 1:
-                parts.append((f"{name}: {points[-1][1]:.6g} at step {points[-1][0]:.6g}", _curve(points), True))
-    return Card("Log", {"files": "\n".join(map(str, x.paths))}, parts)
+                curves.append((f"{name}: {points[-1, 1]:.6g} at step {points[-1, 0]:.6g}", _curve(points), True))
+    return "Log", {"files": "\n".join(map(str, x.paths))}, curves
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -187,20 +162,14 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _curve(points: Sequence[tuple[float, float]]) -> str:
+def _curve(points: np.ndarray) -> str:
     """A line through points, and the bounds of its values."""
-    points = [*points[:: -(-len(points) // POINTS)], points[-1]]
-    x, y = zip(*points, strict=True)
-
-    def scaled(values: Iterable[float], low: float, high: float, size: int) -> list[float]:
-        return [4 + (size - 8) * ((v - low) / (high - low) if high > low else 0.5) for v in values]
-
-    across, up = scaled(x, min(x), max(x), WIDTH), scaled(y, min(y), max(y), HEIGHT)
-    line = " ".join(f"{a:.1f},{HEIGHT - b:.1f}" for a, b in zip(across, up, strict=True))
-    return (
-        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img"><polyline points="{line}" fill="none" stroke="#08519c"/>'
-        f"</svg> {min(y):.4g} to {max(y):.4g}"
-    )
+    points = np.concatenate([points[:: -(-len(points) // POINTS)], points[-1:]])
+    low, high = points.min(axis=0), points.max(axis=0)
+    at = (points - low) / np.where(high > low, high - low, 1)
+    line = " ".join(f"{4 + (WIDTH - 8) * x:.1f},{HEIGHT - 4 - (HEIGHT - 8) * y:.1f}" for x, y in at)
+    picture = f'<polyline points="{line}" fill="none" stroke="#08519c"/>'
+    return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">{picture}</svg> {low[1]:.4g} to {high[1]:.4g}'
 
 
 #: Functions to the card of an object, by the name of its class: most classes are in modules that few programs import.

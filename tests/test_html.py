@@ -99,7 +99,7 @@ def test_optimizers_batches_profiles_and_logs_say_what_they_are(be, tmp_path):
     batches = train.Batches(np.arange(10), size=3, to=be)
     next(iter(batches))
     assert repr(batches) == "Batches of 3 of 10 examples, at batch 1 of epoch 0"
-    assert "next" in page(batches).text and "on cpu" in page(batches).text
+    assert "oncpu" in page(batches).text and "shuffled by seed 0" in page(batches).text
     step = optree.function([], be.sum(be.dot(w, w.T)), profile=True)
     step()
     profile = train.profile(step)

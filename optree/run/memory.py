@@ -54,13 +54,13 @@ class MemoryReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{_text(self.tensors)} in tensors and arguments, {_text(self.peak)} for values on the way at the peak "
-            f"(of which the function keeps {_text(self.kept)} from call to call); the peak is at {self.at}:"
+            f"{size_text(self.tensors)} in tensors and arguments, {size_text(self.peak)} for values on the way at the "
+            f"peak (of which the function keeps {size_text(self.kept)} from call to call); the peak is at {self.at}:"
         ]
-        lines += [f"{_text(held.bytes):>10}  {held.what}" for held in self.held[:LISTED]]
+        lines += [f"{size_text(held.bytes):>10}  {held.what}" for held in self.held[:LISTED]]
         rest = self.held[LISTED:]
         if rest:
-            lines.append(f"{_text(sum(held.bytes for held in rest)):>10}  in {len(rest)} smaller ones")
+            lines.append(f"{size_text(sum(held.bytes for held in rest)):>10}  in {len(rest)} smaller ones")
         return "\n".join(lines)
 
 
@@ -109,9 +109,10 @@ def _distinct(leaves: Sequence[Any]) -> int:
     return total
 
 
-def _text(size: int) -> str:
+def size_text(size: float) -> str:
+    """A number of bytes in the unit that suits it."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.4g} {unit}"
-        size /= 1024  # type: ignore[assignment]
+        size /= 1024
     return f"{size:.4g} GiB"
