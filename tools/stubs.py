@@ -22,8 +22,10 @@ HEAD = '''"""The types of backends' methods. Made by `make functions` from the r
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from numpy.typing import DTypeLike
+
 from optree.tree.tensor import Tensor
-from optree.tree.types import Axis
+from optree.tree.types import Axis, ShapeLike
 from optree.tree.variable import Operand, Variable
 
 Out: TypeAlias = Tensor | Sequence[Tensor] | None
@@ -31,11 +33,18 @@ Out: TypeAlias = Tensor | Sequence[Tensor] | None
 class Functions:
 '''
 
-#: The annotations of composed functions that mean the same here; others are Any.
+#: The annotations of composed functions that mean the same here.
 KNOWN = (
     *("bool", "int", "float", "str", "int | None", "float | None", "Operand", "Operand | None", "Axis"),
     *("tuple[Any, ...]", "tuple[Any, Any]", "list[Any]"),
 )
+
+#: The types of further parameters by their names; any others take an object.
+NAMED = {
+    **dict.fromkeys(("x", "y", "u", "w", "query", "key", "value"), "Operand"),
+    **{"axis": "Axis", "dtype": "DTypeLike", "layout": "str | None", "mask": "Operand | None"},
+    **dict.fromkeys(("window", "stride", "dilation"), "ShapeLike | None"),
+}
 
 OUT = "out: Out = ..."
 
@@ -60,13 +69,11 @@ def _method(name: str) -> str:
 
 def _text(parameter: inspect.Parameter, is_operand: bool) -> str:
     """A parameter, with its type and whether it has a default."""
-    annotation, default = "Any", parameter.default
+    annotation, default = NAMED.get(parameter.name, "object"), parameter.default
     if parameter.annotation in KNOWN:
         annotation = parameter.annotation
     elif is_operand:
         annotation = "Operand" if default is parameter.empty else "Operand | None"
-    elif parameter.name == "axis":
-        annotation = "Axis"
     elif isinstance(default, bool):
         annotation = "bool"
     stars = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + "**" * (parameter.kind is parameter.VAR_KEYWORD)
