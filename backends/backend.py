@@ -671,7 +671,7 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
         own = own.replace(parameters=[*plain, target, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
-    method.__doc__ = _help_of(OPS.get(name), function.__doc__ or "", own)
+    method.__doc__ = _help_of(dict.get(OPS, name), function.__doc__ or "", own)
     return method
 
 

@@ -42,7 +42,10 @@ KNOWN = (
 #: The types of further parameters by their names; any others take an object.
 NAMED = {
     **dict.fromkeys(("x", "y", "u", "w", "query", "key", "value"), "Operand"),
-    **{"axis": "Axis", "dtype": "DTypeLike", "layout": "str | None", "mask": "Operand | None"},
+    "axis": "Axis",
+    "dtype": "DTypeLike",
+    "layout": "str | None",
+    "mask": "Operand | None",
     **dict.fromkeys(("window", "stride", "dilation"), "ShapeLike | None"),
 }
 

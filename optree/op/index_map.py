@@ -7,6 +7,7 @@ value's shape, and the batching rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from optree.records import NamedTuple
@@ -94,6 +95,14 @@ def contracted(axes: int | tuple[int, ...]) -> Read:
     return Read("contracted", _axes(axes))
 
 
+def _permuted(order: tuple[int, ...], shape: Shape) -> Shape:
+    return tuple(shape[axis] for axis in order)
+
+
+def _shape_of(operand: int, *shapes: Shape) -> Shape:
+    return shapes[operand]
+
+
 _SHAPE_ONLY = ("shape", "like", "indexed")
 _IN_SHAPE = ("like", "indexed", "same", "windowed", "flipped")
 _REARRANGED = ("permuted", "reshaped", "selected", "flipped")
@@ -136,7 +145,9 @@ class IndexMap:
     rearranges : bool
         Whether each element of the value is one of the first operand's, none used twice.
     gives_shape : bool
-        Whether the value's shape follows from it, by `value_shape`.
+        Whether the value's shape follows from it.
+    value_shape : callable
+        From the operands' shapes to the value's.
     equal_axes : tuple of ((int, int), (int, int))
         Pairs of (operand, axis) whose sizes are equal. An axis before an operand's first is its first.
     is_affine : bool
@@ -183,6 +194,11 @@ class IndexMap:
             for axis, other in zip(sums[0][1], axes, strict=True)
         )
         self.gives_shape = self.broadcasts or self.shape_of is not None or self.axis_order is not None
+        self.value_shape: Callable[..., Shape] = broadcast
+        if self.axis_order is not None:
+            self.value_shape = partial(_permuted, self.axis_order)
+        elif self.shape_of is not None:
+            self.value_shape = partial(_shape_of, self.shape_of)
         self.is_stacked = set(kinds) in _STACKS
         reads_shapes = len(self.shape_only) == len(kinds) > 0
         self.batches = self.is_stacked or reads_shapes or (self.broadcasts and not self.shape_only)
@@ -190,12 +206,6 @@ class IndexMap:
         self.view_map = DerivedMap({} if viewed is None else {0: [viewed]})
         others = len(kinds) - len(self.shape_only)
         self.is_view = viewed is not None and (others == 1 or kinds[viewed] == "same")
-
-    def value_shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The value's shape, from those of the operands."""
-        if self.axis_order is not None:
-            return tuple(shapes[0][axis] for axis in self.axis_order)
-        return broadcast(*shapes) if self.shape_of is None else shapes[self.shape_of]
 
     def counted_axes(self, axes: Sequence[Any]) -> Sequence[Any]:
         """Those of the value's axes, one entry each, along which flat indices count; along the others they repeat."""

@@ -482,7 +482,7 @@ class Op:
         """
         if not self.gives_shape:
             raise DefinitionError(f"{self}: define output_shape, or take it from a trait such as ElementwiseOperator")
-        return self.index_map.value_shape(shapes)
+        return self.index_map.value_shape(*shapes)
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         """The dtypes that the operands are computed in, and the value's after them.
