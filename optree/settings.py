@@ -145,6 +145,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "processor within the quota of the control group.",
             ),
             Setting(
+                "OPTREE_ROUNDING",
+                "store or each",
+                _one_of("store", "each"),
+                "store",
+                "Where kernels round float16 and bfloat16, which they compute in float32: where a value is stored, or "
+                "after each op, as NumPy does. It is read when a tree is compiled.",
+            ),
+            Setting(
                 "OPTREE_SHOW",
                 f"names of stages separated by commas, of {', '.join(STAGES)}",
                 _shown,

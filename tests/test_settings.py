@@ -21,6 +21,7 @@ EXAMPLES = {
     "cache_dir": ("/var/tmp/kernels", Path("/var/tmp/kernels"), ()),
     "compile_seconds": ("2.5", 2.5, ("0", "-1", "nan", "inf", "soon")),
     "num_threads": ("3", 3, ("0", "-2", "two", "1.5")),
+    "rounding": ("each", "each", ("once", "0")),
     "stale_trees": ("error", "error", ("Error", "yes", "0")),
     "sync": ("1", True, ("yes", "2")),
     "tuple_access": ("ignore", "ignore", ("never", "0")),

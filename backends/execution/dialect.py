@@ -33,8 +33,6 @@ class Dialect(NamedTuple):
         The cast to the type of indices, where sizes and strides have another.
     upper_product : str
         The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
-    to_half : str
-        The function that rounds a float to float16.
     """
 
     types: Mapping[str, str]
@@ -42,7 +40,6 @@ class Dialect(NamedTuple):
     inline: str
     cast: str = ""
     upper_product: str = ""
-    to_half: str = "to_half"
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
@@ -69,14 +66,14 @@ def unpacked(expression: str, dtype: np.dtype) -> str:
 
 
 def packed(expression: str, dtype: np.dtype) -> str:
-    """A value, converted to an array's element."""
+    """A float, rounded to an array's element."""
     return f"to_{NARROW_NAMES[str(dtype)]}({expression})" if is_narrow(dtype) else expression
 
 
 def narrow_dtypes(nest: LoopNest) -> list[str]:
     """The names of the narrow dtypes of a nest's values."""
     arguments = [dtype for s in nest.statements if isinstance(s, Statement) for dtype in s.loop]
-    found = {str(dtype) for dtype in (*nest.reads, *arguments, *(s.dtype for s in nest.statements))}
+    found = {str(dtype) for dtype in (*nest.arrays, *arguments, *(s.dtype for s in nest.statements))}
     return [name for name in NARROW_NAMES if name in found]
 
 

@@ -30,6 +30,7 @@ from backends.execution.dialect import (
     unpacked,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.dtypes import wide_dtype
 from optree.records import NamedTuple
 
 
@@ -44,14 +45,14 @@ class Access(NamedTuple):
         From a reduction to the name of its partial accumulator.
     cache : callable
         From a value that later stages need to the statement that caches it.
-    target : callable
-        From an array that is written to the element that is assigned.
+    store : callable
+        From an array that is written and its value to the statement that stores an element.
     """
 
     load: Callable[[int], str]
     part: Callable[[Reduction], str]
     cache: Callable[[int], str]
-    target: Callable[[int], str]
+    store: Callable[[int, int], str]
 
 
 class Printer:
@@ -242,13 +243,9 @@ class Printer:
         """The left side of a value's assignment; those of columns are declared before."""
         return self.name(value) if self.has_columns(value) else f"const {self.type_of(value)} v{value}"
 
-    def stored(self, value: int) -> str:
+    def stored(self, array: int, value: int) -> str:
         """A value, converted to an array's element."""
-        return f"h{value}" if self.has_half_name(value) else packed(self.name(value), self.nest.dtype_of(value))
-
-    def has_half_name(self, value: int) -> bool:
-        """Whether a value has a name of its own in float16, in which it is stored, beside that of the float."""
-        return False
+        return packed(self.name(value), self.nest.arrays[array])
 
     def assigned(self, statement: Statement) -> Lines:
         """A statement, its arguments first converted to the op's loop dtypes."""
@@ -256,7 +253,7 @@ class Printer:
         for i, (argument, dtype) in enumerate(zip(statement.arguments, statement.loop, strict=True)):
             found = self.name(argument)
             given = self.nest.dtype_of(argument)
-            if given != dtype:
+            if dtype not in (given, wide_dtype(given)):
                 found = f"(int){found}" if given == np.bool_ else found  # GCC does not vectorise _Bool
                 lines.append(
                     f"const {dialect.type_of(dtype)} v{statement.value}_{i} = {dialect.converted(found, dtype)};"
@@ -264,11 +261,8 @@ class Printer:
                 found = f"v{statement.value}_{i}"
             names.append(found)
         expression = statement.expression.replace("(T)", f"({dialect.type_of(statement.dtype)})").format(*names)
-        found, value = dialect.converted(f"({expression})", statement.dtype), statement.value
-        if self.has_half_name(value):  # rounded once
-            rounded = found.replace("rounded_half", dialect.to_half, 1)
-            lines, found = [*lines, f"const {dialect.types['float16']} h{value} = {rounded};"], f"from_half(h{value})"
-        return [*lines, f"{self.declared(value)} = {found};"]
+        found = dialect.converted(f"({expression})", statement.dtype)
+        return [*lines, f"{self.declared(statement.value)} = {found};"]
 
     # Loop invariants
 
@@ -288,7 +282,10 @@ class Printer:
         return lines + [line for statement in self.nest.statements_at("once") for line in self.assigned(statement)]
 
     def once_stores(self) -> Lines:
-        return [f"*{self.base_pointer(array)} = {self.stored(value)};" for array, value in self.nest.writes_at("once")]
+        return [
+            f"*{self.base_pointer(array)} = {self.stored(array, value)};"
+            for array, value in self.nest.writes_at("once")
+        ]
 
     # Elements
 
@@ -302,7 +299,7 @@ class Printer:
             else:
                 lines += self.assigned(statement)
         lines += [access.cache(value) for value in stage.stores]
-        return lines + [f"{access.target(array)} = {self.stored(value)};" for array, value in stage.writes]
+        return lines + [access.store(array, value) for array, value in stage.writes]
 
     def element_reads(self, stage: Stage) -> list[int]:
         """The arrays that are read at each element."""
@@ -398,7 +395,7 @@ class Printer:
         lines += [line for statement in statements for line in self.assigned(statement)]
         if stores:
             lines += self.by_one_thread(
-                [f"x{array}[{self.column_offset(array)}] = {self.stored(value)};" for array, value in stores]
+                [f"x{array}[{self.column_offset(array)}] = {self.stored(array, value)};" for array, value in stores]
             )
         values = [*reads, *(r.value for r in done), *(s.value for s in statements)]
         return [*self.column_arrays(values), *self.each_column(lines)]

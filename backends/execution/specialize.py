@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from backends.execution.memory import HOST, Memory, Overlaps
+from backends.execution.rounding import rounded_when_stored
 from backends.execution.taps import Reach, reach
+from optree import settings
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
 from optree.compile.loopnest import LoopNest, Reduction, Statement, Tap, products_of, stages_of
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, is_narrow
 from optree.errors import CompilerError, names
 from optree.op.traits import NumberOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
@@ -339,8 +341,14 @@ class FusedKernel(ExecutableKernel):
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
         self._levels = tuple(kernel.level(i) if i in kernel.axes else "base" for i in (*read, *self.writes))
-        self._statements, numbering = _statements(program, kernel, [*read, *self.numbers])
-        self._written = tuple(numbering[i] for i in self.writes)
+        statements, numbering = _statements(program, kernel, [*read, *self.numbers])
+        written = [numbering[i] for i in self.writes]
+        if settings.value("rounding") == "store" and any(is_narrow(made.dtype) for made in statements):
+            dtypes = [*(program.type_of(i).dtype for i in read), *(dtype for _, dtype in self.numbers)]
+            levels = [*self._levels[: len(read)], *["once"] * len(self.numbers)]
+            statements, numbers = rounded_when_stored(statements, dtypes, levels)
+            written = [numbers[i] for i in written]
+        self._statements, self._written = tuple(statements), tuple(written)
         #: Whether its reductions' order is that of the axes: an index is the result of one.
         self._is_ordered = any(isinstance(s, Reduction) and s.accumulator.replaces for s in self._statements)
         computed = [program.instructions[index] for index in kernel.instructions]
@@ -538,6 +546,7 @@ class FusedKernel(ExecutableKernel):
             tuple(dtype for _, dtype in self.numbers),
             self._statements,
             self._written,
+            tuple([self.dtypes[i] for i in self.writes]),
             rank,
             outer,
             self._levels,
@@ -686,7 +695,7 @@ def is_split(sizes: Sequence[int], outer: int, columns: bool) -> bool:
 
 def _statements(
     program: Program, kernel: Kernel, operands: Sequence[Any]
-) -> tuple[tuple[Statement | Reduction, ...], dict[Any, int]]:
+) -> tuple[list[Statement | Reduction], dict[Any, int]]:
     """A kernel's instructions as statements, and the number in the nest of each value."""
     first = len(program.leaves)
     numbering = {value: i for i, value in enumerate(operands)}
@@ -716,4 +725,4 @@ def _statements(
         by_number = isinstance(op, NumberOperator) and program.is_number(inputs[-1])
         expression: Any = op.kernel_by_number(*loop) if by_number else kernel_of(op, loop)
         statements.append(Statement(number, expression, arguments, tuple(loop), dtype, level, stage))
-    return tuple(statements), numbering
+    return statements, numbering

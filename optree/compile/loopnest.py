@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.dtypes import wide_dtype
 from optree.op.traits import Accumulator
 from optree.records import NamedTuple
 
@@ -121,7 +122,9 @@ class LoopNest(NamedTuple):
     statements : tuple of Statement or Reduction
         In topological order; their numbers follow those of the arrays and Python numbers.
     writes : tuple of int
-        The numbers of the values that are stored, each to an array of its dtype.
+        The numbers of the values that are stored.
+    stored : tuple of numpy.dtype
+        The dtypes of the arrays that they are stored in.
     rank : int
         The number of loops, after axes that are contiguous together are collapsed.
     outer : int
@@ -155,6 +158,7 @@ class LoopNest(NamedTuple):
     numbers: tuple[np.dtype, ...]
     statements: tuple[Statement | Reduction, ...]
     writes: tuple[int, ...]
+    stored: tuple[np.dtype, ...]
     rank: int
     outer: int
     levels: tuple[str, ...]
@@ -185,7 +189,7 @@ class LoopNest(NamedTuple):
     @property
     def arrays(self) -> list[np.dtype]:
         """The dtypes of the arrays, those read and then those written."""
-        return [*self.reads, *(self.dtype_of(value) for value in self.writes)]
+        return [*self.reads, *self.stored]
 
     @property
     def without_memory(self) -> int:
@@ -253,7 +257,7 @@ def products_of(nest: LoopNest) -> dict[int, Statement]:
         s.expression == "{0} * {1}"
         and uses.count(s.value) == 1
         and s.dtype in FLOATS
-        and all(nest.dtype_of(i) == s.dtype for i in s.arguments)
+        and all(wide_dtype(nest.dtype_of(i)) == s.dtype for i in s.arguments)
         for s in products.values()
     )
     sums = all(r.accumulator.sums and not r.stage for r in nest.reductions)

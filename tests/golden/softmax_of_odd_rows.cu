@@ -1,8 +1,8 @@
 // kernel: grid (4096, 1), block 128, shared 0
 
 typedef int Index;
-struct Join5 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
-struct Join12 { __device__ float operator()(float x, float y) const { return x + y; } };
+struct Join4 { __device__ float operator()(float x, float y) const { return largest(x, y); } };
+struct Join11 { __device__ float operator()(float x, float y) const { return x + y; } };
 
 extern "C" __global__ void __launch_bounds__(128) kernel(
     const __half *a0,
@@ -33,14 +33,14 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         __half *x1 = a1 + i0 * (Index)s1_0;
         const int shift = (int)((unsigned long long)x0 / 2 % 8);
         Vector<__half, 8> g0[4];
-        Vector<float, 8> g11[4];
-        float r5 = -INFINITY;
+        Vector<float, 8> g10[4];
+        float r4 = -INFINITY;
         {
-            float p5[8];
+            float p4[8];
             #pragma unroll
             for (int e = 0; e < 8; e++)
             {
-                p5[e] = -INFINITY;
+                p4[e] = -INFINITY;
             }
             #pragma unroll
             for (int u = 0; u < 4; u++)
@@ -68,30 +68,29 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                     for (int e = 0; e < 8; e++)
                     {
                         const float v0 = from_half(g0[u].at[e]);
-                        const float v4 = (float)(v0);
-                        if (e >= first && e < count) p5[e] = largest(p5[e], v4);
+                        if (e >= first && e < count) p4[e] = largest(p4[e], (float)v0);
                     }
                 }
             }
             #pragma unroll
             for (int e = 0; e < 8; e++)
             {
-                r5 = Join5()(r5, p5[e]);
+                r4 = Join4()(r4, p4[e]);
             }
         }
-        r5 = over_lanes(r5, Join5(), 32);
-        const float v5 = (float)(r5);
-        const float v6_1 = (float)v1;
-        const bool v6 = (bool)(v5 == v6_1);
-        const float v7_1 = (float)v2;
-        const float v7 = (float)(v6 != 0 ? v7_1 : v5);
-        float r12 = 0;
+        r4 = over_lanes(r4, Join4(), 32);
+        const float v4 = (float)(r4);
+        const float v5_1 = (float)v1;
+        const bool v5 = (bool)(v4 == v5_1);
+        const float v6_1 = (float)v2;
+        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        float r11 = 0;
         {
-            float p12[8];
+            float p11[8];
             #pragma unroll
             for (int e = 0; e < 8; e++)
             {
-                p12[e] = 0;
+                p11[e] = 0;
             }
             #pragma unroll
             for (int u = 0; u < 4; u++)
@@ -106,30 +105,29 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                     for (int e = 0; e < 8; e++)
                     {
                         const float v0 = from_half(g0[u].at[e]);
-                        const float v4 = (float)(v0);
-                        const bool v8 = (bool)(v4 == v7);
-                        const float v9 = (float)(v4 - v7);
-                        const float v10_1 = (float)v2;
-                        const float v10 = (float)(v8 != 0 ? v10_1 : v9);
-                        const float v11 = (float)(exp(v10));
-                        if (e >= first && e < count) p12[e] = p12[e] + v11;
-                        g11[u].at[e] = v11;
+                        const bool v7 = (bool)(v0 == v6);
+                        const float v8 = (float)(v0 - v6);
+                        const float v9_1 = (float)v2;
+                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v10 = (float)(exp(v9));
+                        if (e >= first && e < count) p11[e] = p11[e] + v10;
+                        g10[u].at[e] = v10;
                     }
                 }
             }
             #pragma unroll
             for (int e = 0; e < 8; e++)
             {
-                r12 = Join12()(r12, p12[e]);
+                r11 = Join11()(r11, p11[e]);
             }
         }
-        r12 = over_lanes(r12, Join12(), 32);
-        const float v12 = (float)(r12);
-        const float v13_1 = (float)v2;
-        const bool v13 = (bool)(v12 == v13_1);
-        const float v14_1 = (float)v3;
-        const float v14 = (float)(v13 != 0 ? v14_1 : v12);
-        const float v15 = (float)((float)1 / v14);
+        r11 = over_lanes(r11, Join11(), 32);
+        const float v11 = (float)(r11);
+        const float v12_1 = (float)v2;
+        const bool v12 = (bool)(v11 == v12_1);
+        const float v13_1 = (float)v3;
+        const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const float v14 = (float)((float)1 / v13);
         {
             #pragma unroll
             for (int u = 0; u < 4; u++)
@@ -141,16 +139,15 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 const int first = i < 0 ? (int)-i : 0;
                 if (k < until)
                 {
-                    Vector<__half, 8> w1;
+                    Vector<float, 8> w1;
                     #pragma unroll
                     for (int e = 0; e < 8; e++)
                     {
-                        const float v11 = g11[u].at[e];
-                        const float v16 = (float)(v11 * v15);
-                        const __half h17 = to_half((v16));
-                        w1.at[e] = h17;
+                        const float v10 = g10[u].at[e];
+                        const float v15 = (float)(v10 * v14);
+                        w1.at[e] = v15;
                     }
-                    store(y1 + i, w1, first, count);
+                    store(y1 + i, narrowed<__half>(w1), first, count);
                 }
             }
         }

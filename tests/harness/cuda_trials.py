@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from backends import gen_backend
+from harness import halves
 from harness.arrays import comparable
 from harness.emulated import Trial
 from harness.expressions import CASES, Case, compare, operands_for
 from harness.halves import CLOSE, EXACT, exact_sums, sums
 from harness.staged import REDUCTIONS, SPECIAL, TREES
 from harness.trees import SHAPES, USABLE, Exactness, assert_alike, leaves_of, run_by_numpy
-from optree import OpTreeNode, function, grad
+from optree import OpTreeNode, function, grad, settings
 from optree.dtypes import bfloat16, finfo, is_floating
 from optree.op.traits import ReductionOperator
 from optree.registry import OPS
@@ -341,9 +342,16 @@ def elementwise() -> dict[str, Trial]:
 
 
 def narrow(dtype: np.dtype) -> dict[str, Trial]:
-    """A narrow dtype with the values of NumPy, operation by operation, and sums rounded once."""
+    """A narrow dtype with the values of NumPy, where each op rounds, and rounded once by kernels and in sums."""
     unit = float(finfo(dtype).eps)
-    found = {name: alike(partial(run, dtype=dtype), 0) for name, run in EXACT.items()}
+
+    def by_each_op(be: Any, run: halves.Run) -> Sequence[np.ndarray]:
+        with settings.override(rounding="each"):
+            return run(be, dtype)
+
+    found = {name: alike(partial(by_each_op, run=run), 0) for name, run in EXACT.items()}
+    fused = partial(halves.fused, dtype=dtype)
+    found["fused"] = alike(fused, unit, unit / 100, wanted=lambda be: halves.exact_fused(dtype))
     found.update((name, alike(partial(run, dtype=dtype), 4 * unit, 2 * unit)) for name, run in CLOSE.items())
     found["sums"] = alike(partial(sums, dtype=dtype), unit, wanted=lambda be: exact_sums(dtype))
     return found

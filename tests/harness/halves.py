@@ -137,7 +137,26 @@ def several(be: Any, dtype: np.dtype) -> Sequence[np.ndarray]:
     return [value.get() for value in step()] + [x.get()]
 
 
-#: Runs whose values are NumPy's to the bit.
+def fused(be: Any, dtype: np.dtype) -> Sequence[np.ndarray]:
+    """Chains, gradients and rows whose last op alone rounds."""
+    x, y = (be.array(halves(dtype, seed, 19, 88), dtype) for seed in (0, 1))
+    trees = [
+        x * y + y * y - x / 3,
+        (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + 0.5),
+        x * be.cast(y > 1, dtype),
+    ]
+    return [tree.asnumpyarray() for tree in [*trees, be.sum(x * y / (x + y), axis=0)]]
+
+
+def exact_fused(dtype: np.dtype) -> list[np.ndarray]:
+    """The reference of `fused`, rounded once from float64."""
+    x, y = (halves(dtype, seed, 19, 88).astype(np.float64) for seed in (0, 1))
+    var = x.var(axis=1, keepdims=True)
+    found = [x * y + y * y - x / 3, (x - x.mean(axis=1, keepdims=True)) / np.sqrt(var + 0.5), x * (y > 1)]
+    return [array.astype(dtype) for array in [*found, (x * y / (x + y)).sum(axis=0, keepdims=True)]]
+
+
+#: Runs whose values are NumPy's to the bit, where each op rounds.
 EXACT: dict[str, Run] = {run.__name__: run for run in (chains, every, casts, mixed, numbers, layouts, several)}
 
 

@@ -84,7 +84,7 @@ class PlainPrinter(Printer):
             load=load,
             part=lambda r: f"r{r.value}",
             cache=str,
-            target=lambda array: f"y{array}[{offset(array)}]",
+            store=lambda array, value: f"y{array}[{offset(array)}] = {self.stored(array, value)};",
         )
         pointers = self.stage_pointers(stage, self.without_vector(self.inner_axes))
         return self.loops(self.inner_axes, [*pointers, *self.element(stage, access)])

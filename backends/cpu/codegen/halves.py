@@ -4,9 +4,9 @@ Those of float16 and float32 are instructions of x86 processors (F16C), which GC
 So they are functions in assembly, with variants on vectors by the names under which GCC calls them, as it does the C
 library's; they take and give 32-bit integers, for GCC calls none with operands of several sizes.
 
-Kernels compute in float32 and round after each operation, as NumPy does: to
-nearest, ties to even, with denormals, and beyond the range to infinity. A nan
-comes out as a nan, of any payload.
+Values are rounded as NumPy rounds them: to nearest, ties to even, with
+denormals, and beyond the range to infinity. A nan comes out as a nan, of any
+payload. Where they are rounded is `backends.execution.rounding`'s.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ static inline float from_half(half h)
     return half_widened(h);
 }
 
-static inline half to_half(float x)
+static inline half to_half_float(float x)
 {
     return (half)half_narrowed(x);
 }
@@ -103,11 +103,6 @@ static inline float rounded_half_float(float x)
 {
     return half_rounded(x);
 }
-
-static inline half narrowed_half_float(float x)
-{
-    return (half)half_narrowed(x);
-}
 #else
 static inline float from_half(half h)
 {
@@ -115,15 +110,6 @@ static inline float from_half(half h)
     const float small = float_of(size + 0x38800000u) - 0x1p-14f;
     const float large = float_of(size + (size < 0x0f800000u ? 0x38000000u : 0x70000000u));
     return float_of(bits_of(size < 0x00800000u ? small : large) | (bits << 3 & 0x80000000u));
-}
-
-/* Of a float that is rounded. */
-static inline half to_half(float x)
-{
-    const uint32_t bits = bits_of(x), size = bits & 0x7fffffffu;
-    const uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;
-    const uint32_t large = ((size < 0x47800000u ? size : 0x47800000u) - 0x38000000u) >> 13;
-    return (half)((size < 0x38800000u ? small : large) | (size > 0x7f800000u ? 0x200u : 0u) | (bits >> 16 & 0x8000u));
 }
 
 static inline float rounded_half_float(float x)
@@ -135,9 +121,12 @@ static inline float rounded_half_float(float x)
     return copysignf(found < 65536.0f ? found : found + INFINITY, x);
 }
 
-static inline half narrowed_half_float(float x)
+static inline half to_half_float(float x)
 {
-    return to_half(rounded_half_float(x));
+    const uint32_t bits = bits_of(rounded_half_float(x)), size = bits & 0x7fffffffu;
+    const uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;
+    const uint32_t large = ((size < 0x47800000u ? size : 0x47800000u) - 0x38000000u) >> 13;
+    return (half)((size < 0x38800000u ? small : large) | (size > 0x7f800000u ? 0x200u : 0u) | (bits >> 16 & 0x8000u));
 }
 #endif
 
@@ -152,20 +141,13 @@ static inline float rounded_half_double(double x)
     return copysignf(found < 65536.0f ? found : found + INFINITY, (float)x);
 }
 
-static inline half narrowed_half_double(double x)
+static inline half to_half_double(double x)
 {
-    return to_half(rounded_half_double(x));
-}
-
-/* Of what is rounded when it is stored: a double at once, as a float between would round twice. */
-static inline float unrounded_half_float(float x)
-{
-    return x;
+    return to_half_float(rounded_half_double(x));
 }
 
 #define rounded_half(x) _Generic((x), double: rounded_half_double, default: rounded_half_float)(x)
-#define narrowed_half(x) _Generic((x), double: narrowed_half_double, default: narrowed_half_float)(x)
-#define unrounded_half(x) _Generic((x), double: rounded_half_double, default: unrounded_half_float)(x)
+#define to_half(x) _Generic((x), double: to_half_double, default: to_half_float)(x)
 
 #if defined __x86_64__ && defined __AVX2__ && defined __F16C__ && defined __GNUC__
 /* Whole vectors by instructions: around calls, no vector stays in its register. */
@@ -197,7 +179,7 @@ static inline void round_to_halves(const float *from, half *to, int64_t count)
         __asm__("vcvtps2ph $0, %1, %0" : "=m"(*(narrow_halves *)(to + i)) : "v"(given));
     }
     for (; i < count; i++)
-        to[i] = narrowed_half_float(from[i]);
+        to[i] = to_half_float(from[i]);
 }
 #else
 static inline void widen_halves(const half *from, float *to, int64_t count)
@@ -209,7 +191,7 @@ static inline void widen_halves(const half *from, float *to, int64_t count)
 static inline void round_to_halves(const float *from, half *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = narrowed_half_float(from[i]);
+        to[i] = to_half_float(from[i]);
 }
 #endif
 """,
@@ -219,12 +201,6 @@ typedef uint16_t bfloat;
 static inline float from_bfloat(bfloat b)
 {
     return float_of((uint32_t)b << 16);
-}
-
-/* Of a float that is rounded. */
-static inline bfloat to_bfloat(float x)
-{
-    return (bfloat)(bits_of(x) >> 16);
 }
 
 static inline float rounded_bfloat_float(float x)
@@ -244,6 +220,7 @@ static inline float rounded_bfloat_double(double x)
 }
 
 #define rounded_bfloat(x) _Generic((x), float: rounded_bfloat_float, default: rounded_bfloat_double)(x)
+#define to_bfloat(x) (bfloat)(bits_of(rounded_bfloat(x)) >> 16)
 """,
 }
 

@@ -24,7 +24,7 @@ from backends.execution.dialect import (
 )
 from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, products_of, stages_of
-from optree.dtypes import is_narrow, wide_dtype
+from optree.dtypes import FLOAT16, is_narrow, wide_dtype
 from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
@@ -105,7 +105,6 @@ C = Dialect(
     },
     byte="uint8_t",
     inline="static inline",
-    to_half="narrowed_half",
 )
 
 
@@ -318,28 +317,13 @@ class CPrinter(Printer):
             load,
             lambda r: part.format(r.value),
             lambda value: f"g{value}[{index}] = v{value};",
-            lambda array: f"{pointer(array)}[{self.vector_offset(array, index)}]",
+            lambda array, value: f"{pointer(array)}[{self.vector_offset(array, index)}] = {self.stored(array, value)};",
         )
 
     def assigned(self, statement: Statement) -> Lines:
         if statement.value in self._summed:
             return []
-        *lines, last = super().assigned(statement)
-        if self.halves and self.is_stored_half(statement.value) and not self.is_argument(statement.value):
-            last = last.replace(" = rounded_half", " = unrounded_half", 1)  # it is rounded where it is stored
-        return [*lines, last]
-
-    def is_stored_half(self, value: int) -> bool:
-        """Whether a value is computed and stored in float16 at each element."""
-        stored = {each for _, each in self.nest.writes_at("inner")} if not self.column else set()
-        is_statement = value >= len(self.nest.reads) + len(self.nest.numbers)
-        return is_statement and value in stored and self.nest.dtype_of(value) == np.float16
-
-    def is_argument(self, value: int) -> bool:
-        return any(value in made.arguments for made in self.nest.statements if isinstance(made, Statement))
-
-    def has_half_name(self, value: int) -> bool:
-        return self.is_stored_half(value) and not self.halves
+        return super().assigned(statement)
 
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
@@ -492,13 +476,21 @@ class CPrinter(Printer):
         if not self.halves:
             return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
-        access = plain._replace(load=lambda value: f"b{value}[j]" if value in self.halves else plain.load(value))
+
+        def load(value: int) -> str:
+            return f"b{value}[j]" if value in self.halves else plain.load(value)
+
+        def store(array: int, value: int) -> str:
+            if array not in self.halves:
+                return plain.store(array, value)
+            is_double = self.nest.dtype_of(value) == np.float64  # a float between would round twice
+            found = self.name(value)
+            return f"b{array}[j] = {self.dialect.converted(found, FLOAT16) if is_double else found};"
+
         lines = [f"const int64_t m = {end} - c < {HALVES_BLOCK} ? {end} - c : {HALVES_BLOCK};"]
         lines += [f"float b{array}[{HALVES_BLOCK}];" for array in self.halves]
         lines += [f"widen_halves(x{array} + c, b{array}, m);" for array in self.halves if array < first]
-        element = self.element(stage, access)
-        for k, (array, value) in enumerate(reversed(stage.writes), 1):  # the last lines are their stores
-            element[-k] = f"b{array}[j] = {self.name(value)};" if array in self.halves else element[-k]
+        element = self.element(stage, plain._replace(load=load, store=store))
         lines += [*_simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]

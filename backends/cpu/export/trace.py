@@ -379,7 +379,7 @@ class Trace:
         same = dtypes[0] == dtypes[1]
         casts = () if same else (Statement(1, "{0}", (0,), dtypes[:1], dtypes[1]),)
         levels = ("inner", "inner")
-        nest = LoopNest(dtypes[:1], (), casts, (len(casts),), len(sizes), len(sizes), levels, vector)
+        nest = LoopNest(dtypes[:1], (), casts, (len(casts),), dtypes[1:], len(sizes), len(sizes), levels, vector)
         self._nest(nest, (sizes, [step for steps in strides for step in steps]), [x, to], (), "copy")
 
     def _product(self, step: CallStep) -> None:

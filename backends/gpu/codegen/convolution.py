@@ -311,7 +311,9 @@ class EpiloguePrinter(CudaPrinter):
                 return unpacked("made", nest.reads[array])
             return self.loaded(array, f"x{array}", "0")
 
-        element = self.element(stage, Access(load, str, str, lambda array: f"*x{array}"))
+        element = self.element(
+            stage, Access(load, str, str, lambda array, made: f"*x{array} = {self.stored(array, made)};")
+        )
         pointers = self.pointers(range(nest.rank), ("inner",), without={self.value})
         indices = (f"const Index i{axis}" for axis in range(nest.rank))
         declared = ",\n    ".join(["const T made", ", ".join(indices), *(text for text, _ in self.parameters())])

@@ -65,6 +65,8 @@ __device__ __forceinline__ __half to_half(float x) { return __float2half_rn(x); 
 __device__ __forceinline__ __half to_half(double x) { return __double2half(x); }
 template <class T> __device__ __forceinline__ __half to_half(T x) { return __float2half_rn((float)x); }
 template <class T> __device__ __forceinline__ float rounded_half(T x) { return from_half(to_half(x)); }
+__device__ __forceinline__ void store_pair(__half *to, float x, float y) { *(__half2 *)to = __floats2half2_rn(x, y); }
+__device__ __forceinline__ void store_pair(__half *to, double x, double y) { to[0] = to_half(x), to[1] = to_half(y); }
 """,
     "bfloat16": """#include <cuda_bf16.h>
 
@@ -75,14 +77,34 @@ __device__ __forceinline__ float rounded_bfloat(float x)
     const __nv_bfloat162 pair = __floats2bfloat162_rn(0.0f, x);
     return __uint_as_float(*(const unsigned int *)&pair);
 }
-__device__ __forceinline__ __nv_bfloat16 to_bfloat(float rounded)
-{
-    return __ushort_as_bfloat16((unsigned short)(__float_as_uint(rounded) >> 16));
-}
 __device__ __forceinline__ float rounded_bfloat(double x) { return __bfloat162float(__double2bfloat16(x)); }
 template <class T> __device__ __forceinline__ float rounded_bfloat(T x) { return rounded_bfloat((double)x); }
+template <class T> __device__ __forceinline__ __nv_bfloat16 to_bfloat(T x)
+{
+    return __ushort_as_bfloat16((unsigned short)(__float_as_uint(rounded_bfloat(x)) >> 16));
+}
+__device__ __forceinline__ void store_pair(__nv_bfloat16 *to, float x, float y)
+{
+    *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, y);
+}
+__device__ __forceinline__ void store_pair(__nv_bfloat16 *to, double x, double y)
+{
+    to[0] = to_bfloat(x), to[1] = to_bfloat(y);
+}
 """,
 }
+
+#: The conversion of a vector to a narrow dtype, by pairs: an instruction converts two floats.
+NARROWED = """
+template <class T, class X, int N> __device__ __forceinline__ Vector<T, N> narrowed(const Vector<X, N> &x)
+{
+    Vector<T, N> found;
+    #pragma unroll
+    for (int e = 0; e < N; e += 2)
+        store_pair(&found.at[e], x.at[e], x.at[e + 1]);
+    return found;
+}
+"""
 
 #: Integer division by an invariant number, as multiplication and shift (`backends.gpu.kernel.divisor`).
 QUOTIENT = """

@@ -23,6 +23,7 @@ from backends.execution.dialect import (
     functions_called,
     initial_value,
     narrow_dtypes,
+    packed,
     unpacked,
     without_unused,
 )
@@ -33,6 +34,7 @@ from backends.gpu.codegen.device_functions import (
     EXTREMES,
     HEAD,
     NARROW_CONVERSIONS,
+    NARROWED,
     QUOTIENT,
     TEAM_REDUCTIONS,
 )
@@ -49,7 +51,7 @@ from backends.gpu.codegen.variant import (
     traversals,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, online_of, strided_reads
-from optree.dtypes import wide_dtype
+from optree.dtypes import is_narrow, wide_dtype
 
 CUDA = Dialect(
     {
@@ -105,6 +107,7 @@ def preamble(printer: CudaPrinter) -> Lines:
     nest, variant = printer.nest, printer.variant
     head = [NARROW_CONVERSIONS[name].rstrip("\n") for name in narrow_dtypes(nest)]
     head.append(HEAD.rstrip("\n"))
+    head += [NARROWED.rstrip("\n")] if variant.vector > 1 and any(map(is_narrow, nest.stored)) else []
     head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
     if nest.reductions:
         teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
@@ -257,6 +260,9 @@ class CudaPrinter(Printer):
             found = f"tile{array}[lane][first + u * {step}]" if array in strided else f"b{array}[u]"
             return unpacked(found, nest.reads[array])
 
+        def store(array: int, value: int) -> str:
+            return f"{at(array)} = {self.stored(array, value)};"
+
         loads = [array for array in stage.reads if not nest.is_flat_index(array)]
         body += [f"{self.storage_type(array)} b{array}[{iterations}];" for array in loads]
         loop = ["#pragma unroll", f"for (int u = 0; u < {iterations}; u++)"]
@@ -264,7 +270,7 @@ class CudaPrinter(Printer):
             body += [*loop, *braced([*indices, *braced([f"b{p}[u] = {at(p)};" for p in arrays])])] if arrays else []
         stores = [f"tile{array}[first + u * {step}][lane] = b{array}[u];" for array in strided]
         body += ["__syncthreads();", *loop, *braced(stores), "__syncthreads();"]
-        body += [*loop, *braced([*along, *braced(self.element(stage, Access(load, str, str, at)))])]
+        body += [*loop, *braced([*along, *braced(self.element(stage, Access(load, str, str, store)))])]
         total = self.count(f"tiles{last} * tiles{other}", others)
         return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {total}; p += gridDim.x)", *braced(body)]
 
@@ -652,8 +658,8 @@ class CudaPrinter(Printer):
         for value in stage.stores if variant.cache != "registers" else ():
             lines.append(f"Vector<{self.storage_type(value)}, {variant.vector}> o{value};")
             stores.append(f"{self.cached(value)} = o{value};")
-        for array, _ in stage.writes:
-            lines.append(f"Vector<{CUDA.types[str(nest.arrays[array])]}, {variant.vector}> w{array};")
+        for array, value in stage.writes:
+            lines.append(f"Vector<{self.type_of(value)}, {variant.vector}> w{array};")
             stores += self.store_access(array, f"{letter}{array}")
 
         for s in stage.statements:
@@ -670,14 +676,14 @@ class CudaPrinter(Printer):
 
         def cache(value: int) -> str:
             vector = self.cached(value) if variant.cache == "registers" else f"o{value}"
-            return f"{vector}.at[e] = {self.stored(value)};"
+            return f"{vector}.at[e] = {packed(self.name(value), nest.dtype_of(value))};"
 
         def part(r: Reduction) -> str:
             if self.online is None or r.stage > 1:
                 return f"p{r.value}[e]"
             return self.of_column(f"p{r.value}") if self.is_relative(r) else self.total(r)
 
-        access = Access(load, part, cache, lambda array: f"w{array}.at[e]")
+        access = Access(load, part, cache, lambda array, value: f"w{array}.at[e] = {self.name(value)};")
         elements = self.unrolled(self.element(stage, access))
         if self.tests_bounds and stage.reductions and variant.cache != "registers":
             whole = CudaPrinter(nest, replace(variant, whole=True))
@@ -689,21 +695,11 @@ class CudaPrinter(Printer):
             ]
         return [*lines, *elements, *stores]
 
-    def element(self, stage: Stage, access: Access) -> Lines:
-        lines, loaded = super().element(stage, access), len(self.element_reads(stage)) + len(stage.loads)
-        names = [f"const __half h{v} = to_half({self.name(v)});" for v in stage.loads if self.has_half_name(v)]
-        return [*lines[:loaded], *names, *lines[loaded:]]
-
     def assigned(self, statement: Statement) -> Lines:
         value = statement.value
         if value in self.draws:
             return [f"{self.declared(value)} = d{value}.at[e];"]
         return super().assigned(statement)
-
-    def has_half_name(self, value: int) -> bool:
-        nest = self.nest
-        is_statement = value >= len(nest.reads) + len(nest.numbers) and nest.level_of(value) == "inner"
-        return is_statement and nest.dtype_of(value) == np.float16
 
     @staticmethod
     def is_extreme(r: Reduction) -> bool:
@@ -792,9 +788,12 @@ class CudaPrinter(Printer):
 
     def store_access(self, array: int, pointer: str) -> Lines:
         """The store of an access."""
+        dtype, found = self.nest.arrays[array], f"w{array}"
+        if is_narrow(dtype):
+            found = f"narrowed<{CUDA.types[str(dtype)]}>(w{array})"
+        if self.variant.vector > 1 and self.nest.vector_strides[array] == 1:
+            return [f"store({self.access_pointer(array, pointer)}, {found}{self.bounds});"]
         if self.variant.vector == 1:
-            return [f"{pointer}[{self.offset(array)}] = w{array}.at[0];"]
-        if self.nest.vector_strides[array] == 1:
-            return [f"store({self.access_pointer(array, pointer)}, w{array}{self.bounds});"]
+            return [f"{pointer}[{self.offset(array)}] = {packed(f'w{array}.at[0]', dtype)};"]
         guard = "" if self.variant.whole else f"if ({self.in_bounds}) "
-        return self.unrolled([f"{guard}{pointer}[{self.offset(array)}] = w{array}.at[e];"])
+        return self.unrolled([f"{guard}{pointer}[{self.offset(array)}] = {packed(f'w{array}.at[e]', dtype)};"])

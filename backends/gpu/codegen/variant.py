@@ -76,7 +76,7 @@ class Variant:
 
         Cards but those for data centres have two float64 units for 128 of float32.
         """
-        dtypes = {reduction.dtype} if is_narrow(reduction.dtype) else {nest.dtype_of(value) for value in nest.writes}
+        dtypes = {reduction.dtype} if is_narrow(reduction.dtype) else {*nest.stored}
         is_rounded = reduction.dtype.itemsize <= FLOAT32.itemsize and all(map(is_narrow, dtypes))
         is_short = self.team == "warp" and is_floating(reduction.dtype) and is_rounded
         return FLOAT32 if is_short else accumulator_dtype(reduction)
