@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from threading import Condition, RLock, get_ident
 from typing import Any, TypeVar
@@ -70,6 +71,20 @@ def import_later(name: str) -> Any:
             if not _importing[thread]:
                 del _importing[thread]
             _imported.notify_all()
+
+
+def modules_of(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose modules are imported lazily."""
+
+    def found(name: str) -> Any:
+        try:
+            return import_later(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise
+            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+
+    return found
 
 
 def _before_fork() -> None:

@@ -25,7 +25,7 @@ from optree.errors import OperandError, OptreeError
 from optree.op.traits import ElementwiseOperator, ReductionOperator
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Constant, Variable
+from optree.tree.variable import Constant, Operand, Variable
 
 #: The maximum boxes of a picture; larger trees are refused.
 LIMIT = 600
@@ -209,7 +209,7 @@ def _boxes(tree: Variable, limit: int) -> list[_Box]:
     return boxes
 
 
-def _operands(variable: Any) -> Sequence[Any]:
+def _operands(variable: object) -> Sequence[Any]:
     return [x for x in variable.inputs if isinstance(x, OpTreeNode)] if isinstance(variable, OpTreeNode) else ()
 
 
@@ -224,7 +224,7 @@ def _operation(node: OpTreeNode) -> _Box:
     return _Box(_line(node.label), [*map(_line, props), _line(str(node.type))], kind)
 
 
-def _leaf(operand: Any) -> _Box:
+def _leaf(operand: Operand) -> _Box:
     if not isinstance(operand, Variable) or (isinstance(operand, Constant) and operand.is_weak):
         return _Box(_line(str(operand)), [], "number")
     return _Box(_line(_name(operand)), [_line(str(operand.type))], "leaf")

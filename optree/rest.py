@@ -1,40 +1,12 @@
 """The families of ops that few programs need, imported together when one of them is first asked for."""
 
-from optree import registry
-from optree.networks import (  # noqa: F401, imported to be registered
-    attention,
-    columns,
-    convolution,
-    network,
-    pooling,
-    recurrent,
-    standardization,
-    vision,
-    windows,
-)
-from optree.numpy import (  # noqa: F401, imported to be registered
-    arrangement,
-    padding,
-    polynomials,
-)
-from optree.ops import (  # noqa: F401, imported to be registered
-    activations,
-    bits,
-    collectives,
-    einsum,
-    factorisation,
-    interpolation,
-    joining,
-    linalg,
-    loops,
-    ordering,
-    random,
-    scan,
-    scattering,
-    segments,
-    softmax,
-    while_loop,
-    writing,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from optree import networks, numpy, ops, registry
+
+for _package in (ops, numpy, networks):
+    for _module in iter_modules(_package.__path__, f"{_package.__name__}."):
+        import_module(_module.name)  # its ops and functions are registered
 
 registry.is_complete = True

@@ -10,17 +10,17 @@ from optree.networks.vision import RegionOperator
 from optree.op.index_map import is_view
 from optree.ops.assignment import Assign, Joined
 from optree.ops.factorisation import LapackOperator
-from optree.ops.indexing import Gather, OneHot, Take, TakeAlongAxis
+from optree.ops.indexing import Gather, Take, TakeAlongAxis
 from optree.ops.joining import Concatenate
 from optree.ops.labels import CheckLabels
 from optree.ops.random import TakeBlocks
 from optree.ops.shape import Unslice
 
 #: Ops that check index arrays and raise; in a CUDA graph the host raises later.
-CHECKED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, CheckLabels, RegionOperator}
+CHECKED: set[type] = {Gather, Take, TakeAlongAxis, CheckLabels, RegionOperator}
 
 #: Ops that a CUDA graph captures where no kernel computes them: they copy and launch. A user's op is added here.
-CAPTURED: set[type] = {Gather, Take, TakeAlongAxis, OneHot, Concatenate, Unslice, TakeBlocks, Assign, Joined, Parts}
+CAPTURED: set[type] = {Gather, Take, TakeAlongAxis, Concatenate, Unslice, TakeBlocks, Assign, Joined, Parts}
 CAPTURED |= {CheckLabels, Checkpointed, Afterwards}
 
 #: Ops that call linear algebra, whose failures CuPy reports only on request.

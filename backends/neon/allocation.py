@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from backends.backend import Backend
 from backends.neon.tensor import NeonTensor
@@ -13,7 +15,8 @@ from optree.errors import BackendError, OperandError, ParameterError, brief
 from optree.op.traits import ElementwiseOperator
 from optree.ops.contraction import ProductOperator
 from optree.ops.joining import Concatenate
-from optree.tree.types import as_dtype
+from optree.tree.tensor import Tensor
+from optree.tree.types import DType, as_dtype
 
 #: Ops of which a 1-D constant among the operands is a column.
 COLUMNS: set[type] = {ElementwiseOperator, Concatenate, ProductOperator}
@@ -34,25 +37,27 @@ class Allocation(Backend):
         """Whether 1-D constants among an op's operands are columns."""
         return not COLUMNS.isdisjoint(type(op).__mro__)
 
-    def empty(self, shape: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Any:
+    def empty(
+        self, shape: int | Sequence[int], dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
+    ) -> Any:
         """A new tensor of zeros, as neon's host memory was: its layers read some buffers before they write them."""
         tensor = super().empty(shape, dtype, name, **placement).fill(0)
         tensor.written = -1
         return tensor
 
-    def array(self, values: Any, dtype: Any = None, name: str | None = None, **placement: bool) -> Any:
+    def array(self, values: object, dtype: DType = None, name: str | None = None, **placement: bool) -> Any:
         """A new tensor with the values of an array, list or number, cast to the backend's dtype, integers too."""
         return super().array(values, self.datatype if dtype is None else dtype, name, **placement)
 
     def iobuf(
         self,
-        dim0: Any,
-        x: Any = None,
+        dim0: int | tuple[int, ...],
+        x: Tensor | None = None,
         dtype: Any = None,
         name: str | None = None,
         persist_values: bool = True,
         shared: Any = None,
-        parallelism: Any = None,
+        parallelism: Tensor | None = None,
     ) -> Any:
         """A buffer of zeros for a batch; `x` itself if it is given.
 
@@ -81,7 +86,7 @@ class Allocation(Backend):
         buffer.written = -1  # counts as uninitialised: trees on it mean batches to come
         return buffer
 
-    def shared_iobuf_size(self, shape: Any, parallelism: Any = None) -> int:
+    def shared_iobuf_size(self, shape: Any, parallelism: Tensor | None = None) -> int:
         """The number of elements of a shape, for a buffer that several layers share."""
         return int(prod(shape)) if isinstance(shape, tuple | list) else int(shape)
 
@@ -167,10 +172,10 @@ class Allocation(Backend):
     def cleanup_backend(self) -> None:
         """Nothing: the backend stays usable, and its memory is freed with it."""
 
-    def begin(self, block: Any, identifier: Any) -> None:
+    def begin(self, block: object, identifier: object) -> None:
         """Nothing: neon marked the phases of training by it."""
 
-    def end(self, block: Any, identifier: Any) -> None:
+    def end(self, block: Tensor, identifier: Tensor) -> None:
         """Nothing: as `begin`."""
 
     def consume(self, buf_index: int, hostlist: list[Any], devlist: list[Any]) -> None:

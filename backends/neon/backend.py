@@ -21,7 +21,7 @@ from optree.errors import BackendArgumentError, ParameterError, brief, names
 from optree.registry import f
 from optree.run.function import use_backend
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, constant
+from optree.tree.variable import Operand, Variable, constant
 
 #: The rows of the buffer of histograms.
 ROWS = 4096
@@ -31,6 +31,10 @@ class Mark:
     """A time marker, set by `record_mark`."""
 
     time: float | None = None
+
+
+def _nothing(backend: object, *args: object, **options: object) -> None:
+    """Nothing: a hook of neon's for accelerated layers, other layouts of data, or several devices."""
 
 
 class NeonBackend(Networks):
@@ -56,40 +60,10 @@ class NeonBackend(Networks):
             raise BackendArgumentError(f"there is no backend {name!r}; there are {names(CONSTRUCTORS)}")
         return CONSTRUCTORS[name](**options)
 
-    # Objects of layers for accelerated calls: none
+    relu_layer = batchnorm_layer = mergesum_layer = mergebroadcast_layer = bibnrnn_layer = _nothing
+    convert_data = clean_data = distribute_data = revert_tensor = _nothing
 
-    def relu_layer(self) -> None:
-        """None."""
-
-    def batchnorm_layer(self, in_shape: Any) -> None:
-        """None."""
-
-    def mergesum_layer(self, layer_num: int) -> None:
-        """None."""
-
-    def mergebroadcast_layer(self, layer_num: int) -> None:
-        """None."""
-
-    def bibnrnn_layer(
-        self, h_buffer_all: Any, h_ff_buffer: Any, W_recur_f: Any, W_recur_b: Any, nsteps: int, nout: int
-    ) -> None:
-        """None."""
-
-    # Data in other layouts or on several devices: nothing
-
-    def convert_data(self, tensor: Any, layer_mkl: Any) -> None:
-        """Nothing."""
-
-    def clean_data(self, tensor: Any, layer_mkl: Any) -> None:
-        """Nothing."""
-
-    def distribute_data(self, tensor: Any, layer_parallelism: Any) -> None:
-        """Nothing."""
-
-    def revert_tensor(self, tensor: Any) -> None:
-        """Nothing."""
-
-    def allocate_new_deltas(self, delta: Any, in_shape: Any, parallelism: Any) -> Any:
+    def allocate_new_deltas(self, delta: Operand, in_shape: object, parallelism: object) -> Any:
         """The buffer itself."""
         return delta
 
@@ -99,54 +73,58 @@ class NeonBackend(Networks):
 
     # Activations
 
-    def fprop_relu(self, layer: Any, x: Any, slope: Any) -> Any:
+    def fprop_relu(self, layer: object, x: Operand, slope: Operand) -> Any:
         """A tree of ``max(x, 0) + slope * min(x, 0)``."""
         positive = f.maximum(x, 0)
         return positive if slope == 0 else positive + slope * f.minimum(0, x)
 
-    def bprop_relu(self, layer: Any, x: Any, error: Any, deltas: Any, slope: Any) -> Any:
+    def bprop_relu(self, layer: object, x: Any, error: Any, deltas: Operand, slope: Any) -> Any:
         """A tree of the derivative of `fprop_relu`."""
         positive = f.cast(f.gt(x, 0), x.dtype)
         return positive if slope == 0 else positive + slope * f.cast(f.lt(x, 0), x.dtype)
 
-    def fprop_softmax(self, x: Any, axis: int) -> Any:
+    def fprop_softmax(self, x: Operand, axis: int) -> Any:
         """A tree of the softmax along an axis."""
         return f.softmax(x, axis=axis)
 
-    def fprop_transform(self, ngLayer: Any, transform: Any, inputs: Any, outputs: Any, relu: bool = False) -> None:
+    def fprop_transform(
+        self, ngLayer: object, transform: object, inputs: Operand, outputs: Operand, relu: bool = False
+    ) -> None:
         """Write ``transform(inputs)`` into `outputs`."""
         self.replay("fprop_transform", _transformed, Transform(transform), outputs, inputs)
 
     def bprop_transform(
-        self, ngLayer: Any, transform: Any, outputs: Any, error: Any, deltas: Any, relu: bool = False
+        self, ngLayer: object, transform: object, outputs: Operand, error: Any, deltas: Operand, relu: bool = False
     ) -> None:
         """Write ``transform.bprop(outputs) * error`` into `deltas`."""
         self.replay("bprop_transform", _transform_delta, Transform(transform), deltas, outputs, error)
 
     # Skip connections and branches
 
-    def fprop_skipnode(self, x: Any, y: Any, beta: float) -> None:
+    def fprop_skipnode(self, x: Operand, y: Operand, beta: float) -> None:
         """Write ``y * beta + x`` into y."""
         self.replay("fprop_skipnode", _blended, None, y, x, 1.0, beta)
 
-    def bprop_skipnode(self, error: Any, deltas: Any, alpha: float, beta: float) -> None:
+    def bprop_skipnode(self, error: Any, deltas: Operand, alpha: float, beta: float) -> None:
         """Write ``deltas * beta + alpha * error`` into `deltas`."""
         self.replay("bprop_skipnode", _blended, None, deltas, error, alpha, beta)
 
     def fprop_mergesum(
-        self, ngLayer: Any, inputs: Any, inference: bool, layers: Any, outputs: Any, out_shape: Any
+        self, ngLayer: object, inputs: Any, inference: bool, layers: Any, outputs: object, out_shape: object
     ) -> None:
         """Run the branches forwards, the first writing its outputs, the others adding to them."""
         for i, layer in enumerate(layers):
             layer.fprop(inputs, inference, beta=float(i > 0))
 
-    def bprop_mergesum(self, ngLayer: Any, alpha: float, beta: float, layers: Any, error: Any, deltas: Any) -> None:
+    def bprop_mergesum(
+        self, ngLayer: object, alpha: float, beta: float, layers: Any, error: Any, deltas: Operand
+    ) -> None:
         """Run the branches backwards, the last first with `beta`, the others adding to its deltas."""
         for i, layer in enumerate(reversed(layers)):
             layer.bprop(error, alpha=alpha, beta=1.0 if i else beta)
 
     def fprop_mergebroadcast(
-        self, ngLayer: Any, inputs: Any, inference: bool, outputs: Any, layers: Any, out_shape: Any
+        self, ngLayer: object, inputs: Any, inference: bool, outputs: object, layers: Any, out_shape: object
     ) -> None:
         """Run the branches forwards."""
         for layer in layers:
@@ -154,12 +132,12 @@ class NeonBackend(Networks):
 
     def bprop_mergebroadcast(
         self,
-        ngLayer: Any,
+        ngLayer: object,
         layers: Any,
         error_views: Any,
         error: Any,
-        delta: Any,
-        out_shape: Any,
+        delta: object,
+        out_shape: object,
         alpha: float,
         beta: float,
         alphas: Any,
@@ -198,7 +176,7 @@ class NeonBackend(Networks):
         self.__dict__.pop("_hist", None)
         self.hist_idx = 0
 
-    def compute_hist(self, tensor: Tensor, tag: Any) -> Any:
+    def compute_hist(self, tensor: Tensor, tag: object) -> Any:
         """Count the exponents of the values of a tensor in the next row of the histograms, and return the row.
 
         The exponent is log2 of the absolute value, rounded. The first bin takes smaller ones too, zeros among them,
@@ -295,7 +273,7 @@ def NervanaCPU(
     num_devices: int | None = None,
     stochastic_round: bool | int = False,
     device_id: int = 0,
-    deterministic: Any = None,
+    deterministic: object = None,
 ) -> Any:
     """A CPU backend in neon's mode, by the arguments of neon's class of this name.
 
@@ -317,9 +295,9 @@ def NervanaGPU(
     hist_bins: int = 64,
     hist_offset: int = -48,
     compat_mode: str | None = None,
-    enable_winograd: Any = True,
+    enable_winograd: object = True,
     num_devices: int | None = None,
-    deterministic: Any = None,
+    deterministic: object = None,
 ) -> Any:
     """A GPU backend in neon's mode, by the arguments of neon's class of this name."""
     kind = lazy.gpu.GPUBackend

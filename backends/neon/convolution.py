@@ -6,12 +6,15 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from backends.neon.allocation import Allocation
 from backends.neon.replay import Key, Replay
 from optree.errors import ParameterError, SizeError
 from optree.networks.convolution import Conv
 from optree.registry import f
 from optree.tree.tensor import Tensor
+from optree.tree.variable import Operand, Variable
 
 #: The order of the axes of neon's images, and of its filters.
 IMAGES, FILTERS = "CDHWN", "IDHWO"
@@ -44,7 +47,15 @@ class ConvLayer:
     is_mklop = False
 
     def __init__(
-        self, dtype: Any, N: int, C: int, K: int, image: Three, output: Three, window: Three, steps: tuple[Three, ...]
+        self,
+        dtype: DTypeLike,
+        N: int,
+        C: int,
+        K: int,
+        image: Three,
+        output: Three,
+        window: Three,
+        steps: tuple[Three, ...],
     ) -> None:
         self.dtype, self.N, self.C, self.K = dtype, N, C, K
         self.M, self.P, self.Q = output
@@ -125,7 +136,7 @@ class Convolutions(Allocation):
 
     def conv_layer(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         N: int,
         C: int,
         K: int,
@@ -153,7 +164,7 @@ class Convolutions(Allocation):
 
     def deconv_layer(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         N: int,
         C: int,
         K: int,
@@ -193,7 +204,7 @@ class Convolutions(Allocation):
         relu: bool = False,
         brelu: bool = False,
         slope: float = 0.0,
-        layer_op: Any = None,
+        layer_op: Tensor | None = None,
         repeat: int = 1,
     ) -> None:
         """Write the convolution of images `I` with filters `F` into `O`.
@@ -220,7 +231,7 @@ class Convolutions(Allocation):
         relu: bool = False,
         brelu: bool = False,
         slope: float = 0.0,
-        layer_op: Any = None,
+        layer_op: Tensor | None = None,
         repeat: int = 1,
     ) -> None:
         """Write the derivative of `fprop_conv` by the images, times errors `E`, into `grad_I`; the rest is as there."""
@@ -237,7 +248,7 @@ class Convolutions(Allocation):
         alpha: float = 1.0,
         beta: float = 0.0,
         grad_bias: Tensor | None = None,
-        layer_op: Any = None,
+        layer_op: Tensor | None = None,
         repeat: int = 1,
     ) -> None:
         """Write the derivative of `fprop_conv` by the filters, times errors `E`, into `U`.
@@ -287,9 +298,9 @@ def _finished(
     brelu: bool,
     other: Any,
     bias: Any,
-    bsum: Any,
-    alpha: Any,
-    beta: Any,
+    bsum: Variable,
+    alpha: Operand,
+    beta: Operand,
     slope: Any,
 ) -> list[tuple[Any, Any]]:
     other = rows_of(out if other is None else other, shape)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from backends.neon.convolution import Convolutions, blended, check_sizes
 from optree.errors import KindError, SizeError, brief
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable
+from optree.tree.types import Axis
+from optree.tree.variable import Operand, Variable
 
 
 class Dense(Convolutions):
@@ -24,7 +26,7 @@ class Dense(Convolutions):
         relu: bool = False,
         bsum: Tensor | None = None,
         repeat: int = 1,
-        size: Any = None,
+        size: Tensor | None = None,
     ) -> Tensor:
         """Write ``alpha * dot(A, B) + beta * C`` into C, the product rectified if asked for, and return C.
 
@@ -52,7 +54,7 @@ class Dense(Convolutions):
         beta: float = 0.0,
         relu: bool = False,
         repeat: int = 1,
-        size: Any = None,
+        size: Tensor | None = None,
     ) -> Tensor:
         """Write ``alpha * A[x] @ B[x] + beta * C[x]`` for each x into C; into a matrix C their sum. Return C.
 
@@ -84,11 +86,11 @@ class Dense(Convolutions):
         check_sizes("add_fc_bias", bias=(bias, inputs.shape[0]))
         self.replay("add_fc_bias", _add_bias, None, inputs, bias)
 
-    def copy_transpose(self, a: Tensor, out: Tensor, axes: Any = None, repeat: int = 1) -> None:
+    def copy_transpose(self, a: Tensor, out: Tensor, axes: Sequence[int] | None = None, repeat: int = 1) -> None:
         """Write `a` with its axes permuted, by default reversed, into `out`."""
         self.replay("copy_transpose", _transposed, None if axes is None else tuple(axes), out, a)
 
-    def shift(self, ary: Any, shift_ary: Any, value: bool = True, out: Any = None) -> Any:
+    def shift(self, ary: Tensor, shift_ary: Tensor, value: bool = True, out: Tensor | None = None) -> Any:
         """Multiply by powers of two, at once: `shift_ary` rounded to them, or with ``value=False`` two to the power.
 
         Without `out`, the value is in a new tensor of the shape of `ary`.
@@ -98,13 +100,13 @@ class Dense(Convolutions):
             out = self.empty(ary.shape if isinstance(ary, Variable) else (1, 1))
         return out._assign(tree)
 
-    def binarize(self, ary: Any, out: Any = None, stochastic: bool = True) -> Any:
+    def binarize(self, ary: Tensor, out: Tensor | None = None, stochastic: bool = True) -> Any:
         """Write each element as 1 or -1 into `out`, and return it: by chance, or by its sign."""
         if isinstance(out, bool):  # the order of neon's abstract method
             out, stochastic = (None if isinstance(stochastic, bool) else stochastic), out
         return super().binarize(ary, out, stochastic)
 
-    def _operand(self, x: Any) -> Any:
+    def _operand(self, x: object) -> Any:
         return x if isinstance(x, Variable) else self.array(x)
 
 
@@ -121,31 +123,35 @@ def _check_product(what: str, a: Tensor, b: Tensor, c: Tensor) -> None:
 # The trees, from a key and operands to pairs of a target and a value
 
 
-def scaled_product(product: Any, old: Any, relu: bool, alpha: Any, beta: Any) -> Any:
+def scaled_product(product: Tensor, old: Operand, relu: bool, alpha: Operand, beta: Operand) -> Any:
     """r(alpha * product) + beta * old, r being a rectifier if asked for."""
     value = product if alpha == 1 else product * alpha
     return blended(f.maximum(value, 0) if relu else value, old, 1, beta)
 
 
-def _compound_dot(relu: bool, c: Any, a: Any, b: Any, bsum: Any, alpha: Any, beta: Any) -> list[tuple[Any, Any]]:
+def _compound_dot(
+    relu: bool, c: Variable, a: Variable, b: Variable, bsum: Variable, alpha: Operand, beta: Operand
+) -> list[tuple[Any, Any]]:
     written = [(c, scaled_product(f.dot(a, b), c, relu, alpha, beta))]
     return written if bsum is None else [*written, (bsum, f.sum(c, axis=1))]
 
 
-def _batched_dot(relu: bool, c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> list[tuple[Any, Any]]:
+def _batched_dot(
+    relu: bool, c: Variable, a: Variable, b: Variable, alpha: Operand, beta: Operand
+) -> list[tuple[Any, Any]]:
     product = f.matmul(a, b)
     if c.ndim == 2:
         product = f.reshape(f.sum(product, axis=0), c.shape)
     return [(c, scaled_product(product, c, relu, alpha, beta))]
 
 
-def _sum_rows(key: None, out: Any, x: Any) -> list[tuple[Any, Any]]:
+def _sum_rows(key: None, out: Variable, x: Variable) -> list[tuple[Any, Any]]:
     return [(out, f.reshape(f.sum(x, axis=1), out.shape))]
 
 
-def _add_bias(key: None, x: Any, bias: Any) -> list[tuple[Any, Any]]:
+def _add_bias(key: None, x: Variable, bias: Variable) -> list[tuple[Any, Any]]:
     return [(x, x + f.reshape(bias, (x.shape[0], 1)))]
 
 
-def _transposed(axes: Any, out: Any, x: Any) -> list[tuple[Any, Any]]:
+def _transposed(axes: Axis, out: Variable, x: Variable) -> list[tuple[Any, Any]]:
     return [(out, f.transpose(x, axes))]

@@ -14,8 +14,8 @@ from optree.errors import KindError, ParameterError, ShapeError, SizeError, desc
 from optree.registry import FUNCTIONS, f
 from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor
-from optree.tree.types import TensorType
-from optree.tree.variable import Variable
+from optree.tree.types import Shape, TensorType
+from optree.tree.variable import Operand, Variable
 
 
 class Functions(Dense):
@@ -28,7 +28,7 @@ class Functions(Dense):
         if count < len(own):  # with parameters of its own, after which no target can stand
             return method
 
-        def function(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        def function(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
             if len(args) == count + 1:
                 *args, out = args  # type: ignore[assignment]
             return method(*args, out=out, **kwargs)
@@ -37,11 +37,11 @@ class Functions(Dense):
         self.__dict__[name] = function
         return function
 
-    def clip(self, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+    def clip(self, a: Operand, a_min: Operand, a_max: Operand, out: Tensor | None = None) -> Any:
         """``min(max(a, a_min), a_max)``."""
         return self._written(f.clip(self._operand(a), a_min, a_max), out)
 
-    def dot(self, a: Any, b: Any, out: Any = None) -> Any:
+    def dot(self, a: Operand, b: Operand, out: Tensor | None = None) -> Any:
         """The matrix product of two matrices.
 
         Raises
@@ -56,40 +56,54 @@ class Functions(Dense):
 
     # Reductions, which keep their axis whatever keepdims says
 
-    def sum(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def sum(self, a: Any, axis: int | None = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The sum of all elements, or along an axis."""
         return self._written(f.sum(self._operand(a), axis=axis), out)
 
-    def max(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def max(self, a: Operand, axis: int | None = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The maximum of all elements, or along an axis."""
         return self._written(f.max(self._operand(a), axis=axis), out)
 
-    def min(self, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def min(self, a: Operand, axis: int | None = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The minimum of all elements, or along an axis."""
         return self._written(f.min(self._operand(a), axis=axis), out)
 
-    def argmax(self, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+    def argmax(self, a: Operand, axis: int = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The index of the first maximum along an axis."""
         return self._written(f.argmax(self._operand(a), axis=axis), out)
 
-    def argmin(self, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+    def argmin(self, a: Operand, axis: int = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The index of the first minimum along an axis."""
         return self._written(f.argmin(self._operand(a), axis=axis), out)
 
-    def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def mean(
+        self,
+        a: Operand,
+        axis: int | None = None,
+        partial: object = None,
+        out: Tensor | None = None,
+        keepdims: bool = True,
+    ) -> Any:
         """The mean of all elements, or along an axis."""
         return self._written(f.mean(self._operand(a), axis=axis), out)
 
-    def std(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def std(
+        self,
+        a: Operand,
+        axis: int | None = None,
+        partial: object = None,
+        out: Tensor | None = None,
+        keepdims: bool = True,
+    ) -> Any:
         """The standard deviation of all elements, or along an axis."""
         return self._written(f.std(self._operand(a), axis=axis), out)
 
     def var(
         self,
-        a: Any,
-        axis: Any = None,
-        partial: Any = None,
-        out: Any = None,
+        a: Operand,
+        axis: int | None = None,
+        partial: object = None,
+        out: Tensor | None = None,
         keepdims: bool = True,
         binary: bool = False,
     ) -> Any:
@@ -102,7 +116,7 @@ class Functions(Dense):
 
     # Indices
 
-    def onehot(self, indices: Any, axis: int, out: Any = None) -> Any:
+    def onehot(self, indices: Any, axis: int, out: Tensor | None = None) -> Any:
         """One-hot codes of the destination's shape: (classes, n) for axis 0, (n, classes) for axis 1.
 
         Raises
@@ -124,7 +138,7 @@ class Functions(Dense):
 
     # Random numbers
 
-    def rand(self, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    def rand(self, shape: Shape | None = None, dtype: Any = None, out: Any = None) -> Any:
         """Uniform numbers of [0, 1), of a shape, or by default of what they are assigned to."""
         if isinstance(shape, Tensor) and out is None:  # neon's only argument is the target
             shape, out = None, shape
@@ -132,7 +146,7 @@ class Functions(Dense):
             return self._deferred(lambda target: super(Functions, self).rand(target, self.datatype))
         return super().rand(shape, dtype, out)
 
-    def dropout(self, keep: float = 0.5, out: Any = None) -> Any:
+    def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
         """Ones with the probability `keep`, and zeros, of the shape of what they are assigned to."""
         return self._written(f.cast(self.rand() < keep, self.datatype), out)
 

@@ -55,12 +55,12 @@ class Networks(Pools):
         compute_batch_sum: bool,
         accumbeta: float = 0.0,
         relu: bool = False,
-        threads: Any = None,
+        threads: object = None,
         repeat: int = 1,
         binary: bool = False,
         inference: bool = False,
-        outputs: Any = None,
-        layer: Any = None,
+        outputs: object = None,
+        layer: object = None,
     ) -> None:
         """Write the rows of x, normalised by their own statistics, times gamma, plus beta, into y.
 
@@ -87,10 +87,10 @@ class Networks(Pools):
         xvar: Tensor,
         gamma: Tensor,
         eps: float,
-        threads: Any = None,
+        threads: object = None,
         repeat: int = 1,
         binary: bool = False,
-        layer: Any = None,
+        layer: object = None,
     ) -> None:
         """Write the derivatives of `compound_fprop_bn` by x, gamma and beta, times errors `delta_in`."""
         if isinstance(threads, bool):  # the order of neon's CPU backend
@@ -129,7 +129,7 @@ class Networks(Pools):
         nout: int,
         num_steps: int,
         num_used_steps: int | None,
-        activation: Any,
+        activation: object,
         reverse: bool = False,
     ) -> None:
         """Write ``activation(W_recur @ h_prev + h_ff + bias)`` into each h, in order, or backwards."""
@@ -148,7 +148,7 @@ class Networks(Pools):
         nout: int,
         num_steps: int,
         num_used_steps: int | None,
-        activation: Any,
+        activation: object,
         reverse: bool = True,
     ) -> None:
         """Multiply each delta by the activation's derivative at h, and add ``W_recur @ delta`` to the one before."""
@@ -161,9 +161,9 @@ class Networks(Pools):
 
     def compound_rnn_unroll_fprop_bibnrnn(
         self,
-        ngLayer: Any,
-        h_buffer_all: Any,
-        h_ff_buffer: Any,
+        ngLayer: object,
+        h_buffer_all: object,
+        h_ff_buffer: object,
         W_recur_f: Any,
         h_prev: Any,
         h_ff_f: Any,
@@ -177,7 +177,7 @@ class Networks(Pools):
         nout: int,
         nsteps: int,
         used_nsteps: int | None,
-        activation: Any,
+        activation: object,
     ) -> None:
         """`compound_rnn_unroll_fprop` forwards, and backwards with the second weights."""
         steps = nout, nsteps, used_nsteps, activation
@@ -186,7 +186,7 @@ class Networks(Pools):
 
     def compound_rnn_unroll_bprop_bibnrnn(
         self,
-        ngLayer: Any,
+        ngLayer: object,
         error: Any,
         in_deltas_f: Any,
         prev_in_deltas: Any,
@@ -199,8 +199,8 @@ class Networks(Pools):
         nout: int,
         nsteps: int,
         used_nsteps: int | None,
-        activation: Any,
-        h_buffer_all: Any,
+        activation: object,
+        h_buffer_all: object,
     ) -> None:
         """`compound_rnn_unroll_bprop` of both directions."""
         steps = nout, nsteps, used_nsteps, activation

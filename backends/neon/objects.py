@@ -12,7 +12,7 @@ class WeakBackend:
     def __init__(self, backend: Any) -> None:
         self.backend = ref(backend)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self.backend()
 
 

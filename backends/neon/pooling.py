@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from backends.neon.convolution import blended, check_sizes
 from backends.neon.functions import Functions
@@ -15,6 +16,7 @@ from optree.errors import ParameterError, ShapeError, SizeError
 from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool
 from optree.registry import f
 from optree.tree.tensor import Tensor
+from optree.tree.variable import Operand, Variable
 
 Four = tuple[int, int, int, int]
 
@@ -37,7 +39,7 @@ class PoolLayer:
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         op: str,
         N: int,
         image: Four,
@@ -79,7 +81,7 @@ class Pools(Functions):
 
     def pool_layer(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         op: str,
         N: int,
         C: int,
@@ -182,7 +184,7 @@ class Pools(Functions):
 
     # Local response normalisation
 
-    def lrn_layer(self, dtype: Any, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1) -> PoolLayer:
+    def lrn_layer(self, dtype: DTypeLike, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1) -> PoolLayer:
         """The geometry of windows of J neighbouring maps, for `fprop_lrn` and `bprop_lrn`.
 
         Raises
@@ -275,7 +277,7 @@ class Pools(Functions):
         self.replay("roipooling_bprop", _bprop_roi, shapes, O, I, argmax)
 
     def _region_shapes(
-        self, what: str, images: Any, rois: Any, regions: Any, argmax: Any, count: int, *sizes: int
+        self, what: str, images: Variable, rois: Variable, regions: Variable, argmax: Variable, count: int, *sizes: int
     ) -> Any:
         c, h, w, *pooled = sizes
         shapes = (c, h, w, self.bsz), (count, 5), (c, *pooled, count)
@@ -352,7 +354,7 @@ def _fprop_lrn(key: Any, out: Any, denom: Any, images: Any, alpha: Any, beta: An
 
 
 def _bprop_lrn(
-    key: Any, delta: Any, images: Any, outputs: Any, errors: Any, denom: Any, alpha: Any, beta: Any
+    key: Any, delta: Variable, images: Any, outputs: Any, errors: Any, denom: Any, alpha: Operand, beta: Operand
 ) -> list[tuple[Any, Any]]:
     (_, windows, dim, _), ascale, bpower = key
     x, y, errors, denom = (f.reshape(each, dim) for each in (images, outputs, errors, denom))
@@ -360,7 +362,7 @@ def _bprop_lrn(
     return [(delta, blended(f.reshape(value, delta.shape), delta, alpha, beta))]
 
 
-def _fprop_roi(key: Any, out: Any, argmax: Any, images: Any, rois: Any) -> list[tuple[Any, Any]]:
+def _fprop_roi(key: Any, out: Variable, argmax: Variable, images: Any, rois: Any) -> list[tuple[Any, Any]]:
     ((dim_images, dim_rois, dim_out), scale) = key
     x = f.reshape(images, dim_images)
     indices = f.argmax_roi(x, f.reshape(rois, dim_rois), dim_out[1:3], scale, "CHWN")
@@ -372,7 +374,7 @@ def _fprop_roi(key: Any, out: Any, argmax: Any, images: Any, rois: Any) -> list[
     ]
 
 
-def _bprop_roi(key: Any, out: Any, errors: Any, argmax: Any) -> list[tuple[Any, Any]]:
+def _bprop_roi(key: Variable, out: Variable, errors: Variable, argmax: Variable) -> list[tuple[Any, Any]]:
     found, deltas, flat = (f.reshape(x, (-1, 1)) for x in (argmax, errors, out))
     deltas = f.where(found >= 0, deltas, f.fill_like(deltas, 0))
     picked = f.take(flat, f.maximum(found, 0), axis=0)

@@ -17,6 +17,7 @@ from optree.registry import OPS
 from optree.run.updates import assignments
 from optree.tree.node import signature_of
 from optree.tree.tensor import Tensor
+from optree.tree.variable import Variable
 
 #: Maximum entries of the cache of calls.
 CALLS = 4096
@@ -48,7 +49,7 @@ class Replay:
         self.backend = backend
         self.calls = Cache("calls of neon's backend", CALLS)
 
-    def __call__(self, name: str, trees: Trees, key: Any, *operands: Any) -> None:
+    def __call__(self, name: str, trees: Trees, key: object, *operands: object) -> None:
         """Run the assignments of ``trees(key, *operands)``: pairs one after the other, those of a dict in one plan.
 
         Parameters
@@ -113,6 +114,6 @@ class Replay:
             return type(x)(self.backend, np.broadcast_to(self.backend.allocate((), x.dtype), x.shape))
 
 
-def _fresh(x: Any) -> Any:
+def _fresh(x: Variable) -> Any:
     """A copy of a number as a distinct object, so that its identity tells which operand a leaf is."""
     return x if x is None or x == 0 or x == 1 else float(str(float(x)))

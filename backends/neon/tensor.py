@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of, replace
 from optree.tree.tensor import Tensor, is_everything
 from optree.tree.types import one_or_many
-from optree.tree.variable import Input, Variable
+from optree.tree.variable import Input, Operand, Variable
 
 #: Maximum entries of the cache from specs and indices to the ops of views.
 VIEWS = 4096
@@ -88,7 +89,7 @@ class NeonTensor(Tensor):
             return self._view(f.transpose(self, (0, 2, 1)))
         return self._view(f.transpose(self))
 
-    def transpose(self, *axes: Any, out: Tensor | None = None) -> Any:
+    def transpose(self, *axes: Sequence[int], out: Tensor | None = None) -> Any:
         """`T`, or with axes those; with `out`, written there, which is returned."""
         if axes and isinstance(axes[0], Tensor):
             axes, out = axes[1:], axes[0]
@@ -177,7 +178,7 @@ class NeonTensor(Tensor):
         self[...] = source
         return self
 
-    def copy(self, source: Any = None) -> Any:
+    def copy(self, source: Operand | None = None) -> Any:
         """Write a value here, and return the tensor; without one, a new tensor of the same values."""
         if source is None or isinstance(source, str):
             return super().copy(source)
@@ -208,7 +209,7 @@ class NeonTensor(Tensor):
             return self.fill(values)
         return super().set(values)
 
-    def hist(self, tag: Any) -> Any:
+    def hist(self, tag: object) -> Any:
         """The counts of the exponents of the values, in a row of the backend's histograms (`set_hist_buffers`)."""
         return self.backend.compute_hist(self, tag)
 

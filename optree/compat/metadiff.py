@@ -28,7 +28,7 @@ from optree.tree import equality
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.node import OpTreeNode, operands_of, parts_of, post_order
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Constant, Input, Variable, as_operand, as_variable
+from optree.tree.variable import Constant, Input, Operand, Variable, as_operand, as_variable
 
 
 def operator_of(variable: Variable) -> Any:
@@ -78,7 +78,7 @@ class Metadiff:
     def get_ancestors(self) -> list[Variable]:
         return get_ancestors(_node(self))
 
-    def get_parent_grad(self, my_grad: Any, index: int) -> Any:
+    def get_parent_grad(self, my_grad: object, index: int) -> Any:
         """The gradient of a parent, by its index among the parents, given this node's own.
 
         Raises
@@ -111,7 +111,7 @@ class Metadiff:
             raise GradientError(f"{describe(parent)} is no parent of {describe(self)}")
         parent.generate_add_delta(messages, message)
 
-    def generate_gradients(self, my_grad: Any, messages: dict[Variable, Any] | None = None) -> dict[Variable, Any]:
+    def generate_gradients(self, my_grad: object, messages: dict[Variable, Any] | None = None) -> dict[Variable, Any]:
         """The gradients of all parents, given this node's own, added to those in `messages`.
 
         A parent that is not differentiable is sent nothing.
@@ -122,7 +122,7 @@ class Metadiff:
                 self.send_grad_message(parent, self.get_parent_grad(my_grad, index), messages)
         return messages
 
-    def equals(self, other: Any) -> bool:
+    def equals(self, other: Operand) -> bool:
         return equality.equal(self, other)
 
     def copy_to(self, ancestors: Sequence[Any] = ()) -> Any:
@@ -160,14 +160,14 @@ def _argument_indices(node: Any) -> set[int]:
     return {i for i, x in enumerate(inputs) if _is_none_or_zero(deltas.get(x))}
 
 
-def _deltas(op: Any, operands: Sequence[Any], delta: Any) -> dict[Variable, Any]:
+def _deltas(op: Any, operands: Sequence[Any], delta: Operand) -> dict[Variable, Any]:
     """The deltas of an op's operands, from the gradient of its value."""
     adjoints: dict[Variable, Any] = {}
     op.generate_adjoints(adjoints, delta, *operands)
     return adjoints
 
 
-def _is_none_or_zero(gradient: Any) -> bool:
+def _is_none_or_zero(gradient: object) -> bool:
     if gradient is None or is_null(gradient) or is_disconnected(gradient):
         return True
     # The result of `zero_gradient`: 0.0 broadcast to an operand's shape.
@@ -177,7 +177,7 @@ def _is_none_or_zero(gradient: Any) -> bool:
     return type(value) is float and value == 0
 
 
-def _delta_like(type: Any) -> Any:
+def _delta_like(type: object) -> Any:
     """A placeholder for the gradient of a value of a type; a list for several outputs."""
     if isinstance(type, TupleType):
         return [_delta_like(each) for each in type.types]
@@ -186,17 +186,17 @@ def _delta_like(type: Any) -> Any:
     return Input(type)
 
 
-def _node(variable: Any) -> Any:
+def _node(variable: object) -> Any:
     """The variable; for an output of an `Apply`, its node."""
     return variable if isinstance(variable, Constant) else as_operand(variable, "Metadiff")
 
 
-def _answers(variable: Any, inputs_of: Callable[[Any], list[Any]], answer: Callable[..., Any]) -> Any:
+def _answers(variable: object, inputs_of: Callable[[Any], list[Any]], answer: Callable[..., Any]) -> Any:
     """The op's answer for a variable, computed from its operands' answers in topological order."""
     node = _node(variable)
     inputs: dict[int, list[Any]] = {}
 
-    def cached_inputs(entry: Any) -> list[Any]:
+    def cached_inputs(entry: object) -> list[Any]:
         return inputs.setdefault(id(entry), inputs_of(entry))
 
     known: dict[int, Any] = {}

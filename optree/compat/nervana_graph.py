@@ -13,7 +13,7 @@ from optree.op.apply import Apply
 from optree.op.op import Op
 from optree.registry import f
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, as_variable, variable_of
+from optree.tree.variable import Input, Operand, Variable, as_variable, variable_of
 
 
 class _CalledLikeAFunction(type):
@@ -56,7 +56,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
     def __init__(self, *args: Any) -> None:
         self.args = args
 
-    def transform(self, transformer: Any, *args: Variable) -> Any:
+    def transform(self, transformer: object, *args: Variable) -> Any:
         """The value as a tree, built by the transformer's functions.
 
         Parameters
@@ -76,7 +76,7 @@ class ComputationOp(Op, metaclass=_CalledLikeAFunction):
             )
         super().generate_adjoints(adjoints, delta, *args)
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Operand) -> Apply:
         """The op applied to operands; the type is that of `transform`'s tree."""
         operands = [variable_of(x, str(self)) for x in inputs]
         return Apply(self, operands, [self._tree(operands).type()])

@@ -28,7 +28,7 @@ from optree.ops.collectives import (
 )
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The maximum bytes of a bucket of gradients for few ranks, unless one gradient has more. Latency grows with the number
 #: of ranks, and so does the bucket, up to a maximum and a part of all bytes (benchmarks/scaling.py).
@@ -81,7 +81,7 @@ class Group:
 
     # Operations, as trees
 
-    def all_reduce(self, x: Any, kind: str = "sum", replicated: bool = False) -> Any:
+    def all_reduce(self, x: Operand, kind: str = "sum", replicated: bool = False) -> Any:
         """The elementwise sum, mean, max or min of all ranks' values.
 
         Parameters
@@ -94,31 +94,31 @@ class Group:
         """
         return AllReduce.make(group=self, kind=kind, replicated=replicated)(self.turn, x)
 
-    def replicated(self, x: Any) -> Any:
+    def replicated(self, x: Operand) -> Any:
         """A value that is equal on all ranks, each of which computes a part of one cost: its deltas are summed."""
         return Replicated.make(group=self)(x)
 
-    def all_gather(self, x: Any, axis: int = 0) -> Any:
+    def all_gather(self, x: Variable, axis: int = 0) -> Any:
         """The values of all ranks, of equal shapes, concatenated along an axis."""
         return AllGather.make(group=self, axis=axis)(self.turn, x)
 
-    def reduce_scatter(self, x: Any, axis: int = 0) -> Any:
+    def reduce_scatter(self, x: Operand, axis: int = 0) -> Any:
         """The part for this rank, along an axis, of the sum of all ranks' values."""
         return ReduceScatter.make(group=self, axis=axis)(self.turn, x)
 
-    def broadcast(self, x: Any, root: int = 0) -> Any:
+    def broadcast(self, x: Variable, root: int = 0) -> Any:
         """The value of the rank `root`."""
         return Broadcast.make(group=self, root=self._rank(root))(self.turn, x)
 
-    def reduce(self, x: Any, root: int = 0) -> Any:
+    def reduce(self, x: Variable, root: int = 0) -> Any:
         """The sum of all ranks' values on the rank `root`, zeros on the others."""
         return Reduce.make(group=self, root=self._rank(root))(self.turn, x)
 
-    def all_to_all(self, x: Any, split: int = 0, join: int = 0) -> Any:
+    def all_to_all(self, x: Variable, split: int = 0, join: int = 0) -> Any:
         """Split all ranks' values along one axis, and concatenate the parts for this rank along another."""
         return AllToAll.make(group=self, split=split, join=join)(self.turn, x)
 
-    def exchange(self, x: Any, to: int | None = None, source: int | None = None) -> Any:
+    def exchange(self, x: object, to: int | None = None, source: int | None = None) -> Any:
         """Send `x` to the rank `to`; the value is that of the rank `source`, of the shape and dtype of `x`.
 
         Without a source the value is zeros. The derivative sends deltas back.
@@ -126,14 +126,14 @@ class Group:
         ends = {name: None if rank is None else self._rank(rank) for name, rank in (("to", to), ("source", source))}
         return Exchange.make(group=self, **ends)(self.turn, x)
 
-    def send(self, x: Any, to: int) -> Any:
+    def send(self, x: Operand, to: int) -> Any:
         """Send a value to a rank, which receives it by `recv`. The value of the tree is zeros of its shape.
 
         To receive the derivative by `x` from that rank, add this tree of zeros to the cost.
         """
         return self.exchange(x, to=to)
 
-    def recv(self, like: Any, source: int) -> Any:
+    def recv(self, like: Operand, source: int) -> Any:
         """Receive a value that a rank sends by `send`, of the shape and dtype of `like`.
 
         The derivative by `like` sends the delta back.
@@ -147,7 +147,7 @@ class Group:
 
     # Data parallel
 
-    def mean(self, x: Any, count: Any = None) -> Any:
+    def mean(self, x: Operand, count: object = None) -> Any:
         """The mean of all ranks' values of a tree, such as a loss, weighted by their numbers of examples.
 
         Parameters
@@ -159,7 +159,7 @@ class Group:
         (found,) = self.averaged([x], count)
         return found
 
-    def averaged(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
+    def averaged(self, trees: Sequence[Any], count: object = None, bucket: int | None = None) -> list[Any]:
         """The mean over all ranks of each tree, such as gradients; trees are summed in buckets, one operation each.
 
         Parameters
@@ -192,14 +192,16 @@ class Group:
         length = -(-size // self.size)
         return min(self.rank * length, size), min((self.rank + 1) * length, size)
 
-    def shard(self, x: Any) -> Any:
+    def shard(self, x: Variable) -> Any:
         """The part of a value's elements for this rank, as a vector padded with zeros to equal length on all ranks."""
         begin, end = self.shard_range(x.size)
         part = f.slice(_flat(x), (slice(begin, end),))
         length = -(-x.size // self.size)
         return part if part.size == length else f.pad(part, (0, length - part.size))
 
-    def averaged_shards(self, trees: Sequence[Any], count: Any = None, bucket: int | None = None) -> list[Any]:
+    def averaged_shards(
+        self, trees: Sequence[Any], count: Operand | None = None, bucket: int | None = None
+    ) -> list[Any]:
         """The shard for this rank of each mean of `averaged`; each rank receives its own part only."""
         given, total = self._weighted([variable_of(x, "averaged_shards") for x in trees], count)
         found: list[Any] = [None] * len(given)
@@ -210,7 +212,7 @@ class Group:
                 found[i] = part / self.size if total is None else _quotient(part, total, trees[i])
         return found
 
-    def _rows(self, x: Any) -> Any:
+    def _rows(self, x: Variable) -> Any:
         """The elements of a value as a matrix with a row for each rank."""
         short = -x.size % self.size
         flat = f.pad(_flat(x), (0, short)) if short else x
@@ -284,7 +286,7 @@ class Group:
             found.append(f.where(none, f.fill_like(x, 0), x * f.cast(mine, x.dtype)))
         return found, total
 
-    def count(self, x: Any) -> Any:
+    def count(self, x: Operand) -> Any:
         """The number of examples of a batch, the size of its first axis, as a tree."""
         x = variable_of(x, "count")
         if not x.ndim:
@@ -425,16 +427,16 @@ def bucket_of(ranks: int, total: int) -> int:
     return min(LARGEST_BUCKET, max(BUCKET, min(BUCKET * ranks // FEW, total // PARTS)))
 
 
-def _quotient(x: Any, total: Any, like: Any) -> Any:
+def _quotient(x: Variable, total: Variable, like: Variable) -> Any:
     """A sum divided by the number of examples, in the dtype of `like`."""
     return in_dtype(x / f.cast(total, x.dtype), like.dtype)
 
 
-def _flat(x: Any) -> Any:
+def _flat(x: Variable) -> Any:
     return x if x.ndim == 1 else f.reshape(x, (-1,))
 
 
-def _split(vector: Any, sizes: Sequence[int]) -> list[Any]:
+def _split(vector: Operand, sizes: Sequence[int]) -> list[Any]:
     """The parts of a vector, of these sizes."""
     if len(sizes) == 1:
         return [vector]

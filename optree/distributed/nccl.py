@@ -25,6 +25,8 @@ from optree.distributed.engine import Engine, as_bytes, contiguous, exchange_of,
 from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
 from optree.records import NamedTuple
+from optree.tree.types import Shape
+from optree.tree.variable import Operand, Variable
 
 #: The seconds between two checks of the watchdog.
 PAUSE = 0.05
@@ -85,7 +87,7 @@ class NCCLEngine(Engine):
             self._comm.all_reduce(given, largest, "max", self.stream)
         self._watch.expect(words, given, largest)
 
-    def _memory(self, shape: Any, dtype: np.dtype, out: Any) -> Any:
+    def _memory(self, shape: Shape, dtype: np.dtype, out: Any) -> Any:
         """The array that an operation writes: the one given, if it is of the dtype."""
         return out if out is not None and out.dtype == dtype else self.cupy.empty(shape, dtype)
 
@@ -95,7 +97,7 @@ class NCCLEngine(Engine):
         value = made if made.dtype == dtype else self._memory(made.shape, dtype, out)
         return value, _Begun(wait, given, made, value, divisor).finish
 
-    def all_reduce(self, x: Any, kind: str) -> Any:
+    def all_reduce(self, x: Operand, kind: str) -> Any:
         return _awaited(self._begin_all_reduce(x, kind))
 
     def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
@@ -106,7 +108,7 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
-    def all_gather(self, x: Any) -> Any:
+    def all_gather(self, x: Variable) -> Any:
         return _awaited(self._begin_all_gather(x))
 
     def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
@@ -125,13 +127,13 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.reduce_scatter, *([given, made, made.size, "sum"] if made.size else []))
         return self._begun(wait, given, made, parts.dtype, out)
 
-    def broadcast(self, x: Any, root: int) -> Any:
+    def broadcast(self, x: Variable, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {spec_of(x)}")
         made = x.copy(order="C")
         self._launch(self._comm.broadcast, *([as_bytes(made), root] if x.size else []))()
         return made
 
-    def reduce(self, x: Any, root: int) -> Any:
+    def reduce(self, x: Variable, root: int) -> Any:
         self.agree(f"reduce, sum of {spec_of(x)} to rank {root}")
         given = _reducible(x)
         made = self.cupy.zeros_like(given)

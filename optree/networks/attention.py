@@ -26,7 +26,7 @@ from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, or_zeros, sum_to
 from optree.tree.types import Shape, TensorType, broadcast, promote
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The most queries and keys of a tile on the host, where tiles of several small heads are as large together. In causal
 #: order it has half as many queries: the last of its keys are but for the last of these.
@@ -164,7 +164,7 @@ class AttentionOperator(Op):
         for cell, value in zip(output_storage, self.run(Tiles(), *inputs), strict=True):
             cell[0] = value
 
-    def run(self, tiles: Tiles, *inputs: Any) -> tuple[Any, ...]:
+    def run(self, tiles: Tiles, *inputs: Array) -> tuple[Any, ...]:
         """The outputs; NumPy computes as many heads together as tiles in a cache allow, other libraries all of them."""
         matrices, masks = self.broadcast([as_array(x, *inputs) for x in inputs])
         outputs = self.outputs(*matrices)
@@ -215,7 +215,7 @@ class AttentionOperator(Op):
         """The keys of a tile that its last query has."""
         return slice(columns.start, min(columns.stop, rows.stop)) if self.causal else columns
 
-    def hide(self, tiles: Tiles, scores: Array, rows: slice, columns: slice, order: Any) -> None:
+    def hide(self, tiles: Tiles, scores: Array, rows: slice, columns: slice, order: Array) -> None:
         """Take the scores of keys after each query out of a tile, whose keys are those of its last query at most."""
         first = max(rows.start, columns.start)
         if self.causal and columns.stop > rows.start + 1:
@@ -264,7 +264,13 @@ class Attention(AttentionOperator):
 
     @classmethod
     def function(  # type: ignore[override]
-        cls, query: Any, key: Any, value: Any, mask: Any = None, causal: bool = False, scale: Any = None
+        cls,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        mask: Operand | None = None,
+        causal: bool = False,
+        scale: object = None,
     ) -> Any:
         if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
             raise OperandError(f"attention: scale is a number or None, not {scale!r}")
@@ -273,7 +279,7 @@ class Attention(AttentionOperator):
         operands = (query, key, value) if mask is None else (query, key, value, mask)
         return cls.make(causal=bool(causal), scale=scale)(*operands)
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Array) -> Apply:
         if len(inputs) not in (3, 4):
             raise OperandError(f"attention takes query, key, value and, if any, a mask, not {len(inputs)} operands")
         query, key, value, *mask = (variable_of(x, "attention") for x in inputs)
@@ -352,7 +358,7 @@ class AttentionGradient(AttentionOperator):
 
     count, buffers = 6, 2
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Operand) -> Apply:
         query, key, value, delta, *others = (variable_of(x, str(self)) for x in inputs)
         types = [TensorType(query.dtype, (*delta.shape[:-2], *x.shape[-2:])) for x in (query, key, value)]
         return Apply(self, [query, key, value, delta, *others], [each() for each in types])
@@ -447,7 +453,7 @@ def _sums(out: TensorType) -> TensorType:
     return TensorType(wide_dtype(out.dtype), (*out.shape[:-1], 1))
 
 
-def _tile(query: Any, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
+def _tile(query: Variable, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
     """The maximum numbers of queries and keys of a tile, and of heads computed together."""
     queries, features = query.shape[-2:]
     if isinstance(query, np.ndarray):

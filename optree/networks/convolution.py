@@ -133,11 +133,11 @@ class ConvolutionOperator(ImageOperator):
 
     # Values
 
-    def as_image(self, array: Any) -> Any:
+    def as_image(self, array: object) -> Any:
         """A view of images with axes (N, C, spatial)."""
         return as_array(array).transpose(self.order)
 
-    def as_filters(self, array: Any) -> Any:
+    def as_filters(self, array: object) -> Any:
         """A view of weights with axes (O, I, spatial)."""
         return as_array(array).transpose(self.weights_order)
 
@@ -219,13 +219,13 @@ def _slid(x: np.ndarray, weights: np.ndarray, sliding: Sliding, dtype: np.dtype)
     return found
 
 
-def _grouped(x: Any, groups: int) -> Any:
+def _grouped(x: Variable, groups: int) -> Any:
     """Images as (N, groups, channels of a group, positions)."""
     n, c, *sizes = x.shape
     return x.reshape(n, groups, c // groups, prod(sizes))
 
 
-def _by_groups(x: Any, groups: int) -> Any:
+def _by_groups(x: Variable, groups: int) -> Any:
     """Images as (groups, channels of a group, positions of all images)."""
     n, c, *sizes = x.shape
     return _grouped(x, groups).transpose(1, 2, 0, 3).reshape(groups, c // groups, n * prod(sizes))
@@ -237,7 +237,7 @@ def _factors(weights: Any, element: tuple[int, ...], groups: int) -> Any:
     return part.reshape(groups, part.shape[0] // groups, part.shape[1])
 
 
-def _matched(factors: Any, x: Array, shape: Shape) -> Any:
+def _matched(factors: Array, x: Array, shape: Shape) -> Any:
     """The products of matrices and images, as images."""
     is_one = x.shape[-2] == 1  # channel: no sum, and NumPy's product of matrices of integers has no BLAS
     return (factors * x if is_one else np.matmul(factors, x)).reshape(shape)

@@ -29,11 +29,10 @@ class Safelog(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return np.log(np.maximum(x, self.least))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
+    def along(self, x: Variable, delta: Variable) -> Any:
         rises = f.gt(x, self.least)
         # The inner where avoids 1 / 0 in the second derivative.
-        return [f.where(rises, delta / f.where(rises, x, 1), 0)]
+        return f.where(rises, delta / f.where(rises, x, 1), 0)
 
 
 #: The logistic function is 1 in every dtype from here on.
@@ -57,8 +56,8 @@ class Sig(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return _logistic(np.exp, x)
 
-    def slope(self, x: Variable) -> Any:
-        return f.sig(x) * f.sig(-x)  # 1 - sig(x) would lose the digits of a small slope
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (f.sig(x) * f.sig(-x))  # 1 - sig(x) would lose the digits of a small slope
 
 
 class Sig2(OwnFunction):
@@ -70,8 +69,8 @@ class Sig2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return _logistic(np.exp2, x)
 
-    def slope(self, x: Variable) -> Any:
-        return f.sig2(x) * f.sig2(-x) * LN2  # 1 - sig2(x) would lose the digits of a small slope
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (f.sig2(x) * f.sig2(-x) * LN2)  # 1 - sig2(x) would lose the digits of a small slope
 
 
 class Tanh2(OwnFunction):
@@ -83,8 +82,8 @@ class Tanh2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return np.tanh(x * LN2)
 
-    def slope(self, x: Variable) -> Any:
-        return f.sech2(x * LN2) * LN2
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (f.sech2(x * LN2) * LN2)
 
 
 #: Numerator and denominator of erf(x) / x as functions of x * x, from the constant term up, for |x| <= 0.46875.
@@ -167,9 +166,9 @@ class Erf(OwnFunction):
             target[block] = _erf(source[block].astype(np.float64, copy=False))
         return out
 
-    def slope(self, x: Variable) -> Any:
+    def along(self, x: Variable, delta: Variable) -> Any:
         # Beyond 40 it is 0 in every dtype; the square of an inf would make the second derivative nan.
-        return f.exp(-f.square(f.clip(x, -40.0, 40.0))) * (2 / math.sqrt(math.pi))
+        return delta * (f.exp(-f.square(f.clip(x, -40.0, 40.0))) * (2 / math.sqrt(math.pi)))
 
 
 #: The smaller operand less the larger one; 0 for equal infinities.

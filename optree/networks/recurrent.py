@@ -80,7 +80,7 @@ def rnn(
         raise OperandError(f"rnn: activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     given = _Given("rnn", 1, x, w, u, b, mask, batch_first)
 
-    def step(states: Sequence[Any], inputs: Any) -> list[Any]:
+    def step(states: Sequence[Any], inputs: Operand) -> list[Any]:
         (h,) = states
         return [getattr(f, activation)(inputs + f.dot(h, given.u))]
 
@@ -129,7 +129,7 @@ def lstm(
     """
     given = _Given("lstm", 4, x, w, u, b, mask, batch_first)
 
-    def step(states: Sequence[Any], inputs: Any) -> list[Any]:
+    def step(states: Sequence[Any], inputs: Variable) -> list[Any]:
         h, c = states
         # Parts first, sums after: so they are of the gates' kernel, and no pass of their own.
         parts = zip(given.gates_of(inputs), given.gates_of(f.dot(h, given.u)), strict=True)
@@ -147,7 +147,7 @@ def gru(
     w: Any,
     u: Any,
     b: Any = None,
-    recurrent_bias: Any = None,
+    recurrent_bias: Operand | None = None,
     state: Any = None,
     mask: Any = None,
     reverse: bool = False,
@@ -184,7 +184,7 @@ def gru(
     given = _Given("gru", 3, x, w, u, b, mask, batch_first)
     extra = None if recurrent_bias is None else given.row(recurrent_bias, "recurrent_bias")
 
-    def step(states: Sequence[Any], inputs: Any) -> list[Any]:
+    def step(states: Sequence[Any], inputs: Variable) -> list[Any]:
         (h,) = states
         enters, kept = given.gates_of(inputs), given.gates_of(f.dot(h, given.u))
         reset, stay = (f.sig(x + y) for x, y in zip(enters[:2], kept[:2], strict=True))
@@ -210,7 +210,7 @@ class Parts(Op):
     def view_map(self) -> dict[int | None, list[int]]:  # type: ignore[override]
         return {i: [0] for i in range(self.count)}
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Operand) -> Apply:
         (x,) = map(as_variable, inputs)
         return Apply(self, [x], [TensorType(x.dtype, shape)() for shape in self.infer_shape(None, [x.shape])])
 
@@ -242,7 +242,9 @@ class _Given:
         The number of gates: the weights have as many rows for each unit.
     """
 
-    def __init__(self, what: str, gates: int, x: Any, w: Any, u: Any, b: Any, mask: Any, batch_first: bool) -> None:
+    def __init__(
+        self, what: str, gates: int, x: Operand, w: Operand, u: Operand, b: Operand, mask: Operand, batch_first: bool
+    ) -> None:
         self.what, self.gates, self.axis = what, gates, int(bool(batch_first))
         self.x, self.w, self.u = (self._operand(y, name) for y, name in ((x, "x"), (w, "w"), (u, "u")))
         layout = "(batch, steps, features)" if batch_first else "(steps, batch, features)"
@@ -279,7 +281,7 @@ class _Given:
         """The parts of a value that are the gates'."""
         return [y] if self.gates == 1 else Parts.make(count=self.gates)(y)
 
-    def row(self, value: Any, name: str) -> Variable:
+    def row(self, value: Operand, name: str) -> Variable:
         """An operand with an element for each unit."""
         found = self._operand(value, name)
         self._check(name, found, (self.units,))

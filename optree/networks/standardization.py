@@ -22,7 +22,7 @@ from optree.tree.variable import Operand, Variable, as_variable, in_dtype, varia
 EPSILON = 1e-5
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Operand, what: str) -> float:
     """A number of 0 or more as a float; OperandError, which names `what`, for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
         raise OperandError(f"{what} is a number of 0 or more, not {brief(value)}")
@@ -184,7 +184,7 @@ def _joint_moments(x: Variable, axes: tuple[int, ...], over: Any) -> tuple[Varia
 
 
 @function()
-def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsilon: float = EPSILON) -> Any:
+def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Axis = -1, epsilon: float = EPSILON) -> Any:
     """The operand standardized over axes, times a gain, plus a bias, each of the size of these axes.
 
     Parameters
@@ -217,7 +217,7 @@ def layer_norm(x: Any, gain: Any = None, bias: Any = None, axis: Any = -1, epsil
 
 
 @function()
-def rms_norm(x: Any, gain: Any = None, axis: Any = -1, epsilon: float = EPSILON) -> Any:
+def rms_norm(x: Any, gain: Any = None, axis: Axis = -1, epsilon: float = EPSILON) -> Any:
     """The operand over its root mean square over axes, times a gain of the size of these axes.
 
     Raises
@@ -310,7 +310,7 @@ def _along(value: Operand, x: Variable, axes: Sequence[int], what: str, name: st
     return f.expand_dims(floats, tuple(i for i in range(x.ndim) if i not in axes))
 
 
-def _scaled(x: Variable, gain: Any, bias: Any) -> Variable:
+def _scaled(x: Variable, gain: Variable, bias: object) -> Variable:
     """The value times a gain, plus a bias, where there are any."""
     x = x if gain is None else x * gain
     return x if bias is None else x + bias

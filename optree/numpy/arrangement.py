@@ -116,7 +116,7 @@ def flipud(x: Operand) -> Any:
 
 
 @function(numpy=np.rot90)
-def rot90(x: Operand, k: int = 1, axes: Any = (0, 1)) -> Any:
+def rot90(x: Operand, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     """The operand rotated k times by 90 degrees, from the first of two axes towards the second."""
     x, turns = variable_of(x, "rot90"), integer_of(k, "rot90: k") % 4
     plane = [normalise_axis(axis, x.ndim, "rot90") for axis in axes]
@@ -131,7 +131,7 @@ def rot90(x: Operand, k: int = 1, axes: Any = (0, 1)) -> Any:
     return f.flip(turned, first if turns == 1 else second)
 
 
-def _shifted(x: Any, axes: Any, what: str, forward: bool) -> Any:
+def _shifted(x: Any, axes: Axis, what: str, forward: bool) -> Any:
     x = variable_of(x, what)
     axes = range(x.ndim) if axes is None else axes if isinstance(axes, tuple | list) else (axes,)
     for axis in axes:
@@ -153,7 +153,7 @@ def _ifftshift(x: Operand, axes: Axis = None) -> Any:
 
 
 @numpy_function(np.lib.stride_tricks.sliding_window_view)
-def _sliding_window_view(x: Any, window_shape: Any, axis: Any = None) -> Any:
+def _sliding_window_view(x: Variable, window_shape: object, axis: Axis = None) -> Any:
     """All windows of a shape along axes, as further axes; a copy, and no view."""
     x = variable_of(x, "sliding_window_view")
     widths = sizes_of(window_shape, "sliding_window_view")
@@ -246,7 +246,7 @@ def unstack(x: Operand, axis: int = 0) -> tuple[Any, ...]:
 # Deletions and insertions at indices that are known when the tree is built
 
 
-def _along(x: Operand, axis: Axis, obj: Any, what: str) -> tuple[Variable, int, int]:
+def _along(x: Operand, axis: Axis, obj: object, what: str) -> tuple[Variable, int, int]:
     """An operand, flattened without an axis, the axis, and its size; the indices along it are no tensor."""
     if isinstance(obj, Variable):
         raise OperandError(
@@ -262,7 +262,7 @@ def _along(x: Operand, axis: Axis, obj: Any, what: str) -> tuple[Variable, int, 
     return x, axis, size
 
 
-def _order(by_numpy: Callable[..., Any], *given: Any, x: Variable, axis: int, what: str) -> Any:
+def _order(by_numpy: Callable[..., Any], *given: object, x: Variable, axis: int, what: str) -> Any:
     """The indices that NumPy's function makes of those along an axis; AxisError if one is out of range."""
     try:
         return by_numpy(*given)
@@ -337,7 +337,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 
 @function()
-def broadcast_arrays(*operands: Any) -> tuple[Any, ...]:
+def broadcast_arrays(*operands: Operand) -> tuple[Any, ...]:
     """The operands, each broadcast to the shape of all."""
     found = [variable_of(x, "broadcast_arrays") for x in operands]
     if all(None not in x.shape for x in found):
@@ -356,7 +356,7 @@ def _numpy_broadcast_arrays(args: Any) -> tuple[Any, ...]:
 
 
 @function()
-def meshgrid(*xi: Any, indexing: str = "xy", sparse: bool = False) -> list[Any]:
+def meshgrid(*xi: Operand, indexing: str = "xy", sparse: bool = False) -> list[Any]:
     """Coordinate matrices from coordinate vectors, broadcast to one shape unless `sparse`.
 
     With ``indexing="xy"`` the second vector varies along the first axis, and the first along

@@ -43,7 +43,7 @@ OPTIONS = {
 
 @function()
 def pad_by(
-    x: Any,
+    x: Variable,
     pad_width: Any,
     mode: str = "constant",
     constant_values: Any = 0,
@@ -97,7 +97,7 @@ def _by_axis(widths: dict[Any, Any], ndim: int) -> list[Any]:
     return found
 
 
-def _pairs(values: Any, ndim: int) -> list[tuple[Any, Any]]:
+def _pairs(values: object, ndim: int) -> list[tuple[Any, Any]]:
     """A parameter of np.pad as pairs (before, after), one for each axis."""
     if values is None:
         return [(None, None)] * ndim
@@ -155,7 +155,7 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
     return in_dtype(f.concatenate(pieces, axis), x.dtype)
 
 
-def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Any, length: Any) -> Variable:
+def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Operand, length: Any) -> Variable:
     """The padding on one side of an axis."""
     if mode in ("constant", "empty"):  # of no elements, so that the axis may be empty
         width = [(0, count if i == axis else 0) for i in range(x.ndim)]
@@ -193,12 +193,12 @@ def _spread(edge: Variable, count: int, axis: int) -> Variable:
 @numpy_function(np.pad)
 def _numpy_pad(
     x: Operand,
-    pad_width: Any,
+    pad_width: object,
     mode: str = "constant",
-    constant_values: Any = None,
-    end_values: Any = None,
-    stat_length: Any = None,
-    reflect_type: Any = None,
+    constant_values: object = None,
+    end_values: object = None,
+    stat_length: object = None,
+    reflect_type: object = None,
 ) -> Any:
     given = {
         name: value

@@ -24,7 +24,7 @@ from optree.tree.variable import Operand, Variable, as_variable, in_dtype, varia
 IDENTITIES = {"sum": 0, "prod": 1, "all": True, "any": False}
 
 
-def _of_some(name: str, a: Operand, axis: Axis, keepdims: bool, initial: Any, where: Any) -> Any:
+def _of_some(name: str, a: Operand, axis: Axis, keepdims: bool, initial: object, where: object) -> Any:
     """A reduction with NumPy's `where` and `initial`."""
     x = variable_of(a, name)
     if initial is not None:
@@ -57,7 +57,9 @@ def _initial(value: Any, dtype: np.dtype, name: str) -> Any:
 def _with_some(name: str) -> Callable[..., Any]:
     """A reduction with NumPy's parameters."""
 
-    def ours(a: Any, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+    def ours(
+        a: Operand, axis: Axis = None, keepdims: bool = False, initial: object = None, where: object = None
+    ) -> Any:
         where = None if where is True else where
         if where is None and initial is None:
             return FUNCTIONS[name](a, axis=axis, keepdims=keepdims)
@@ -71,7 +73,7 @@ def _with_where(name: str) -> Callable[..., Any]:
     """The same for a reduction without `initial`."""
     of_some = _with_some(name)
 
-    def ours(a: Any, axis: Axis = None, keepdims: bool = False, where: Any = None) -> Any:
+    def ours(a: Operand, axis: Axis = None, keepdims: bool = False, where: object = None) -> Any:
         return of_some(a, axis, keepdims, None, where)
 
     ours.__name__ = name
@@ -94,7 +96,7 @@ def _mean_of(x: Variable, counts: Variable, axis: Axis, keepdims: bool) -> tuple
 
 
 def _deviation(
-    x: Variable, counts: Variable, axis: Axis, ddof: float, keepdims: bool, root: bool, mean: Any = None
+    x: Variable, counts: Variable, axis: Axis, ddof: float, keepdims: bool, root: bool, mean: Variable | None = None
 ) -> Variable:
     """The variance of the elements selected by a mask, or its square root, about their mean or another number."""
     mean = _mean_of(x, counts, axis, True)[0] if mean is None else in_dtype(mean, wide_dtype(mean_dtype(x.dtype)))
@@ -125,8 +127,8 @@ def _with_freedom(name: str) -> Callable[..., Any]:
         axis: Axis = None,
         ddof: float = 0,
         keepdims: bool = False,
-        where: Any = None,
-        mean: Any = None,
+        where: object = None,
+        mean: Operand | None = None,
         correction: Any = None,
     ) -> Any:
         ddof = ddof if correction is None else correction
@@ -294,7 +296,12 @@ def nanmedian(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
 
 @function(numpy=np.quantile)
 def quantile(
-    x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True, weights: Any = None
+    x: Operand,
+    q: Operand,
+    axis: Axis = None,
+    method: str = "linear",
+    keepdims: bool = True,
+    weights: Operand | None = None,
 ) -> Any:
     """The quantiles `q`, from 0 to 1, over axes; nan where there is a nan.
 
@@ -315,7 +322,12 @@ def nanquantile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear
 
 @function(numpy=np.percentile)
 def percentile(
-    x: Any, q: Any, axis: Any = None, method: str = "linear", keepdims: bool = True, weights: Any = None
+    x: Operand,
+    q: Operand,
+    axis: Axis = None,
+    method: str = "linear",
+    keepdims: bool = True,
+    weights: Operand | None = None,
 ) -> Any:
     """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan. `weights` are `quantile`'s."""
     if weights is not None:
@@ -324,7 +336,7 @@ def percentile(
 
 
 @function(numpy=np.nanpercentile)
-def nanpercentile(x: Operand, q: Operand, axis: Any = None, method: str = "linear", keepdims: bool = True) -> Any:
+def nanpercentile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The percentiles over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, _fractions(q), axis, method, keepdims, "nanpercentile", True)
 
@@ -333,7 +345,7 @@ def _fractions(q: Any) -> Any:
     return q / 100 if isinstance(q, Variable) or type(q) in (int, float) else np.asarray(q) / 100
 
 
-def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
+def _ranked(x: Operand, q: object, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
     """Quantiles over axes; without a `q`, the median."""
     x = variable_of(x, what)
     if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
@@ -499,7 +511,7 @@ def _between(first: Variable, second: Variable, weight: Any) -> Variable:
 
 @function(numpy=np.average)
 def average(
-    x: Operand, axis: Any = None, weights: Operand | None = None, returned: bool = False, keepdims: bool = True
+    x: Operand, axis: Axis = None, weights: Operand | None = None, returned: bool = False, keepdims: bool = True
 ) -> Any:
     """The weighted mean over axes; with `returned`, the sum of weights too."""
     x = variable_of(x, "average")
@@ -526,13 +538,13 @@ def average(
 
 @function(numpy=np.cov)
 def cov(
-    x: Any,
-    y: Any = None,
+    x: Operand,
+    y: Operand | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: float | None = None,
-    fweights: Any = None,
-    aweights: Any = None,
+    fweights: Operand | None = None,
+    aweights: Operand | None = None,
 ) -> Any:
     """The covariance matrix of variables, the rows of a matrix, or with ``rowvar=False`` its columns.
 

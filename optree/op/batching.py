@@ -97,6 +97,9 @@ def by_index_map(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any
         return op(*aligned(inputs, batched))
     if reads.is_stacked:
         return outputs_of(op, spread_all(inputs, batched))
+    if reads.is_of_each:  # all examples' elements together, where the other operands are the same for all
+        others = [each for n, each in enumerate(batched) if n != reads.shape_of]
+        return in_loop(op, inputs, batched) if any(others) else op(*inputs)
     if all(n in reads.shape_only or not is_batched for n, is_batched in enumerate(batched)):  # one for all examples
         examples = [example_of(x) if is_batched else x for x, is_batched in zip(inputs, batched, strict=True)]
         return spread(op(*examples), first_batch(inputs, batched))

@@ -152,6 +152,8 @@ class IndexMap:
         Pairs of (operand, axis) whose sizes are equal. An axis before an operand's first is its first.
     is_affine : bool
         Whether an element is read where an affine function of the index is in bounds, and is a number elsewhere.
+    is_of_each : bool
+        Whether an element of the value is computed from that of one operand, and from all elements of others.
     is_stacked : bool
         Whether an axis in front of all operands gives the value one: it is that of a stack.
     batches : bool
@@ -174,7 +176,8 @@ class IndexMap:
         first = reads[0] if reads else OPAQUE
         self.reads = reads
         self.shape_only = tuple(n for n, kind in enumerate(kinds) if kind in _SHAPE_ONLY)
-        alone = "broadcast" if sorted(kinds) == ["broadcast", *["opaque"] * (len(kinds) - 1)] != ["broadcast"] else None
+        self.is_of_each = len(kinds) > 1 and sorted(kinds) == ["broadcast", *["opaque"] * (len(kinds) - 1)]
+        alone = "broadcast" if self.is_of_each else None
         self.shape_of = next((n for n, kind in enumerate(kinds) if kind in _IN_SHAPE or kind == alone), None)
         likes = [n for n, kind in enumerate(kinds) if kind in ("like", "indexed")]
         repeated = [n for n, kind in enumerate(kinds) if kind == "repeated"]
@@ -201,7 +204,7 @@ class IndexMap:
             self.value_shape = partial(_shape_of, self.shape_of)
         self.is_stacked = set(kinds) in _STACKS
         reads_shapes = len(self.shape_only) == len(kinds) > 0
-        self.batches = self.is_stacked or reads_shapes or (self.broadcasts and not self.shape_only)
+        self.batches = self.is_stacked or self.is_of_each or reads_shapes or (self.broadcasts and not self.shape_only)
         viewed = next((n for n, kind in enumerate(kinds) if kind in _VIEWED), None)
         self.view_map = DerivedMap({} if viewed is None else {0: [viewed]})
         others = len(kinds) - len(self.shape_only)

@@ -189,6 +189,12 @@ def longest_axis(shape: tuple[int, ...], *but: int) -> int | None:
     return max((axis for axis in range(len(shape)) if axis not in but), key=shape.__getitem__, default=None)
 
 
+def blocks_along(shape: tuple[int, ...], *but: int) -> Blocks | None:
+    """`BlockOperator.blocks` of an op of one operand along its longest axis, without some, which the value has too."""
+    axis = longest_axis(shape, *but)
+    return None if axis is None else (axis, (axis,), 1)
+
+
 def blocks_of_equal_shapes(op: Op, *shapes: tuple[int, ...]) -> Blocks | None:
     """`BlockOperator.blocks` of an elementwise op whose operands have one shape, or are numbers."""
     whole = [shape for shape in shapes if shape]

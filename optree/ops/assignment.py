@@ -17,7 +17,7 @@ from optree.op.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict
 from optree.tree.tensor import Tensor
 from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, without_lead
-from optree.tree.variable import Variable
+from optree.tree.variable import Operand, Variable
 
 
 class Assign(NonDifferentiableOperator):
@@ -115,6 +115,6 @@ class Joined(NonDifferentiableOperator):
             output_storage[0][0] = type(first)((self.size,), first.dtype, first.data)
 
 
-def _copies_in_order(target: np.ndarray, value: Any) -> bool:
+def _copies_in_order(target: np.ndarray, value: Operand) -> bool:
     """Whether NumPy's assignment is right for overlapping arrays."""
     return target.ndim != 1 or not isinstance(value, np.ndarray) or target.strides == value.strides[-1:]

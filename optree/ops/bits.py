@@ -21,6 +21,7 @@ from optree.op.traits import (
 )
 from optree.registry import FUNCTIONS, alias, associative, numpy_function
 from optree.tree.types import promote
+from optree.tree.variable import Operand
 
 
 class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
@@ -58,7 +59,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
                     raise DTypeError(cls.make()._refusal(x))
         return super().function(*args, **kwargs)
 
-    def _refusal(self, x: Any) -> str:
+    def _refusal(self, x: object) -> str:
         if self.logical is None:
             return f"{self.name}: {describe(x)} is no integer; multiply by 2.0 ** n, or take x.astype('int64')"
         example = "~(x > 0)" if self.symbol == "~" else f"(x > 0) {self.symbol} (y > 0)"
@@ -68,7 +69,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
         )
 
 
-def _is_condition(x: Any) -> bool:
+def _is_condition(x: Operand) -> bool:
     """Whether an operand is bool. The op refuses foreign types."""
     return isinstance(x, bool) or getattr(getattr(x, "dtype", None), "kind", "") == "b"
 

@@ -18,8 +18,8 @@ from optree.op.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
 from optree.op.op import Op
 from optree.op.traits import (
     BinaryOperator,
-    Choose,
     ElementwiseOperator,
+    FirstDtypeOperator,
     IntegerOperator,
     MorphOperator,
     UnaryOperator,
@@ -43,11 +43,6 @@ from optree.tree.variable import (
 # Maximum and minimum
 
 
-def _share(wins: Any, ties: Any, delta: Variable, inputs: Sequence[Any]) -> Any:
-    """The delta of an operand: in full where it is selected, and a half at ties."""
-    return f.where(wins, delta, f.where(ties, delta if any_neon([*inputs, delta]) else delta * 0.5, 0))
-
-
 @associative
 class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     """Elementwise maximum or minimum."""
@@ -57,6 +52,8 @@ class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     further: ClassVar[str]
     #: The kernel for bools.
     bits: ClassVar[str]
+    #: The function that tells where the first operand is selected.
+    wins: ClassVar[str]
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which adds the nan: GCC does not vectorise nested choices, and x + -0.0 is x."""
@@ -64,6 +61,12 @@ class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
             return self.bits
         chosen = f"{self.further} ? {{1}} : {{0}}"
         return f"({chosen}) + ({{1}} != {{1}} ? {{1}} : (T)-0.0)" if is_floating(dtypes[0]) else chosen
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, y), (delta,) = inputs, output_gradients
+        tied = f.where(f.eq(x, y), delta if any_neon([*inputs, delta]) else delta * 0.5, 0)
+        wins = getattr(f, self.wins)
+        return [f.where(wins(x, y), delta, tied), f.where(wins(y, x), delta, tied)]
 
 
 class Maximum(ExtremeOfTwo):
@@ -76,11 +79,7 @@ class Maximum(ExtremeOfTwo):
     numpy = np.maximum
     further = "{0} < {1}"
     bits = "{0} | {1}"
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, y), (delta,) = inputs, output_gradients
-        ties = f.eq(x, y)
-        return [_share(f.gt(x, y), ties, delta, inputs), _share(f.lt(x, y), ties, delta, inputs)]
+    wins = "gt"
 
 
 class Minimum(ExtremeOfTwo):
@@ -93,11 +92,7 @@ class Minimum(ExtremeOfTwo):
     numpy = np.minimum
     further = "{0} > {1}"
     bits = "{0} & {1}"
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, y), (delta,) = inputs, output_gradients
-        ties = f.eq(x, y)
-        return [_share(f.lt(x, y), ties, delta, inputs), _share(f.gt(x, y), ties, delta, inputs)]
+    wins = "lt"
 
 
 class Relu(MorphOperator, ElementwiseOperator):
@@ -120,13 +115,13 @@ class Relu(MorphOperator, ElementwiseOperator):
 
 
 @function(numpy=np.fmax)
-def fmax(x: Any, y: Any) -> Any:
+def fmax(x: Variable, y: Variable) -> Any:
     """Elementwise maximum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.maximum, x, y, "fmax")
 
 
 @function(numpy=np.fmin)
-def fmin(x: Any, y: Any) -> Any:
+def fmin(x: Variable, y: Variable) -> Any:
     """Elementwise minimum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.minimum, x, y, "fmin")
 
@@ -141,7 +136,7 @@ def _of_numbers(extreme: Any, x: Variable, y: Variable, what: str) -> Any:
 
 
 @function()
-def clip(x: Operand, lo: Any = None, hi: Any = None) -> Any:
+def clip(x: Operand, lo: Operand | None = None, hi: Operand | None = None) -> Any:
     """Limit x to the interval from `lo` to `hi`; None is no bound.
 
     It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
@@ -227,7 +222,7 @@ class Where(ElementwiseOperator):
 
 
 @numpy_function(np.where)
-def _numpy_where(condition: Any, x: Operand | None = None, y: Operand | None = None) -> Any:
+def _numpy_where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
     if x is None or y is None:
         raise OperandError(
             f"np.where: {describe(condition)} alone selects as many elements as are true, which is known only when it "
@@ -237,7 +232,7 @@ def _numpy_where(condition: Any, x: Operand | None = None, y: Operand | None = N
 
 
 @function(numpy=np.select)
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Operand = 0) -> Any:
     """For each element the choice of the first condition that is true there, and the default where none is."""
     if len(condlist) != len(choicelist) or not len(condlist):
         raise OperandError(
@@ -252,10 +247,6 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             raise DTypeError(f"select: the condition {describe(condition)} is not bool")
         found = f.where(condition, in_dtype(choice, dtype) if isinstance(choice, Variable) else choice, found)
     return found
-
-
-def _cast_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"dtype": np.dtype(choose(("float64", "float32")))}
 
 
 class Cast(UnaryOperator, ElementwiseOperator):
@@ -278,7 +269,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
             (([3],), {"dtype": np.dtype("float32")}),
             *((([3],), {"dtype": np.dtype(name)}) for name in ("uint8", "uint32", "uint64")),
         ),
-        random_props=_cast_props,
+        random_props=lambda choose, x: {"dtype": np.dtype(choose(("float64", "float32")))},
     )
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -385,7 +376,7 @@ def _iscomplex(x: Operand) -> Any:
 
 
 @numpy_function(np.real_if_close)
-def _real_if_close(a: Operand, tol: Any = 100) -> Any:
+def _real_if_close(a: Operand, tol: int = 100) -> Any:
     return f.copy(a)
 
 
@@ -407,7 +398,7 @@ def _full_like(a: Operand, fill_value: Operand) -> Any:
     return f.fill_like(a, fill_value)
 
 
-class BroadcastLike(BinaryOperator):
+class BroadcastLike(FirstDtypeOperator, BinaryOperator):
     """x broadcast to the shape of `like`, whose values are not used."""
 
     name = "broadcast_like"
@@ -432,10 +423,6 @@ class BroadcastLike(BinaryOperator):
         if len(found) > len(like) or any(want not in (None, got) for got, want in zip(found, like, strict=True)):
             raise ShapeError(f"{x} does not broadcast to {like}")
         return found
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        x, like = map(promote, dtypes)
-        return x, like, x
 
     @portable
     def numpy(self, x: Array, like: Array) -> Any:

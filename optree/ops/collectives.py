@@ -18,9 +18,16 @@ from optree.errors import DTypeError, OperandError, ShapeError
 from optree.op.apply import Apply
 from optree.op.index_map import SAME, IndexMap
 from optree.op.op import Op
-from optree.op.traits import BeginningOperator, DividedOperator, NonDifferentiableOperator, WaitingOperator
+from optree.op.traits import (
+    BeginningOperator,
+    DividedOperator,
+    FirstDtypeOperator,
+    NonDifferentiableOperator,
+    WaitingOperator,
+)
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
+from optree.tree.variable import Operand, Variable
 
 #: The kinds of `AllReduce`.
 KINDS = ("sum", "mean", "max", "min")
@@ -64,7 +71,7 @@ class Collective(DividedOperator):
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
 
-    def begin(self, x: Any, out: Array) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Variable, out: Array) -> tuple[Any, Callable[[], None]]:
         """The array that will have the value, `out` if that is one, and a function that waits for it."""
         raise NotImplementedError
 
@@ -108,7 +115,7 @@ class Begin(Half, BeginningOperator):
     def numpy(self, *arrays: Array) -> Any:
         return self.into(*arrays)
 
-    def into(self, turn: Any, x: Any, out: Any = None) -> Any:
+    def into(self, turn: object, x: Operand, out: object = None) -> Any:
         """The value, in an array if one is given."""
         made, finish = self.whole.begin(x, out)
         self.whole.group.begun[id(made)] = made, finish
@@ -119,7 +126,7 @@ class Begin(Half, BeginningOperator):
         output_storage[0][0] = self.whole.compute(inputs[1])
 
 
-class Await(Half, WaitingOperator):
+class Await(FirstDtypeOperator, Half, WaitingOperator):
     """The value of a collective that has begun. It takes the operand too, which is so not overwritten before."""
 
     operands = ("begun", "x")
@@ -127,9 +134,6 @@ class Await(Half, WaitingOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
 
     @portable
     def numpy(self, begun: Array, x: Array) -> Any:
@@ -190,7 +194,7 @@ class AllReduce(Collective):
     def compute(self, x: Array) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
 
-    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Variable, out: Any) -> tuple[Any, Callable[[], None]]:
         return self.group.engine.begin("all_reduce", x, self.kind, out=out)  # type: ignore[no-any-return]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -314,7 +318,7 @@ class ReduceScatter(AxisCollective):
     def compute(self, x: Array) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
 
-    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Variable, out: Any) -> tuple[Any, Callable[[], None]]:
         parts = _parts(x, self.axis, self.group)
         return self.group.engine.begin("reduce_scatter", parts, out=out)  # type: ignore[no-any-return]
 
@@ -363,7 +367,7 @@ def _parts(x: Any, axis: int, group: Any) -> Any:
     return np.moveaxis(split, axis, 0)
 
 
-def _joined(stacked: Any, axis: int) -> Any:
+def _joined(stacked: Array, axis: int) -> Any:
     """Stacked parts, joined along an axis."""
     count, *shape = stacked.shape
     shape[axis] *= count

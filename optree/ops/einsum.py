@@ -20,7 +20,7 @@ HIDDEN = "0123456789"
 
 
 @function()
-def einsum(subscripts: Any, *operands: Any) -> Any:
+def einsum(subscripts: Any, *operands: Operand) -> Any:
     """Einstein summation: ``einsum("bij,bjk->bik", x, y)``.
 
     Subscripts that the output lacks are summed over; without ``->`` it has those that occur
@@ -67,7 +67,7 @@ def _intermediate_dtype(common: np.dtype, terms: Sequence[str], output: str) -> 
 
 
 @numpy_function(np.einsum)
-def _numpy_einsum(operands: Sequence[Operand], optimize: Any = False) -> Any:
+def _numpy_einsum(operands: Sequence[Operand], optimize: object = False) -> Any:
     """`einsum` with the parameters of `numpy.einsum`; `optimize` is ignored."""
     return einsum(*operands)
 

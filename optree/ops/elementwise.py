@@ -398,7 +398,7 @@ def heaviside(x: Operand, y: Operand) -> Any:
 
 
 @function(numpy=np.nan_to_num)
-def nan_to_num(x: Operand, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(x: Operand, nan: float = 0.0, posinf: Operand | None = None, neginf: Operand | None = None) -> Any:
     """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest."""
     x = variable_of(x, "nan_to_num")
     if not is_floating(x.dtype):
@@ -500,7 +500,7 @@ _PRODUCTS: dict[Any, Any] = {
 }
 
 
-def _power_of_bools(x: Any, number: Any) -> Any:
+def _power_of_bools(x: Variable, number: Variable) -> Any:
     """A power of bools that is 0 or 1, or by a negative float 1 or inf; None for others."""
     dtype = ufunc_dtypes(np.power, (x.dtype, type(number)))[-1]  # type: ignore[index]
     if number > 0:
@@ -557,7 +557,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
         return [_delta_of_base(x, y, delta), _delta_of_exponent(x, y, delta)]
 
 
-def _check_power(x: Any, y: Any) -> None:
+def _check_power(x: Array, y: Array) -> None:
     """Raise NumPy's error for a negative integer power of integers, which CuPy does not."""
     is_real = any(is_floating(a.dtype if hasattr(a, "dtype") else np.asarray(a).dtype) for a in (x, y))
     if not is_real and bool(np.any(y < 0)):

@@ -94,7 +94,7 @@ class Factorisation(LapackOperator, UnaryOperator):
     def function(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.result(*super().function(*args, **kwargs))
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Operand) -> Apply:
         self._check_count(inputs)
         x = variable_of(inputs[0], str(self))
         if not isinstance(x.type, TensorType):
@@ -131,7 +131,7 @@ class Factorisation(LapackOperator, UnaryOperator):
         raise NotImplementedError
 
 
-def wide(x: Any, dtype: np.dtype) -> Any:
+def wide(x: object, dtype: np.dtype) -> Any:
     """An array in the dtype that LAPACK computes in."""
     return as_array(x).astype(wide_dtype(dtype), copy=False)
 
@@ -346,7 +346,7 @@ class Eigh(Factorisation):
     result = EighResult
     work = 9.0
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Operand) -> Apply:
         half = _half("eigh", self.UPLO)
         return super().make_node(*inputs) if half == self.UPLO else self.make(UPLO=half).make_node(*inputs)
 
@@ -463,7 +463,7 @@ def _plus(x: Any, y: Any) -> Any:
     return y if x is None else x if y is None else x + y
 
 
-def _half(what: str, UPLO: Any) -> str:
+def _half(what: str, UPLO: object) -> str:
     half = UPLO.upper() if isinstance(UPLO, str) else UPLO
     if half not in ("L", "U"):
         raise OperandError(f"{what}: UPLO is 'L' or 'U', not {UPLO!r}")

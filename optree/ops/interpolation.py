@@ -17,12 +17,12 @@ from optree.ops.indexing import Take
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
 from optree.registry import f, function, numpy_function
-from optree.tree.types import NUMBERS, Axis, Shape, integer_of, normalise_axes, normalise_axis, promote
+from optree.tree.types import NUMBERS, Axis, DType, Shape, integer_of, normalise_axes, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, in_dtype, number_of, variable_of
 
 
 @function()
-def gradient(x: Operand, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
+def gradient(x: Operand, *spacing: Operand, axis: Axis = None, edge_order: int = 1) -> Any:
     """The gradient of samples along axes, by central differences; at the ends of order `edge_order`.
 
     Parameters
@@ -58,7 +58,7 @@ def _numpy_gradient(x: Operand, varargs: Any = (), axis: Axis = None, edge_order
     return tuple(found) if isinstance(found, list) else found
 
 
-def _slope(x: Variable, axis: int, spacing: Any, edge_order: int) -> Variable:
+def _slope(x: Variable, axis: int, spacing: object, edge_order: int) -> Variable:
     """The gradient along one axis."""
     size = x.shape[axis]
     if size is not None and size < edge_order + 1:
@@ -133,9 +133,6 @@ class Interpolate(BlockOperator):
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (np.dtype("float64"),) * 4
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.batch_in_loop(inputs, batched) if any(batched[1:]) else self(*inputs)
-
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[0])
         return None if axis is None else (axis, (axis, None, None), 1)
@@ -157,7 +154,7 @@ class Interpolate(BlockOperator):
         part = f.where(is_before, 0.0, f.where(is_after, 1.0, (x - x0) / width))  # at a point, to the right
         by_x = f.where(f.logical_or(is_before, is_after), 0.0, delta * ((y1 - y0) / width))
 
-        def by_points(each: Any, like: Any) -> Any:
+        def by_points(each: Operand, like: Operand) -> Any:
             added = IndexAdd.make(indexing=Take.make(axis=0))
             return added(each * (1.0 - part), like, left) + added(each * part, like, left + 1)
 
@@ -165,7 +162,7 @@ class Interpolate(BlockOperator):
 
 
 @numpy_function(np.trapezoid)
-def _trapezoid(y: Operand, x: Operand | None = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def _trapezoid(y: Operand, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Any:
     """The integral of samples along an axis by the trapezoidal rule."""
     y = variable_of(y, "trapezoid")
     axis = normalise_axis(axis, y.ndim, "trapezoid")
@@ -205,7 +202,13 @@ def _linspace(
 
 @numpy_function(np.logspace)
 def _logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Operand = 10.0, dtype: Any = None, axis: int = 0
+    start: Operand,
+    stop: Operand,
+    num: int = 50,
+    endpoint: bool = True,
+    base: Operand = 10.0,
+    dtype: DType = None,
+    axis: int = 0,
 ) -> Any:
     """Numbers evenly spaced on a logarithmic scale, ``base ** start`` to ``base ** stop``, along a new axis."""
     found = f.pow(base, _linspace(start, stop, num, endpoint, axis=axis))
@@ -213,7 +216,9 @@ def _logspace(
 
 
 @function(numpy=np.interp)
-def interp(x: Operand, xp: Operand, fp: Operand, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def interp(
+    x: Operand, xp: Operand, fp: Operand, left: Operand | None = None, right: Operand | None = None, period: Any = None
+) -> Any:
     """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
 
     It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.

@@ -21,10 +21,9 @@ from optree.op.traits import (
     AxisOperator,
     BlockOperator,
     Blocks,
-    Choose,
     CopyOperator,
     MorphOperator,
-    longest_axis,
+    blocks_along,
     one_axis,
 )
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong, with_leading_axes
@@ -57,7 +56,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
     )
 
     @classmethod
-    def function(cls, operands: Any, axis: Axis = 0) -> Any:  # type: ignore[override]
+    def function(cls, operands: object, axis: Axis = 0) -> Any:  # type: ignore[override]
         if is_one(operands):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
@@ -183,10 +182,6 @@ def _runs(x: Any, axis: int, count: int) -> Any:
     return x.reshape(shape).transpose(axis, *range(axis), *range(axis + 1, len(shape)))
 
 
-def _pad_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"pad_width": choose((0, 1, (1, 0)))}
-
-
 class Pad(CopyOperator, MorphOperator, AffineOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
@@ -207,7 +202,7 @@ class Pad(CopyOperator, MorphOperator, AffineOperator):
             (((0, 2),), {"pad_width": ((1, 1), (0, 1))}),
             (((),), {"pad_width": 1}),
         ),
-        random_props=_pad_props,
+        random_props=lambda choose, x: {"pad_width": choose((0, 1, (1, 0)))},
     )
 
     @classmethod
@@ -256,7 +251,7 @@ class Pad(CopyOperator, MorphOperator, AffineOperator):
         return [f.slice(delta, tuple((before, -after or None, None) for before, after in self.pad_width))]
 
 
-def widths_of(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+def widths_of(pad_width: object, ndim: int) -> tuple[tuple[int, int], ...]:
     """A NumPy pad width as (before, after) for each axis."""
     if ndim == 0:
         return ()
@@ -270,7 +265,7 @@ def widths_of(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     return tuple((int(before), int(after)) for before, after in pairs)
 
 
-def _number_of(value: Any, dtype: np.dtype) -> Any:
+def _number_of(value: Array, dtype: np.dtype) -> Any:
     """A fill value as a Python number that the dtype represents."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf":
@@ -280,10 +275,6 @@ def _number_of(value: Any, dtype: np.dtype) -> Any:
         raise DTypeError(f"pad: {number} does not go into {dtype}")
     check_fits(number, dtype, "pad")
     return number
-
-
-def _repeat_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"repeats": choose((1, 2)), **one_axis(choose, x)}
 
 
 @numpy_function(np.repeat)
@@ -305,7 +296,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
             (((2, 3),), {"repeats": 0, "axis": 1}),
             (((0, 3),), {"repeats": 2, "axis": 1}),
         ),
-        random_props=_repeat_props,
+        random_props=lambda choose, x: {"repeats": choose((1, 2)), **one_axis(choose, x)},
     )
 
     @classmethod
@@ -340,8 +331,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
         return (*shape[:axis], None if size is None else size * self.repeats, *shape[axis + 1 :])
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
-        axis = longest_axis(shapes[0][: self.axis])
-        return None if axis is None else (axis, (axis,), 1)
+        return blocks_along(shapes[0][: self.axis])
 
     def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         (x,), after = arrays, self.axis + 1
@@ -365,12 +355,12 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
 # Composed functions
 
 
-def is_one(operands: Any) -> bool:
+def is_one(operands: object) -> bool:
     """Whether the argument of a joining function is one array, whose first axis counts the operands, as in NumPy."""
     return isinstance(operands, Variable | np.ndarray) and variable_of(operands, "operands").ndim > 0
 
 
-def _rows_joined(operands: Any, axis: Axis, what: str) -> Any:
+def _rows_joined(operands: object, axis: Axis, what: str) -> Any:
     """The parts of an array along its first axis, concatenated along another."""
     x = variable_of(operands, what)
     if axis is None:
@@ -386,7 +376,7 @@ def _rows_joined(operands: Any, axis: Axis, what: str) -> Any:
     return f.reshape(moved, sizes_for_reshape(sizes, x, what))
 
 
-def _listed(operands: Any, what: str) -> list[Any]:
+def _listed(operands: object, what: str) -> list[Any]:
     """A non-empty list of operands."""
     if not isinstance(operands, list | tuple) or isinstance(operands, Variable):
         raise OperandError(f"{what}: operands come in a list or tuple, not {describe(operands)}")
@@ -469,7 +459,7 @@ def block(arrays: Sequence[Operand]) -> Any:
     return rows[0][1] if depth else f.copy(rows[0][1])
 
 
-def _blocks(arrays: Any, depth: int) -> list[tuple[tuple[int, ...], Variable]]:
+def _blocks(arrays: object, depth: int) -> list[tuple[tuple[int, ...], Variable]]:
     """The operands in lists of so many levels, in one dtype, each with its indices in the lists."""
     found: list[tuple[tuple[int, ...], Any]] = [((), arrays)]
     for _ in range(depth):
@@ -492,7 +482,7 @@ def append(x: Operand, values: Operand, axis: int | None = None) -> Any:
 
 
 @function(numpy=np.tile)
-def tile(x: Any, reps: Any) -> Any:
+def tile(x: Variable, reps: int | Sequence[int]) -> Any:
     """The operand tiled `reps` times along each axis; further axes are new leading ones."""
     x = variable_of(x, "tile")
     counts = sizes_of(reps, "tile")
@@ -528,7 +518,7 @@ def _numpy_resize(a: Operand, new_shape: int | Sequence[int]) -> Any:
 
 
 @function(numpy=np.roll)
-def roll(x: Any, shift: Any, axis: Any = None) -> Any:
+def roll(x: Variable, shift: int | Sequence[int], axis: Axis = None) -> Any:
     """The operand shifted cyclically along axes; flattened for it, if the axis is None."""
     x = variable_of(x, "roll")
     if axis is None:

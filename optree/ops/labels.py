@@ -16,13 +16,14 @@ from optree.op.index_map import IndexMap, windowed
 from optree.op.op import Op
 from optree.op.traits import MorphOperator, NonDifferentiableOperator
 from optree.tree.types import TensorType
+from optree.tree.variable import Variable
 
 #: The unsigned dtypes by their bytes.
 UNSIGNED = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")}
 
 
 def first_outside(
-    labels: Any, classes: int | tuple[int, ...], ignored: int | None = None, blank: int | None = None
+    labels: Array, classes: int | tuple[int, ...], ignored: int | None = None, blank: int | None = None
 ) -> tuple[int, str] | None:
     """The first integer that is no class, and its place in words; None if there is none, or checks are deferred.
 
@@ -56,7 +57,7 @@ def first_outside(
     return int(labels.reshape(-1)[at]), words
 
 
-def _all_below(labels: Any, count: int) -> bool:
+def _all_below(labels: Variable, count: int) -> bool:
     """Whether integers are from 0 up and below a count: one reduction, as unsigned integers."""
     return bool(np.maximum.reduce(labels.view(UNSIGNED[labels.dtype.itemsize]), axis=None) < count)
 

@@ -265,7 +265,7 @@ class PseudoInverse(MatrixOperator):
     work = 24.0
 
     @classmethod
-    def function(cls, x: Operand, rcond: Any = None, rtol: Any = None) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, rcond: object = None, rtol: object = None) -> Any:  # type: ignore[override]
         if rcond is not None and rtol is not None:
             raise OperandError("pinv: rcond and rtol are two names of one parameter; give one of them")
         given = rcond if rtol is None else rtol
@@ -282,7 +282,7 @@ class PseudoInverse(MatrixOperator):
             return np.swapaxes(x, -2, -1).copy()
         return self._within(x, max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol)
 
-    def _within(self, x: Array, rtol: Any) -> Any:
+    def _within(self, x: Array, rtol: Array) -> Any:
         """The value for a tolerance, or for an array of them with an axis of size 1 at the end."""
         u, s, v = np.linalg.svd(iterated(x), full_matrices=False)
         counts = s > rtol * s[..., :1]
@@ -307,7 +307,7 @@ class PseudoInverseByTolerances(PseudoInverse):
     __props__: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
-    def function(cls, x: Operand, rtol: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, rtol: object) -> Any:  # type: ignore[override]
         return cls.make()(x, rtol)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -356,7 +356,7 @@ def _square(x: Operand, what: str) -> Variable:
     return x
 
 
-def _tolerance(what: str, given: Any) -> float | None:
+def _tolerance(what: str, given: object) -> float | None:
     if given is None or isinstance(given, int | float | np.generic):
         return None if given is None else float(given)
     raise OperandError(f"{what} is a number, not {describe(given)}")
@@ -366,7 +366,7 @@ def _tolerance(what: str, given: Any) -> float | None:
 
 
 @function(numpy=np.linalg.lstsq)
-def lstsq(a: Operand, b: Operand, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
+def lstsq(a: Operand, b: Operand, rcond: float | None = None) -> tuple[Any, Any, Any, Any]:
     """Least squares: the shortest x that minimises the norm of b - a @ x, the residuals, rank and singular values.
 
     b is a vector if it is 1-D, and else matrices of columns. There are residuals for rank-deficient
@@ -402,7 +402,7 @@ def lstsq(a: Operand, b: Operand, rcond: Any = None) -> tuple[Any, Any, Any, Any
 
 
 @function(numpy=np.linalg.matrix_rank)
-def matrix_rank(x: Operand, tol: Any = None, rtol: float | None = None) -> Any:
+def matrix_rank(x: Operand, tol: Operand | None = None, rtol: float | None = None) -> Any:
     """The number of singular values above `tol`, or above `rtol` times the largest; 0 or 1 for 1-D operands.
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
@@ -479,7 +479,7 @@ def vdot(x: Operand, y: Operand) -> Any:
 
 
 @function(numpy=np.kron)
-def kron(x: Any, y: Any) -> Any:
+def kron(x: Variable, y: Variable) -> Any:
     """The Kronecker product: blocks of the second operand, scaled by each element of the first."""
     x, y = (variable_of(given, "kron") for given in (x, y))
     dtype = promote(x.dtype, y.dtype)
@@ -494,7 +494,7 @@ def kron(x: Any, y: Any) -> Any:
 
 
 @function(numpy=np.vecdot)
-def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+def vecdot(x: Variable, y: Variable, axis: int = -1) -> Any:
     """The sums of products of two vectors along an axis, the others broadcast."""
     x, y = (variable_of(given, "vecdot") for given in (x, y))
     sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
@@ -520,7 +520,7 @@ def vecmat(x: Operand, y: Operand) -> Any:
     return f.squeeze(f.matmul(f.expand_dims(x, -2), y), -2)
 
 
-def norm(x: Operand, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
+def norm(x: Operand, ord: object = None, axis: Axis = None, keepdims: bool = False) -> Any:
     """``numpy.linalg.norm``: of vectors along one axis, of matrices along two, without `ord` of all elements.
 
     Parameters
@@ -556,7 +556,7 @@ def norm(x: Operand, ord: Any = None, axis: Axis = None, keepdims: bool = False)
 BY_SINGULAR_VALUES = {2: np.inf, -2: -np.inf, "nuc": 1}
 
 
-def _matrix_norm(x: Variable, ord: Any, rows: int, columns: int, keepdims: bool) -> Any:
+def _matrix_norm(x: Variable, ord: object, rows: int, columns: int, keepdims: bool) -> Any:
     if ord in (None, "fro"):
         return f.norm(x, (rows, columns), keepdims)
     if ord in BY_SINGULAR_VALUES:
@@ -636,7 +636,7 @@ def _multi_dot(arrays: Sequence[Operand]) -> Any:
     return multi_dot(arrays)
 
 
-def vector_norm(x: Operand, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Any:
+def vector_norm(x: Operand, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
     """The norm of the vectors along axes, or of all elements, as in the array API standard."""
     x = variable_of(x, "vector_norm")
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
@@ -647,7 +647,7 @@ def vector_norm(x: Operand, axis: Axis = None, keepdims: bool = False, ord: Any 
     return f.expand_dims(found, tuple(sorted(axes))) if keepdims else found
 
 
-def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
+def matrix_norm(x: Operand, keepdims: bool = False, ord: object = "fro") -> Any:
     """The norm of the matrices in the last two axes, as in the array API standard."""
     return norm(x, ord, (-2, -1), keepdims)
 

@@ -24,6 +24,7 @@ from optree.op.traits import (
     LogicalOperator,
     MorphOperator,
     UnaryOperator,
+    blocks_along,
     longest_axis,
     one_axis,
 )
@@ -173,7 +174,7 @@ class Sort(OrderOperator):
 def _numpys(name: str) -> Callable[..., Any]:
     """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
 
-    def ours(a: Any, axis: Axis = -1, kind: Any = None, *, stable: Any = None) -> Any:
+    def ours(a: Operand, axis: Axis = -1, kind: object = None, *, stable: object = None) -> Any:
         return getattr(f, name)(a, axis)
 
     ours.__name__ = name
@@ -229,9 +230,6 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
             raise ShapeError("the first operand is a sorted vector, of one dimension")
         return y
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.batch_in_loop(inputs, batched) if batched[0] else self(*inputs)
-
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
         axis = longest_axis(shapes[1])
         return None if axis is None else (axis, (None, axis), 1)
@@ -271,9 +269,6 @@ class IsIn(BinaryOperator, LogicalOperator):
         found = [f.eq(x, f.slice(members, (i,))) for i in range(y.size)]
         return reduce(f.logical_or, found)
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.batch_in_loop(inputs, batched) if batched[1] else self(*inputs)
-
     @portable
     def numpy(self, *arrays: Array) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
@@ -305,8 +300,7 @@ class CountInBins(BinaryOperator, IntegerOperator):
             raise ShapeError("the operands are vectors: one edge or more, and elements")
         return (None if edges[0] is None else edges[0] - 1, *edges[1:])
 
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.batch_in_loop(inputs, batched)
+    batch = Op.batch_in_loop
 
     @portable
     def numpy(self, *arrays: Array) -> Any:
@@ -331,7 +325,12 @@ class CountInBins(BinaryOperator, IntegerOperator):
 
 @numpy_function(np.isin)
 def _numpy_isin(
-    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: str | None = None
+    element: Operand,
+    test_elements: Operand,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    kind: str | None = None,
 ) -> Any:
     """`isin` with NumPy's parameters; two of them only choose an algorithm."""
     found = f.isin(element, test_elements)
@@ -339,7 +338,7 @@ def _numpy_isin(
 
 
 @numpy_function(np.searchsorted)
-def _numpy_searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Any:
+def _numpy_searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Operand | None = None) -> Any:
     return f.searchsorted(a if sorter is None else f.take(a, sorter, axis=0), v, side)
 
 
@@ -439,7 +438,9 @@ def _known(values: np.ndarray, x: Variable) -> Variable:
 
 
 @function(numpy=np.histogram)
-def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None) -> tuple[Any, Any]:
+def histogram(
+    x: Operand, bins: Any = 10, range: Any = None, density: bool = False, weights: Operand | None = None
+) -> tuple[Any, Any]:
     """The number of elements in each bin, the sum of their weights or, with `density`, their density; and the edges.
 
     Bins include their left edges, the last one its right edge too; nan is in no bin.
@@ -504,8 +505,7 @@ class TopIndices(AxisOperator, UnaryOperator, IntegerOperator, BlockOperator):
         return (*shape[: self.axis], self.k, *shape[self.axis + 1 :])
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
-        axis = longest_axis(shapes[0], self.axis)
-        return None if axis is None else (axis, (axis,), 1)
+        return blocks_along(shapes[0], self.axis)
 
     @portable
     def numpy(self, *arrays: Array) -> Any:
@@ -553,7 +553,7 @@ class PartitionOperator(OneAxisOperator):
     )
 
     @classmethod
-    def function(cls, x: Operand, kth: Any, axis: Axis = -1) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, kth: object, axis: Axis = -1) -> Any:  # type: ignore[override]
         return cls.make(kth=kth, axis=axis)(variable_of(x, str(cls.name)))
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -622,12 +622,12 @@ class ArgPartition(PartitionOperator, IntegerOperator):
 
 
 @numpy_function(np.partition)
-def _numpy_partition(a: Operand, kth: Any, axis: Axis = -1, kind: Any = None) -> Any:
+def _numpy_partition(a: Operand, kth: object, axis: Axis = -1, kind: object = None) -> Any:
     return f.partition(a, kth, axis)
 
 
 @numpy_function(np.argpartition)
-def _numpy_argpartition(a: Operand, kth: Any, axis: Axis = -1, kind: Any = None) -> Any:
+def _numpy_argpartition(a: Operand, kth: object, axis: Axis = -1, kind: object = None) -> Any:
     return f.argpartition(a, kth, axis)
 
 

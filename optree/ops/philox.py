@@ -27,7 +27,6 @@ machine; normals differ as log, sin and cos do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ CHUNK = 8192
 BITS = {"float16": 11, "bfloat16": 8}
 
 
-def philox4x32(counters: Any, key: tuple[int, int]) -> np.ndarray:
+def philox4x32(counters: object, key: tuple[int, int]) -> np.ndarray:
     """The words at counters, both of shape (4, n), a column for each block, as uint64.
 
     Examples

@@ -16,7 +16,16 @@ from optree.errors import DTypeError, ShapeError, describe
 from optree.op.batching import aligned
 from optree.op.examples import Cases, Examples
 from optree.op.op import Op
-from optree.op.traits import AxisOperator, BinaryOperator, BlockOperator, Blocks, UnaryOperator, longest_axis, one_axis
+from optree.op.traits import (
+    AxisOperator,
+    BinaryOperator,
+    BlockOperator,
+    Blocks,
+    UnaryOperator,
+    blocks_along,
+    longest_axis,
+    one_axis,
+)
 from optree.ops.indexing import TakeAlongAxis
 from optree.ops.reduction import SumDtypeOperator, sum_dtype
 from optree.ops.scattering import IndexAdd
@@ -248,8 +257,7 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
     )
 
     def blocks(self, *shapes: tuple[int, ...]) -> Blocks | None:
-        axis = longest_axis(shapes[0], *self.axes(len(shapes[0])))
-        return None if axis is None else (axis, (axis,), 1)
+        return blocks_along(shapes[0], *self.axes(len(shapes[0])))
 
     @portable
     def numpy(self, x: Array) -> Any:
@@ -310,7 +318,7 @@ def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
     return rows.reshape(shape)
 
 
-def _by_doubling(total: Array, links: Any) -> Any:
+def _by_doubling(total: Array, links: Array) -> Any:
     """The same by recursive doubling, with steps of 1, 2, 4, ...
 
     links[i] is the factor of total[i] in total[i + step]. For floats it is a mantissa and an
@@ -343,7 +351,7 @@ def _before(x: Variable, axis: int, first: float) -> Variable:
     return f.head_like(f.pad(x, widths, first), x, axis)
 
 
-def _end_of(x: Variable, value: Any, axis: int) -> Variable:
+def _end_of(x: Variable, value: object, axis: int) -> Variable:
     """A value to put before or after an operand; a number, of NumPy's dtype, is broadcast over the other axes."""
     value = strong(value, "diff")
     if value.ndim:
@@ -355,7 +363,7 @@ def _end_of(x: Variable, value: Any, axis: int) -> Variable:
 
 
 @function(numpy=np.diff)
-def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(x: Variable, n: int = 1, axis: int = -1, prepend: object = None, append: object = None) -> Any:
     """The n-th differences along an axis, with values put before and after; for bools, whether neighbours differ."""
     x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
@@ -369,7 +377,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 @function(numpy=np.ediff1d)
-def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def ediff1d(x: Variable, to_end: object = None, to_begin: object = None) -> Any:
     """The differences of consecutive elements of the operand, flattened, with values put before and after."""
     x = f.ravel(variable_of(x, "ediff1d"))
     parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]

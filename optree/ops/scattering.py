@@ -72,7 +72,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     )
 
     @classmethod
-    def function(cls, x: Operand, like: Operand, *arrays: Any, indexing: Any = indexing) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, like: Operand, *arrays: Operand, indexing: object = indexing) -> Any:  # type: ignore[override]
         return cls.make(indexing=indexing)(x, like, *arrays)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -147,7 +147,7 @@ def _fits_doubles(values: Any) -> bool:
     return max(-int(values.min(initial=0)), int(values.max(initial=0))) * values.size < 1 << 53
 
 
-def _in_each(rows: int, width: int, indices: Any) -> Any:
+def _in_each(rows: int, width: int, indices: Array) -> Any:
     """Flat indices in each of some rows of a width."""
     return indices if rows == 1 else (np.arange(rows)[:, None] * width + indices).reshape(-1)
 
@@ -192,7 +192,7 @@ def _add_rows(shape: tuple[int, ...], index: tuple[Any, ...], values: Array, wha
 
 
 @function()
-def scatter_add(x: Operand, index: Any, value: Operand) -> Any:
+def scatter_add(x: Operand, index: object, value: Operand) -> Any:
     """The operand with a value added at a NumPy index, as by np.add.at: repeated indices add up.
 
     Examples
@@ -239,7 +239,7 @@ class Scatter(TemplateOperator, UpdateOperator):
     )
 
     @classmethod
-    def function(cls, x: Operand, index: Any, value: Operand) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: object, value: Operand) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "scatter")
         return cls.make(index=template)(x, value, *arrays)
 
@@ -273,7 +273,7 @@ class Scatter(TemplateOperator, UpdateOperator):
         np.copyto(out, x)
         self.update(out, value, *rest)
 
-    def update(self, out: Any, value: Any, *arrays: Any) -> Any:
+    def update(self, out: Array, value: Array, *arrays: Array) -> Any:
         """Write the value into an array and return it; nothing is written if an index is out of range."""
         if not isinstance(out, np.ndarray):
             return self._write_in_groups(out, value, arrays)
@@ -286,7 +286,7 @@ class Scatter(TemplateOperator, UpdateOperator):
             raise out_of_range("scatter", out.shape, index, error) from None
         return out
 
-    def _write_in_groups(self, out: Any, value: Any, arrays: Sequence[Any]) -> Any:
+    def _write_in_groups(self, out: Array, value: Any, arrays: Sequence[Any]) -> Any:
         """The same for libraries whose writes are unordered: of repeated indices only the last is written."""
         index = indices.to_numpy(self.index, [as_positions(a) for a in arrays])
         if not arrays:
@@ -332,7 +332,7 @@ class IsLast(TemplateOperator, LogicalOperator):
     )
 
     @classmethod
-    def function(cls, x: Operand, index: Any) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: object) -> Any:  # type: ignore[override]
         x, template, arrays = parsed(x, index, "is_last")
         return cls.make(index=template)(x, *arrays)
 

@@ -34,7 +34,7 @@ from optree.tree.types import Shape, TensorType, array_of, normalise_axes, norma
 from optree.tree.variable import Operand, Variable, as_operand, as_variable, is_neon, spec_of, variable_of
 
 
-def sizes_of(shape: Any, what: str) -> tuple[int, ...]:
+def sizes_of(shape: object, what: str) -> tuple[int, ...]:
     """A user's shape as a tuple of Python integers; ShapeError if it is none."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     try:
@@ -59,7 +59,7 @@ def sizes_for_reshape(sizes: Sequence[int | None], x: Variable, what: str) -> tu
     return tuple(-1 if n is None else n for n in sizes)
 
 
-def strong(value: Any, what: str) -> Variable:
+def strong(value: object, what: str) -> Variable:
     """A value as a variable whose dtype is not weak: a number or a list is an array, as NumPy's functions have it."""
     return variable_of(value if isinstance(value, Variable) else array_of(value, what), what)
 
@@ -137,11 +137,6 @@ class ReshapeOperator(MorphOperator):
         return [f.reshape_like(output_gradients[0], x), *[None] * len(shapes)]
 
 
-def _reshape_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    flat = [(x.size,), *([()] if x.size == 1 else [])]
-    return {"newshape": choose([(-1,), x.shape[::-1], (1, -1), (-1, 1), *flat])}
-
-
 class Reshape(ReshapeOperator):
     """x in another shape of equal size, in C order; one size may be -1."""
 
@@ -159,7 +154,9 @@ class Reshape(ReshapeOperator):
             (((0, 3),), {"newshape": (3, 0, 2)}),
             (((0, 3),), {"newshape": (-1, 3)}),
         ),
-        random_props=_reshape_props,
+        random_props=lambda choose, x: {
+            "newshape": choose([(-1,), x.shape[::-1], (1, -1), (-1, 1), (x.size,), *[()] * (x.size == 1)])
+        },
     )
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -222,10 +219,6 @@ class ReshapeLike(ReshapeOperator):
         return np.reshape(x, np.shape(like))
 
 
-def _broadcast_to_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"shape": (choose((1, 2)), *x.shape)}
-
-
 class BroadcastTo(MorphOperator):
     """x broadcast to `shape`."""
 
@@ -242,7 +235,7 @@ class BroadcastTo(MorphOperator):
             (((2, 3),), {"shape": (2, 3)}),
             (((1, 3),), {"shape": (0, 3)}),
         ),
-        random_props=_broadcast_to_props,
+        random_props=lambda choose, x: {"shape": (choose((1, 2)), *x.shape)},
     )
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -262,10 +255,6 @@ class BroadcastTo(MorphOperator):
         return list(output_gradients)
 
 
-def _expand_dims_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"axis": choose(range(-x.ndim - 1, x.ndim + 1))}
-
-
 @numpy_function(np.expand_dims)
 class ExpandDims(ReshapeOperator):
     """x with new axes of size 1 at the positions `axis` of the result."""
@@ -281,7 +270,7 @@ class ExpandDims(ReshapeOperator):
             (((),), {"axis": 0}),
             (((0,),), {"axis": 1}),
         ),
-        random_props=_expand_dims_props,
+        random_props=lambda choose, x: {"axis": choose(range(-x.ndim - 1, x.ndim + 1))},
     )
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -306,10 +295,6 @@ class ExpandDims(ReshapeOperator):
     batch = by_axis
 
 
-def _squeeze_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])}
-
-
 @numpy_function(np.squeeze)
 class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
@@ -329,7 +314,7 @@ class Squeeze(ReshapeOperator):
             (((2, 3),), {}),
             (((0, 1),), {}),
         ),
-        random_props=_squeeze_props,
+        random_props=lambda choose, x: {"axis": choose([None, *(i for i, n in enumerate(x.shape) if n == 1)])},
     )
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -383,7 +368,7 @@ class Slice(MorphOperator):
     )
 
     @classmethod
-    def function(cls, x: Operand, index: Any = ()) -> Any:  # type: ignore[override]
+    def function(cls, x: Operand, index: object = ()) -> Any:  # type: ignore[override]
         return part(x, _as_slices(index), "slice")
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -415,7 +400,7 @@ class Slice(MorphOperator):
         return [Unslice.make(index=self.index)(delta, x)]
 
 
-def part(x: Operand, index: Any, what: str) -> Any:
+def part(x: Operand, index: object, what: str) -> Any:
     """The elements at a NumPy-style index: a slice, or gathered where there are arrays in it."""
     x = as_operand(x, what)
     spec = spec_of(x)
@@ -430,7 +415,7 @@ def part(x: Operand, index: Any, what: str) -> Any:
     return tree
 
 
-def _as_slices(index: Any) -> Any:
+def _as_slices(index: object) -> Any:
     """A template or NumPy index as a NumPy index."""
     if not isinstance(index, tuple) or isinstance(index, Variable):  # a tree is a tuple
         return index
@@ -567,7 +552,7 @@ def swapaxes(x: Operand, axis1: int, axis2: int) -> Any:
 
 
 @function(numpy=np.moveaxis)
-def moveaxis(x: Operand, source: Any, destination: Any) -> Any:
+def moveaxis(x: Operand, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
     """The operand with the axes `source` moved to the positions `destination`, the others in their order."""
     ndim = as_variable(x).ndim
     sources, targets = (
@@ -601,7 +586,7 @@ def _numpy_reshape(x: Operand, shape: int | Sequence[int], order: str = "C") -> 
     return _in_order(x, shape, order, "reshape")
 
 
-def _in_order(x: Operand, shape: Any, order: str, what: str) -> Any:
+def _in_order(x: Operand, shape: int | Sequence[int], order: str, what: str) -> Any:
     """The operand in another shape, its elements read and written in C or Fortran order."""
     if order not in ("C", "F"):
         raise OperandError(f"{what}: order is 'C' or 'F', not {order!r}; trees have no strides")
@@ -623,25 +608,25 @@ def _at_least(count: int, what: str, operands: Sequence[Any]) -> Any:
 
 
 @function()
-def atleast_1d(*operands: Any) -> Any:
+def atleast_1d(*operands: Operand) -> Any:
     """The operand with an axis at least; of several, a tuple."""
     return _at_least(1, "atleast_1d", operands)
 
 
 @function()
-def atleast_2d(*operands: Any) -> Any:
+def atleast_2d(*operands: Operand) -> Any:
     """The operand with two axes at least, those missing in front; of several, a tuple."""
     return _at_least(2, "atleast_2d", operands)
 
 
 @function()
-def atleast_3d(*operands: Any) -> Any:
+def atleast_3d(*operands: Operand) -> Any:
     """The operand with three axes at least, as NumPy's: a vector is the second axis; of several, a tuple."""
     return _at_least(3, "atleast_3d", operands)
 
 
 @numpy_function(np.size)
-def _numpy_size(a: Any, axis: Any = None) -> int:
+def _numpy_size(a: Variable, axis: int | None = None) -> int:
     return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
 
 

@@ -20,14 +20,13 @@ LN2 = math.log(2)
 
 
 class FloatFunction(UnaryOperator, ElementwiseOperator, FloatOperator):
-    """A function of one variable, with its derivative `slope`."""
+    """A function of one variable, with its derivative times a delta, `along`."""
 
-    def slope(self, x: Variable) -> Any:
+    def along(self, x: Variable, delta: Variable) -> Any:
         raise NotImplementedError
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta * self.slope(x)]
+        return [self.along(*inputs, *output_gradients)]
 
 
 class OwnFunction(FloatFunction):
@@ -55,9 +54,8 @@ class Sqrt(FloatFunction):
     kernel = "sqrt({0})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta * 0.5 / f.sqrt(x)]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * 0.5 / f.sqrt(x)
 
 
 class Cbrt(FloatFunction):
@@ -68,10 +66,9 @@ class Cbrt(FloatFunction):
     kernel = "cbrt({0})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
+    def along(self, x: Variable, delta: Variable) -> Any:
         root = f.cbrt(x)
-        return [delta / 3 / root / root]
+        return delta / 3 / root / root
 
 
 class Exp(FloatFunction):
@@ -81,8 +78,8 @@ class Exp(FloatFunction):
     numpy = np.exp
     kernel = "exp({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.exp(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.exp(x)
 
 
 class Exp2(FloatFunction):
@@ -92,8 +89,8 @@ class Exp2(FloatFunction):
     numpy = np.exp2
     kernel = "exp2({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.exp2(x) * LN2
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (f.exp2(x) * LN2)
 
 
 class Expm1(FloatFunction):
@@ -103,8 +100,8 @@ class Expm1(FloatFunction):
     numpy = np.expm1
     kernel = "expm1({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.exp(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.exp(x)
 
 
 class Log(FloatFunction):
@@ -115,9 +112,8 @@ class Log(FloatFunction):
     kernel = "log({0})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / x]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / x
 
 
 class Log2(FloatFunction):
@@ -128,9 +124,8 @@ class Log2(FloatFunction):
     kernel = "log2({0})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / x * (1 / LN2)]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / x * (1 / LN2)
 
 
 class Log10(FloatFunction):
@@ -141,9 +136,8 @@ class Log10(FloatFunction):
     kernel = "log10({0})"
     examples = Examples(sample=(0.5, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / x * (1 / math.log(10))]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / x * (1 / math.log(10))
 
 
 class Log1p(FloatFunction):
@@ -154,9 +148,8 @@ class Log1p(FloatFunction):
     kernel = "log1p({0})"
     examples = Examples(sample=(-0.5, 2.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / (x + 1.0)]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / (x + 1.0)
 
 
 # Trigonometry
@@ -169,8 +162,8 @@ class Sin(FloatFunction):
     numpy = np.sin
     kernel = "sin({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.cos(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.cos(x)
 
 
 class Cos(FloatFunction):
@@ -180,8 +173,8 @@ class Cos(FloatFunction):
     numpy = np.cos
     kernel = "cos({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return -f.sin(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (-f.sin(x))
 
 
 class Tan(FloatFunction):
@@ -192,8 +185,8 @@ class Tan(FloatFunction):
     kernel = "tan({0})"
     examples = Examples(sample=(-1.2, 1.2))
 
-    def slope(self, x: Variable) -> Any:
-        return 1 + f.square(f.tan(x))
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (1 + f.square(f.tan(x)))
 
 
 class Arcsin(FloatFunction):
@@ -204,9 +197,8 @@ class Arcsin(FloatFunction):
     kernel = "asin({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / f.sqrt((1.0 - x) * (1.0 + x))]  # 1 - x * x would lose digits near 1
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / f.sqrt((1.0 - x) * (1.0 + x))  # 1 - x * x would lose digits near 1
 
 
 class Arccos(FloatFunction):
@@ -217,9 +209,8 @@ class Arccos(FloatFunction):
     kernel = "acos({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [-(delta / f.sqrt((1.0 - x) * (1.0 + x)))]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return -(delta / f.sqrt((1.0 - x) * (1.0 + x)))
 
 
 class Arctan(FloatFunction):
@@ -229,10 +220,9 @@ class Arctan(FloatFunction):
     numpy = np.arctan
     kernel = "atan({0})"
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
+    def along(self, x: Variable, delta: Variable) -> Any:
         length = f.hypot(x, 1.0)  # the square of an inf would make the second derivative nan, and x * x could overflow
-        return [delta / length / length]
+        return delta / length / length
 
 
 @function(numpy=np.degrees)
@@ -281,8 +271,8 @@ class Sinh(FloatFunction):
     numpy = np.sinh
     kernel = "sinh({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.cosh(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.cosh(x)
 
 
 class Cosh(FloatFunction):
@@ -292,8 +282,8 @@ class Cosh(FloatFunction):
     numpy = np.cosh
     kernel = "cosh({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.sinh(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.sinh(x)
 
 
 class Tanh(FloatFunction):
@@ -310,8 +300,8 @@ class Tanh(FloatFunction):
     numpy = np.tanh
     kernel = "tanh({0})"
 
-    def slope(self, x: Variable) -> Any:
-        return f.sech2(x)
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * f.sech2(x)
 
 
 class Sech2(OwnFunction):
@@ -323,8 +313,8 @@ class Sech2(OwnFunction):
     def compute(self, x: np.ndarray) -> Any:
         return np.square(1 / np.cosh(x))
 
-    def slope(self, x: Variable) -> Any:
-        return f.tanh(x) * f.sech2(x) * -2
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta * (f.tanh(x) * f.sech2(x) * -2)
 
 
 class Arcsinh(FloatFunction):
@@ -334,9 +324,8 @@ class Arcsinh(FloatFunction):
     numpy = np.arcsinh
     kernel = "asinh({0})"
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / f.hypot(x, 1.0)]  # x * x could overflow
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / f.hypot(x, 1.0)  # x * x could overflow
 
 
 class Arccosh(FloatFunction):
@@ -347,9 +336,8 @@ class Arccosh(FloatFunction):
     kernel = "acosh({0})"
     examples = Examples(sample=(1.2, 3.0))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / f.sqrt(x - 1.0) / f.sqrt(x + 1.0)]  # the product of two infs would make a nan
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / f.sqrt(x - 1.0) / f.sqrt(x + 1.0)  # the product of two infs would make a nan
 
 
 class Arctanh(FloatFunction):
@@ -360,17 +348,16 @@ class Arctanh(FloatFunction):
     kernel = "atanh({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [delta / ((1.0 - x) * (1.0 + x))]
+    def along(self, x: Variable, delta: Variable) -> Any:
+        return delta / ((1.0 - x) * (1.0 + x))
 
 
-def or_one(length: Any) -> Any:
+def or_one(length: Operand) -> Any:
     """A length as divisor: 1 where it is 0, so that derivatives at the origin are 0."""
     return f.where(f.eq(length, 0), 1, length)
 
 
-def finite_direction(x: Variable, length: Any) -> Any:
+def finite_direction(x: Variable, length: Operand) -> Any:
     """A coordinate of a finite vector with the direction of a vector of this length.
 
     Where the length is infinite, it is the sign of an infinite coordinate, and 0 for a finite one.

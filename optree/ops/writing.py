@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.dtypes import can_cast
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.shape import strong
@@ -16,7 +17,7 @@ from optree.tree.types import normalise_axis
 from optree.tree.variable import Operand, Variable
 
 
-def _writer(numpy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _writer(numpy: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that registers an equivalent of NumPy's that writes into its first argument."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +27,7 @@ def _writer(numpy: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-def _value(target: Any, given: Any, what: str, casting: str = "same_kind") -> Variable:
+def _value(target: Any, given: object, what: str, casting: str = "same_kind") -> Variable:
     """A value to write into a target, of a dtype that NumPy casts to its own."""
     if not hasattr(target, "copy_from"):
         kind = describe(target) if isinstance(target, Variable) else f"a {type(target).__name__}"
@@ -46,14 +47,14 @@ def _repeated(value: Variable, count: int, what: str) -> Variable:
 
 
 @_writer(np.copyto)
-def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+def _copyto(dst: Any, src: Variable, casting: str = "same_kind", where: Any = True) -> None:
     """Write values into a tensor, where a mask is true."""
     value = _value(dst, src, "np.copyto", casting)
     dst[...] = value if where is True else f.where(strong(where, "np.copyto"), value, dst)
 
 
 @_writer(np.putmask)
-def _putmask(a: Any, mask: Operand, values: Any) -> None:
+def _putmask(a: Any, mask: Operand, values: object) -> None:
     """Write values, repeated to the tensor's size, where a mask is true."""
     value = _repeated(_value(a, values, "np.putmask"), math.prod(a.shape), "np.putmask")
     is_there = strong(mask, "np.putmask")
@@ -63,7 +64,7 @@ def _putmask(a: Any, mask: Operand, values: Any) -> None:
 
 
 @_writer(np.place)
-def _place(arr: Any, mask: Operand, vals: Any) -> None:
+def _place(arr: Any, mask: Operand, vals: Operand) -> None:
     """Write values one after the other, repeated, where a mask is true."""
     value, is_there = f.ravel(_value(arr, vals, "np.place")), f.ne(strong(mask, "np.place"), 0)
     if not value.size:
@@ -73,7 +74,7 @@ def _place(arr: Any, mask: Operand, vals: Any) -> None:
 
 
 @_writer(np.put)
-def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+def _put(a: Any, ind: object, v: Operand, mode: str = "raise") -> None:
     """Write values, repeated, at indices of the flattened tensor."""
     value = _value(a, v, "np.put")
     at = strong(ind, "np.put")
@@ -87,7 +88,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 
 
 @_writer(np.fill_diagonal)
-def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+def _fill_diagonal(a: Array, val: Array, wrap: bool = False) -> None:
     """Write a number, or values repeated, on the main diagonal of a matrix, or of an array of equal axes."""
     shape = np.shape(a)
     if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
@@ -98,7 +99,7 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 
 
 @_writer(np.put_along_axis)
-def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
+def _put_along_axis(arr: Array, indices: Array, values: Array, axis: int | None) -> None:
     """Write values at indices along an axis, as those of `numpy.argsort`; of the flattened tensor if it is None."""
     value, given = _value(arr, values, "np.put_along_axis"), indices
     if axis is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.dtypes import finfo, is_floating
 from optree.op.traits import ElementwiseOperator
 from optree.registry import f
@@ -34,7 +35,7 @@ def tolerating(rtol: float | None, atol: float | None) -> Iterator[None]:
         _tolerance.reset(token)
 
 
-def is_near(got: Any, wanted: Any) -> Any:
+def is_near(got: object, wanted: Any) -> Any:
     """Whether each element is within the tolerances of `tolerating`."""
     rtol, atol = _tolerance.get()
     if not rtol and not atol:
@@ -43,14 +44,14 @@ def is_near(got: Any, wanted: Any) -> Any:
     return np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
 
 
-def is_tolerated(got: Any, wanted: Any) -> bool:
+def is_tolerated(got: Array, wanted: Array) -> bool:
     """Whether two floating arrays of equal shape and dtype are within the tolerances of `tolerating`."""
     arrays = all(isinstance(x, np.ndarray | np.generic) for x in (got, wanted))
     alike = arrays and got.shape == wanted.shape and got.dtype == wanted.dtype
     return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
 
 
-def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale: float = 0.0) -> None:
+def compare(got: Array, wanted: Array, what: object, note: str, ulps: float = 4, scale: float = 0.0) -> None:
     """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
 
     Parameters
@@ -79,7 +80,7 @@ def compare(got: Any, wanted: Any, what: Any, note: str, ulps: float = 4, scale:
         expect(False, what, f"{note}: at {at} it is {got[at]!r}, not {wanted[at]!r}")
 
 
-def expect(holds: Any, example: Any, message: str) -> None:
+def expect(holds: object, example: object, message: str) -> None:
     """Raise AssertionError of an example unless something holds."""
     if not holds:
         raise AssertionError(f"{example}: {message}")

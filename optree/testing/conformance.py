@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.autodiff.api import grad
 from optree.autodiff.jacobians import Rop
 from optree.autodiff.reverse import adjoints_of
@@ -58,7 +59,7 @@ from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, find_op
 from optree.tree.tensor import Tensor
 from optree.tree.types import DTYPES, TensorType
-from optree.tree.variable import Constant, Input, Variable, as_variable, check_same_backend
+from optree.tree.variable import Constant, Input, Operand, Variable, as_variable, check_same_backend
 
 #: One dtype of each relevant kind and size, the widest first.
 MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
@@ -95,7 +96,7 @@ class Subject:
         self.expect(type(self.apply.op) is type(op), f"make_node gives an Apply of {self.apply.op}")
         self.op = self.apply.op  # its parameters are normalised for these inputs
 
-    def _input(self, types: Any, index: int, given: Any) -> Any:
+    def _input(self, types: Array, index: int, given: Array) -> Any:
         if types is not None and index < len(types) and not isinstance(given, Constant | Tensor):
             kind, value = types[index], types[index].filter(given)
         elif isinstance(given, Tensor | np.ndarray | np.generic):
@@ -111,7 +112,7 @@ class Subject:
         self.values[variable] = value
         return variable
 
-    def expect(self, holds: Any, message: str) -> None:
+    def expect(self, holds: object, message: str) -> None:
         """Raise unless a clause of the contract holds."""
         if not holds:
             raise ContractError(f"{self.op}: {message}")
@@ -605,7 +606,7 @@ def _reversed(backend: Any, array: np.ndarray) -> Any:
 LAYOUTS = (_contiguous, _transposed, _reversed)
 
 
-def _is_floating(x: Any) -> bool:
+def _is_floating(x: Operand) -> bool:
     return isinstance(x, Variable) and is_floating(x.dtype)
 
 
@@ -631,7 +632,7 @@ def _compare_gradients(
         expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
 
 
-def _meets(operand: Variable, other: Variable, shape: Any) -> np.ndarray:
+def _meets(operand: Variable, other: Variable, shape: int | Sequence[int]) -> np.ndarray:
     """The mask of an operand's elements that an elementwise op combines with the first of another."""
     first = np.zeros(other.shape, bool)
     first.flat[0] = True
@@ -649,7 +650,7 @@ def _twin(op: Op) -> Any:
     return twin
 
 
-def _unit(x: Variable, value: Any) -> float | None:
+def _unit(x: Variable, value: Array) -> float | None:
     """The machine epsilon of a variable's values; None where it is not floating."""
     if not isinstance(x.type, TensorType):
         return float(np.finfo(float).eps) if type(value) is float else None
@@ -665,7 +666,7 @@ def _moves(subject: Subject, x: Variable) -> bool:
     return x in subject.values and _unit(x, subject.values[x]) is not None
 
 
-def _as_value(x: Variable, moved: Any) -> Any:
+def _as_value(x: Variable, moved: Array) -> Any:
     """A perturbed value, converted to a variable's type."""
     return np.asarray(moved, x.dtype) if isinstance(x.type, TensorType) else x.type.filter(float(moved))
 
@@ -751,7 +752,7 @@ def _inputs(values: Sequence[Any], is_open: bool) -> list[Any]:
     return [Input(x.type.any_size) if is_open and isinstance(x, Input) else x for x in inputs]
 
 
-def _listed(trees: Any) -> list[Any]:
+def _listed(trees: object) -> list[Any]:
     return list(trees) if isinstance(trees, list | tuple) and not isinstance(trees, Variable) else [trees]
 
 

@@ -17,7 +17,7 @@ from optree.op.examples import examples_in
 from optree.op.op import Op
 from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator
 from optree.records import NamedTuple
-from optree.tree.types import TensorType, as_dtype
+from optree.tree.types import DType, TensorType, as_dtype
 from optree.tree.variable import Input, Variable
 
 #: Number of operands -> the operand shapes of an elementwise op's examples: every broadcast pattern.
@@ -82,7 +82,7 @@ class Example(NamedTuple):
     def takes_floats(self) -> bool:
         return self.op is None or examples_in(type(self.op)).takes_floats
 
-    def draw(self, dtype: Any = None) -> list[Any]:
+    def draw(self, dtype: DType = None) -> list[Any]:
         """The operands' values: distinct numbers, spread over the sample, reproducible.
 
         They are float64 unless another dtype is given, or int64 for an op that takes no floats. Those of

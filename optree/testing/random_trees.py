@@ -84,7 +84,7 @@ def usable_ops() -> list[str]:
     ]
 
 
-def _operands(choose: Choose, cls: type[Op], last: Any, made: Sequence[Any]) -> list[Any]:
+def _operands(choose: Choose, cls: type[Op], last: object, made: Sequence[Any]) -> list[Any]:
     """Operands: the previous node, at a random position, and others."""
     count = choose((2, 3)) if issubclass(cls, AssociativeOperator) else len(cls.operands or "xy")
     operands = [last] + [choose([last, *made]) for _ in range(count - 1)]

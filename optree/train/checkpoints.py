@@ -28,6 +28,7 @@ from optree.train.files import replacing
 from optree.train.optimizer import Optimizer, Shard
 from optree.train.safetensors import RESERVED, CheckpointError, bytes_of
 from optree.tree.tensor import Tensor
+from optree.tree.variable import Operand
 
 #: The keys of the metadata: the JSON description, and the checksums of the description and of each array, by name.
 KEY, SUMS = "optree", "crc32"
@@ -301,7 +302,7 @@ def _file_of(path: Path, step: int | None) -> Path:
     return path
 
 
-def _whole(value: Any, over: Any) -> Any:
+def _whole(value: object, over: Any) -> Any:
     """Gather a state from all ranks: the whole state of sharded optimizers, and the largest random counter."""
     if isinstance(value, Optimizer):
         return value.whole_state()
@@ -315,7 +316,7 @@ def _whole(value: Any, over: Any) -> Any:
     return value
 
 
-def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
+def _written(value: object, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays are added to the dict, named by their paths."""
     if len(keys) > DEPTH:
         raise OperandError(f"save: {'.'.join(keys[:3])}... is nested more than {DEPTH} deep")
@@ -347,7 +348,7 @@ def _written(value: Any, keys: tuple[str, ...], arrays: dict[str, np.ndarray]) -
     return value
 
 
-def _plain(value: Any, keys: tuple[str, ...]) -> Any:
+def _plain(value: object, keys: tuple[str, ...]) -> Any:
     """A value reduced to a dict, list, tuple, number, string or None; OperandError if it cannot be."""
     if isinstance(value, Optimizer):
         if value.shards:
@@ -370,7 +371,7 @@ def _plain(value: Any, keys: tuple[str, ...]) -> Any:
     )
 
 
-def _key(key: Any, keys: tuple[str, ...]) -> str:
+def _key(key: Operand, keys: tuple[str, ...]) -> str:
     if not isinstance(key, str) or key.startswith("$") or not _is_text(key):
         raise OperandError(
             f"save: {'.'.join(keys) or 'the state'} has the key {key!r}; keys are strings that begin with no $ and "
@@ -463,7 +464,7 @@ def _described(path: Path, metadata: dict[str, str], arrays: dict[str, np.ndarra
     return described
 
 
-def _is_description(described: Any, names: Set[str]) -> bool:
+def _is_description(described: object, names: Set[str]) -> bool:
     """Whether parsed JSON has the structure that `_written` returns, with arrays of these names."""
     level = [described]
     for _ in range(DEPTH + 1):
@@ -486,8 +487,8 @@ def _is_description(described: Any, names: Set[str]) -> bool:
 def _restored(
     path: Path,
     arrays: dict[str, np.ndarray],
-    given: Any,
-    state: Any,
+    given: object,
+    state: object,
     keys: tuple[str, ...],
     writes: list[Any],
     setters: list[Any],
@@ -527,7 +528,7 @@ def _restored(
     return _decoded(arrays, given)
 
 
-def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any, name: str) -> Callable[[], Any]:
+def _write_of(path: Path, arrays: dict[str, np.ndarray], given: object, target: Any, name: str) -> Callable[[], Any]:
     """A function that writes a saved array into a tensor or array of its shape and dtype."""
     if not isinstance(given, Mapping) or set(given) != {ARRAY}:
         raise CheckpointError(f"{path}: {name} is an array here, and none there")
@@ -547,7 +548,7 @@ def _write_of(path: Path, arrays: dict[str, np.ndarray], given: Any, target: Any
     return write
 
 
-def _decoded(arrays: dict[str, np.ndarray], given: Any) -> Any:
+def _decoded(arrays: dict[str, np.ndarray], given: object) -> Any:
     """A saved value, decoded from JSON."""
     if isinstance(given, list):
         return [_decoded(arrays, x) for x in given]

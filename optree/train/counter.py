@@ -1,12 +1,20 @@
-"""The step counter of optimizers, and the check of schedules."""
+"""The step counter of optimizers, their numbers, and the check of schedules."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree.errors import OperandError, ParameterError, brief
 from optree.tree.tensor import Tensor
+from optree.tree.variable import Operand
+
+#: A number of an optimizer: a Python number, a tree of one element, or a function of the step.
+Number = Operand | Callable[[Any], Any]
+
+#: Tensors, or groups of them: dicts of "weights" and numbers.
+Weights = Sequence[Any]
 
 
 class StepCounter(Tensor):

@@ -80,7 +80,7 @@ class Batches:
 
     def __init__(
         self,
-        *sources: Any,
+        *sources: object,
         size: int,
         shuffle: bool = True,
         seed: int = 0,
@@ -90,7 +90,7 @@ class Batches:
         transform: Callable[..., Any] | None = None,
         ahead: int = 2,
         threads: int = 1,
-        to: Any = None,
+        to: object = None,
     ) -> None:
         for name, value, least in (
             ("size", size, 1),
@@ -218,7 +218,7 @@ class Batches:
         return batch
 
 
-def _source(given: Any) -> Any:
+def _source(given: object) -> Any:
     if isinstance(given, str | Path):
         given = arrays(given)
     if isinstance(given, Tensor):

@@ -18,6 +18,12 @@ from optree.errors import OperandError, ParameterError, describe
 from optree.networks.windows import layout_of
 from optree.registry import f
 from optree.tree.tensor import Tensor
+from optree.tree.types import DType
+
+Shape = int | Sequence[int]
+
+#: A factor, or the name of a nonlinearity in `GAINS`.
+Gain = float | str
 
 #: The standard deviation of a standard normal distribution truncated at 2 standard deviations.
 TRUNCATED = 0.87962566103423978
@@ -26,18 +32,18 @@ TRUNCATED = 0.87962566103423978
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "selu": 0.75}
 
 
-def zeros(be: Any, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def zeros(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
     """A new tensor of zeros, as for biases."""
     return _new(be, shape, dtype, name).fill(0)
 
 
-def ones(be: Any, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def ones(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
     """A new tensor of ones, as for the gains of a normalisation."""
     return _new(be, shape, dtype, name).fill(1)
 
 
 def uniform(
-    be: Any, shape: Any, low: float = -0.05, high: float = 0.05, dtype: Any = None, name: str | None = None
+    be: Any, shape: Shape, low: float = -0.05, high: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
     """Uniform draws from [low, high)."""
     found = _new(be, shape, dtype, name)
@@ -46,7 +52,7 @@ def uniform(
 
 
 def normal(
-    be: Any, shape: Any, mean: float = 0.0, deviation: float = 0.05, dtype: Any = None, name: str | None = None
+    be: Any, shape: Shape, mean: float = 0.0, deviation: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
     """Normal draws."""
     found = _new(be, shape, dtype, name)
@@ -56,11 +62,11 @@ def normal(
 
 def truncated_normal(
     be: Any,
-    shape: Any,
+    shape: Shape,
     mean: float = 0.0,
     deviation: float = 0.05,
     bound: float = 2.0,
-    dtype: Any = None,
+    dtype: DType = None,
     name: str | None = None,
 ) -> Tensor:
     """Truncated normal draws: values more than `bound` standard deviations from the mean are drawn again.
@@ -87,7 +93,7 @@ def truncated_normal(
 
 
 def glorot_uniform(
-    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+    be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
     """Uniform draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
     inputs, outputs = _fans(shape, layout, "glorot_uniform")
@@ -96,7 +102,7 @@ def glorot_uniform(
 
 
 def glorot_normal(
-    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+    be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
     """Normal draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
     inputs, outputs = _fans(shape, layout, "glorot_normal")
@@ -105,10 +111,10 @@ def glorot_normal(
 
 def kaiming_uniform(
     be: Any,
-    shape: Any,
-    gain: Any = "relu",
+    shape: Shape,
+    gain: Gain = "relu",
     fan: str = "inputs",
-    dtype: Any = None,
+    dtype: DType = None,
     name: str | None = None,
     layout: str | None = None,
 ) -> Tensor:
@@ -142,10 +148,10 @@ def kaiming_uniform(
 
 def kaiming_normal(
     be: Any,
-    shape: Any,
-    gain: Any = "relu",
+    shape: Shape,
+    gain: Gain = "relu",
     fan: str = "inputs",
-    dtype: Any = None,
+    dtype: DType = None,
     name: str | None = None,
     layout: str | None = None,
 ) -> Tensor:
@@ -153,14 +159,16 @@ def kaiming_normal(
     return normal(be, shape, 0.0, _gain(gain) / math.sqrt(_fan(shape, layout, fan, "kaiming_normal")), dtype, name)
 
 
-def lecun_normal(be: Any, shape: Any, dtype: Any = None, name: str | None = None, layout: str | None = None) -> Tensor:
+def lecun_normal(
+    be: Any, shape: Shape, dtype: DType = None, name: str | None = None, layout: str | None = None
+) -> Tensor:
     """Truncated normal draws of variance ``1 / inputs`` (LeCun et al., 1998)."""
     deviation = 1 / math.sqrt(_fan(shape, layout, "inputs", "lecun_normal")) / TRUNCATED
     return truncated_normal(be, shape, 0.0, deviation, 2.0, dtype, name)
 
 
 def orthogonal(
-    be: Any, shape: Any, gain: Any = 1.0, dtype: Any = None, name: str | None = None, layout: str | None = None
+    be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
     """A random matrix with orthonormal rows or columns, whichever are fewer, uniformly drawn (Saxe et al., 2014).
 
@@ -181,13 +189,13 @@ def orthogonal(
     return found
 
 
-def _new(be: Any, shape: Any, dtype: Any, name: str | None) -> Tensor:
+def _new(be: Any, shape: Shape, dtype: object, name: str | None) -> Tensor:
     if not hasattr(be, "empty"):
         raise OperandError(f"initial weights are of a backend, from gen_backend, not of {describe(be)}")
     return be.empty(shape, be.datatype if dtype is None else dtype, name)
 
 
-def _gain(gain: Any) -> float:
+def _gain(gain: Gain) -> float:
     if isinstance(gain, str):
         if gain not in GAINS:
             raise ParameterError(f"gain is a number or one of {', '.join(GAINS)}, not {gain!r}")
@@ -216,7 +224,7 @@ def _fans(shape: Any, layout: str | None, what: str) -> tuple[float, float]:
     return max(inputs * others, 1), max(outputs * others, 1)
 
 
-def _fan(shape: Any, layout: str | None, fan: str, what: str) -> float:
+def _fan(shape: Shape, layout: str | None, fan: str, what: str) -> float:
     if fan not in ("inputs", "outputs"):
         raise ParameterError(f"{what}: fan is 'inputs' or 'outputs', not {fan!r}")
     return _fans(shape, layout, what)[fan == "outputs"]

@@ -23,7 +23,7 @@ from optree.ops.shape import strong
 from optree.registry import f
 from optree.run.function import last_backend
 from optree.tree.types import may_equal, normalise_axis
-from optree.tree.variable import Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -33,10 +33,10 @@ def __getattr__(name: str) -> Any:
 
 
 def cross_entropy(
-    scores: Any,
-    labels: Any,
-    weights: Any = None,
-    smoothing: Any = 0.0,
+    scores: Operand,
+    labels: Operand,
+    weights: Operand | None = None,
+    smoothing: Operand = 0.0,
     ignored: int | None = None,
     axis: int = -1,
     reduce: str = "mean",
@@ -94,7 +94,7 @@ def cross_entropy(
 
 
 def _of_integers(
-    scores: Variable, labels: Variable, weights: Any, smoothing: Any, ignored: int | None, reduce: str
+    scores: Variable, labels: Variable, weights: object, smoothing: Any, ignored: int | None, reduce: str
 ) -> Any:
     """The cross entropy of integer labels and scores whose last axis is the classes."""
     classes = _classes(scores, -1)
@@ -124,10 +124,10 @@ NEVER = -1e30
 
 
 def ctc(
-    scores: Any,
-    labels: Any,
-    input_lengths: Any,
-    label_lengths: Any,
+    scores: Operand,
+    labels: Operand,
+    input_lengths: object,
+    label_lengths: object,
     blank: int = 0,
     reduce: str = "mean",
     zero_infinity: bool = False,
@@ -210,7 +210,7 @@ def _log_probability(shares: Variable, states: Variable, steps: Variable, counts
     given = f.maximum(f.take_along_axis(shares, f.expand_dims(states, 0), axis=-1), NEVER)
     given = f.where(f.lt(times, f.expand_dims(steps, 0)), given, -NEVER)
 
-    def step(alpha: Any, given: Any) -> Any:
+    def step(alpha: Variable, given: Operand) -> Any:
         before = _shifted(alpha, NEVER)
         reached = f.logaddexp(f.logaddexp(alpha, before), f.where(skips, _shifted(before, NEVER), NEVER)) + given
         return f.where(f.gt(given, -NEVER / 2), alpha, reached), None
@@ -248,7 +248,7 @@ def _ctc_states(labels: Variable, blank: int) -> Variable:
     return f.pad(f.where(is_label, twice, blank), ((0, 0), (1, 0)), blank)
 
 
-def _shifted(x: Variable, first: Any) -> Variable:
+def _shifted(x: Variable, first: Operand) -> Variable:
     """The columns of a matrix shifted right by one, with `first` in the first column."""
     return f.pad(f.slice(x, (slice(None), slice(-1))), ((0, 0), (1, 0)), first)
 
@@ -258,7 +258,7 @@ def _columns(x: Variable) -> Variable:
     return f.flat_indices(f.any(x, axis=0, keepdims=True))
 
 
-def _integers(given: Any, what: str) -> Variable:
+def _integers(given: object, what: str) -> Variable:
     """An integer operand as int64; DTypeError for others."""
     found = strong(given, what)
     if found.dtype.kind not in "iu":
@@ -267,11 +267,11 @@ def _integers(given: Any, what: str) -> Variable:
 
 
 def binary_cross_entropy(
-    scores: Any,
-    labels: Any,
-    weights: Any = None,
-    positive: Any = 1.0,
-    smoothing: Any = 0.0,
+    scores: Variable,
+    labels: Variable,
+    weights: Operand | None = None,
+    positive: Operand = 1.0,
+    smoothing: Operand = 0.0,
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
@@ -302,11 +302,11 @@ def binary_cross_entropy(
 
 
 def focal(
-    scores: Any,
-    labels: Any,
-    gamma: Any = 2.0,
+    scores: Operand,
+    labels: Operand,
+    gamma: Operand = 2.0,
     alpha: Any = 0.25,
-    weights: Any = None,
+    weights: Operand | None = None,
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
@@ -333,19 +333,21 @@ def focal(
     return _reduced(_weighted(each, weights), reduce, "focal")
 
 
-def mean_squared_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
+def mean_squared_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
     """The squared differences of values and targets, reduced."""
     values, targets = _pair("mean_squared_error", values, targets)
     return _reduced(_weighted(f.square(values - targets), weights), reduce, "mean_squared_error")
 
 
-def mean_absolute_error(values: Any, targets: Any, weights: Any = None, reduce: str = "mean") -> Any:
+def mean_absolute_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
     """The absolute differences of values and targets, reduced."""
     values, targets = _pair("mean_absolute_error", values, targets)
     return _reduced(_weighted(f.abs(values - targets), weights), reduce, "mean_absolute_error")
 
 
-def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, reduce: str = "mean") -> Any:
+def huber(
+    values: Operand, targets: Operand, delta: Any = 1.0, weights: Operand | None = None, reduce: str = "mean"
+) -> Any:
     """The Huber loss: half the square of a difference up to `delta`, and linear beyond."""
     values, targets = _pair("huber", values, targets)
     error = values - targets
@@ -354,10 +356,10 @@ def huber(values: Any, targets: Any, delta: Any = 1.0, weights: Any = None, redu
 
 
 def hinge(
-    scores: Any,
-    labels: Any,
-    margin: Any = 1.0,
-    weights: Any = None,
+    scores: Operand,
+    labels: Operand,
+    margin: Operand = 1.0,
+    weights: Operand | None = None,
     reduce: str = "mean",
     check_labels: bool | None = None,
 ) -> Any:
@@ -369,7 +371,7 @@ def hinge(
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
 
 
-def kl_divergence(scores: Any, probabilities: Any, axis: int = -1, reduce: str = "mean") -> Any:
+def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduce: str = "mean") -> Any:
     """The Kullback-Leibler divergence of the softmax of scores from probabilities, along an axis.
 
     Probabilities of 0 add nothing. The mean is over the other axes.
@@ -388,7 +390,11 @@ def _operand(given: Any, what: str) -> Variable:
 
 
 def _pair(
-    what: str, values: Any, targets: Any, classes: tuple[int, int] | None = None, check_labels: bool | None = None
+    what: str,
+    values: Operand,
+    targets: Operand,
+    classes: tuple[int, int] | None = None,
+    check_labels: bool | None = None,
 ) -> tuple[Variable, Variable]:
     """Values and targets of equal shapes, the targets cast to the values' dtype; labels outside `classes` are nan."""
     values, targets = _operand(values, f"{what}: the values"), _operand(targets, f"{what}: the targets")
@@ -435,17 +441,17 @@ def _along(weights: Any, scores: Variable, axis: int) -> Variable:
     return f.cast(f.expand_dims(factors, others) if others else factors, scores.dtype)
 
 
-def _smoothed(labels: Any, smoothing: Any, classes: int) -> Any:
+def _smoothed(labels: object, smoothing: Any, classes: int) -> Any:
     if not isinstance(smoothing, Variable) and smoothing == 0:
         return labels
     return labels * (1 - smoothing) + smoothing / classes
 
 
-def _weighted(each: Any, weights: Any) -> Any:
+def _weighted(each: Variable, weights: object) -> Any:
     return each if weights is None else each * f.cast(_operand(weights, "the weights of a loss"), each.dtype)
 
 
-def _reduced(each: Any, reduce: str, what: str, total: Any = None) -> Any:
+def _reduced(each: Any, reduce: str, what: str, total: object = None) -> Any:
     """The reduced losses; the mean divides by `total` if that is given."""
     if reduce not in REDUCTIONS:
         raise ParameterError(f"{what}: reduce is 'mean', 'sum' or 'none', not {reduce!r}")

@@ -29,7 +29,7 @@ from optree.errors import (
 from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
-from optree.train.counter import StepCounter, check_schedule
+from optree.train.counter import StepCounter, Weights, check_schedule
 from optree.train.packing import Arena, Packed
 from optree.tree.printing import as_html
 from optree.tree.tensor import Tensor
@@ -162,7 +162,7 @@ class Optimizer:
 
     def __init__(
         self,
-        weights: Sequence[Any],
+        weights: Weights,
         rate: Any,
         *,
         weight_decay: Any = 0.0,
@@ -305,7 +305,7 @@ class Optimizer:
         """The initial value of a slot of the formula."""
         return 0.0
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Variable, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         """The updated weights and slots, as trees of the weights, gradients, slots and numbers."""
         raise NotImplementedError
 
@@ -471,7 +471,7 @@ class Optimizer:
         found[batch] = f.where(is_last, 0, batch + 1)
         return sums, is_last
 
-    def _scale_after(self, scale: LossScale, is_finite: Any, is_last: Any) -> dict[Tensor, Any]:
+    def _scale_after(self, scale: LossScale, is_finite: Variable, is_last: Variable) -> dict[Tensor, Any]:
         factor, good = self.state["loss_scale"], self.state["good_steps"]
         grows = f.ge(good + 1, np.int64(scale.every))
         risen = f.where(grows, factor * scale.growth, factor)
@@ -764,7 +764,7 @@ def number_in(value: Any, dtype: np.dtype) -> Any:
     return in_dtype(tree, dtype)
 
 
-def _chosen(goes: Any, new: Any, old: Any) -> Any:
+def _chosen(goes: Any, new: Variable, old: Variable) -> Any:
     return new if goes is None else f.where(goes, new, old)
 
 

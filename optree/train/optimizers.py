@@ -13,13 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 from optree.errors import ParameterError
 from optree.registry import f
+from optree.train.counter import Number, Weights
 from optree.train.optimizer import Numbers, Optimizer, Options, OptionsButDecay, is_used, number_in
-from optree.tree.variable import as_variable
+from optree.tree.variable import Operand, as_variable
 
 
 class SGD(Optimizer):
@@ -36,7 +36,12 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.0, nesterov: bool = False, **options: Unpack[Options]
+        self,
+        weights: Weights,
+        rate: Number,
+        momentum: Number = 0.0,
+        nesterov: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         self.nesterov = nesterov
         self.slots = ("momentum",) if is_used(momentum) else ()  # type: ignore[misc]
@@ -44,7 +49,7 @@ class SGD(Optimizer):
             raise ParameterError("SGD: nesterov estimates the gradient after the momentum's step, and momentum is 0")
         super().__init__(weights, rate, momentum=momentum, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         if not s:
             return w - n.rate * g, {}
         momentum = n.momentum * s["momentum"] + g
@@ -69,18 +74,18 @@ class RMSProp(Optimizer):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 1e-2,
-        decay: Any = 0.99,
-        epsilon: Any = 1e-8,
-        momentum: Any = 0.0,
+        weights: Weights,
+        rate: Number = 1e-2,
+        decay: Number = 0.99,
+        epsilon: Number = 1e-8,
+        momentum: Number = 0.0,
         centered: bool = False,
         **options: Unpack[Options],
     ) -> None:
         self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if is_used(momentum) else []))  # type: ignore[misc]
         super().__init__(weights, rate, decay=decay, epsilon=epsilon, momentum=momentum, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         found = {"square": n.decay * s["square"] + n.rest("decay") * f.square(g)}
         spread = found["square"]
         if "mean" in s:
@@ -110,11 +115,11 @@ class Adagrad(Optimizer):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 1e-2,
-        rate_decay: Any = 0.0,
+        weights: Weights,
+        rate: Number = 1e-2,
+        rate_decay: Number = 0.0,
         initial_sum: float = 0.0,
-        epsilon: Any = 1e-10,
+        epsilon: Number = 1e-10,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, rate_decay=rate_decay, initial_sum=initial_sum, epsilon=epsilon, **options)
@@ -122,7 +127,7 @@ class Adagrad(Optimizer):
     def initial(self, slot: str, numbers: Numbers) -> float:
         return float(numbers.raw("initial_sum"))
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         squares = s["squares"] + f.square(g)
         rate = n.rate
         if n.has("rate_decay"):
@@ -143,11 +148,16 @@ class Adadelta(Optimizer):
     slots = ("square", "change")
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any = 1.0, decay: Any = 0.9, epsilon: Any = 1e-6, **options: Unpack[Options]
+        self,
+        weights: Weights,
+        rate: Number = 1.0,
+        decay: Number = 0.9,
+        epsilon: Number = 1e-6,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, decay=decay, epsilon=epsilon, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         square = n.decay * s["square"] + n.rest("decay") * f.square(g)
         change = f.sqrt(s["change"] + n.epsilon) / f.sqrt(square + n.epsilon) * g
         after = n.decay * s["change"] + n.rest("decay") * f.square(change)
@@ -172,11 +182,11 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 1e-3,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        weights: Weights,
+        rate: Number = 1e-3,
+        beta1: Number = 0.9,
+        beta2: Number = 0.999,
+        epsilon: Number = 1e-8,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **options)
@@ -191,7 +201,7 @@ class Adam(Optimizer):
         root = f.sqrt(found["square"]) * (1 / f.sqrt(as_variable(n.correction("beta2"))))
         return found["mean"] / (root + n.epsilon)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         found = self._means(g, s, n)
         return w - n.rate / n.correction("beta1") * self._direction(found, n), found
 
@@ -203,12 +213,12 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 1e-3,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
-        weight_decay: Any = 1e-2,
+        weights: Weights,
+        rate: Number = 1e-3,
+        beta1: Number = 0.9,
+        beta2: Number = 0.999,
+        epsilon: Number = 1e-8,
+        weight_decay: Number = 1e-2,
         **options: Unpack[OptionsButDecay],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
@@ -222,16 +232,16 @@ class Adamax(Adam):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 2e-3,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        weights: Weights,
+        rate: Number = 2e-3,
+        beta1: Number = 0.9,
+        beta2: Number = 0.999,
+        epsilon: Number = 1e-8,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         mean = n.beta1 * s["mean"] + n.rest("beta1") * g
         largest = f.maximum(n.beta2 * s["largest"], f.abs(g) + n.epsilon)
         # The quotient is 0 / 0 in gaps between packed weights and for zero gradients, if epsilon is 0.
@@ -251,17 +261,17 @@ class LAMB(Adam):
 
     def __init__(
         self,
-        weights: Sequence[Any],
-        rate: Any = 1e-3,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-6,
-        weight_decay: Any = 1e-2,
+        weights: Weights,
+        rate: Number = 1e-3,
+        beta1: Number = 0.9,
+        beta2: Number = 0.999,
+        epsilon: Number = 1e-6,
+        weight_decay: Number = 1e-2,
         **options: Unpack[OptionsButDecay],
     ) -> None:
         super().__init__(weights, rate, beta1, beta2, epsilon, weight_decay=weight_decay, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         found = self._means(g, s, n)
         change = self._direction(found, n) / n.correction("beta1") + n.weight_decay * w
         return w - n.rate * _trust(n.norm(w), n.norm(change)) * change, found
@@ -287,11 +297,16 @@ class LARS(Optimizer):
     decays = True
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any, momentum: Any = 0.9, trust: Any = 1e-3, **options: Unpack[Options]
+        self,
+        weights: Weights,
+        rate: Number,
+        momentum: Number = 0.9,
+        trust: Number = 1e-3,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, momentum=momentum, trust=trust, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         norm = n.norm(w)
         scale = _trust(n.trust * norm, n.norm(g) + n.weight_decay * norm)
         momentum = n.momentum * s["momentum"] + n.rate * scale * (g + n.weight_decay * w)
@@ -313,16 +328,21 @@ class Lion(Optimizer):
     is_decoupled = True
 
     def __init__(
-        self, weights: Sequence[Any], rate: Any = 1e-4, beta1: Any = 0.9, beta2: Any = 0.99, **options: Unpack[Options]
+        self,
+        weights: Weights,
+        rate: Number = 1e-4,
+        beta1: Number = 0.9,
+        beta2: Number = 0.99,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(weights, rate, beta1=beta1, beta2=beta2, **options)
 
-    def formula(self, w: Any, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+    def formula(self, w: Operand, g: Any, s: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
         sign = f.sgn(n.beta1 * s["mean"] + n.rest("beta1") * g)
         return w - n.rate * sign, {"mean": n.beta2 * s["mean"] + n.rest("beta2") * g}
 
 
-def _trust(above: Any, below: Any) -> Any:
+def _trust(above: Operand, below: Operand) -> Any:
     """The trust ratio: a quotient of norms, 1 where one of them is 0."""
     counts = f.logical_and(f.gt(above, 0), f.gt(below, 0))
     return f.where(counts, above / f.where(counts, below, 1), 1)

@@ -7,6 +7,8 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from optree.errors import OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.tree.tensor import Tensor, part_of
@@ -32,7 +34,7 @@ class Arena:
         The index of each tensor's first element.
     """
 
-    def __init__(self, be: Any, shapes: Sequence[tuple[int, ...]], dtype: Any, name: str) -> None:
+    def __init__(self, be: Any, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike, name: str) -> None:
         self.backend, self.shapes = be, list(shapes)
         counts = [prod(shape) for shape in shapes]
         ends = list(accumulate((count + -count % ALIGNMENT for count in counts), initial=0))

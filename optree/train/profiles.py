@@ -18,6 +18,7 @@ from optree.registry import f
 from optree.run.function import Function
 from optree.run.memory import MemoryReport, bytes_of, memory_of
 from optree.tree.printing import as_html, described
+from optree.tree.variable import Variable
 
 #: The bytes of the array that is copied, and the rows of the matrices that are multiplied, to measure a machine.
 COPIED, MULTIPLIED, TRIALS = 1 << 27, 1024, 5
@@ -150,7 +151,7 @@ def limits_of(be: Any) -> Limits:
     return found
 
 
-def _fastest(be: Any, target: Any, tree: Any) -> float:
+def _fastest(be: Any, target: Any, tree: Variable) -> float:
     """The minimum time of several runs of an assignment."""
     times = []
     for _ in range(TRIALS + 1):
@@ -174,7 +175,7 @@ def _once(plan: Steps, be: Any, leaves: Sequence[Any]) -> list[float]:
     return found
 
 
-def _unnoted(error: Exception, index: int, roots: Any) -> None:
+def _unnoted(error: Exception, index: int, roots: object) -> None:
     """Errors need no note: the function itself has run with these arguments."""
 
 

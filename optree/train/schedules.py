@@ -19,13 +19,13 @@ from typing import Any
 
 from optree.errors import ParameterError, describe
 from optree.registry import f
-from optree.tree.variable import Variable
+from optree.tree.variable import Operand, Variable
 
 #: A function of a step. It maps a number to a number and a tree to a tree.
 Schedule = Callable[[Any], Any]
 
 
-def constant(rate: Any) -> Schedule:
+def constant(rate: object) -> Schedule:
     """A constant number."""
     _check_numbers("constant", rate)
     return partial(_constant, rate)
@@ -61,7 +61,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     return partial(_cosine, rate, steps, end)
 
 
-def warmup(schedule: Any, steps: int, start: float = 0.0) -> Schedule:
+def warmup(schedule: object, steps: int, start: float = 0.0) -> Schedule:
     """Linear warmup from `start` times the first value of a schedule or number, over `steps`.
 
     The schedule's own step 0 is the first step after the warmup.
@@ -113,7 +113,7 @@ def table(rates: Mapping[int, float]) -> Schedule:
 # The schedules' values at a step: functions of the module, so that schedules pickle.
 
 
-def _constant(rate: Any, now: Any) -> Any:
+def _constant(rate: object, now: object) -> Any:
     return rate
 
 
@@ -125,11 +125,11 @@ def _exponential(rate: float, every: int, factor: float, now: Any) -> Any:
     return rate * _power(factor, now / every)
 
 
-def _linear(rate: float, steps: int, end: float, now: Any) -> Any:
+def _linear(rate: float, steps: int, end: float, now: object) -> Any:
     return rate + (end - rate) * _share(now, steps)
 
 
-def _cosine(rate: float, steps: int, end: float, now: Any) -> Any:
+def _cosine(rate: float, steps: int, end: float, now: object) -> Any:
     return end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
 
 
@@ -149,12 +149,12 @@ def _table(ordered: Sequence[tuple[int, float]], now: Any) -> Any:
     return value
 
 
-def _check_steps(what: str, steps: Any, least: int = 1) -> None:
+def _check_steps(what: str, steps: object, least: int = 1) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
         raise ParameterError(f"{what}: a number of steps is an integer of {least} or more, not {steps!r}")
 
 
-def _check_numbers(what: str, *values: Any) -> None:
+def _check_numbers(what: str, *values: object) -> None:
     for value in values:
         if not isinstance(value, Real | Variable):
             raise ParameterError(f"{what}: a number is wanted, not {describe(value)}")
@@ -172,19 +172,19 @@ def _share(now: Any, steps: int) -> Any:
     return f.minimum(share, 1.0) if isinstance(share, Variable) else min(share, 1.0)
 
 
-def _maximum(x: Any, y: Any) -> Any:
+def _maximum(x: Variable, y: object) -> Any:
     return f.maximum(x, y) if isinstance(x, Variable) else max(x, y)
 
 
-def _where(condition: Any, x: Any, y: Any) -> Any:
+def _where(condition: Operand, x: Operand, y: Operand) -> Any:
     if isinstance(condition, Variable):
         return f.where(condition, x, y)
     return x if condition else y
 
 
-def _cos(x: Any) -> Any:
+def _cos(x: Variable) -> Any:
     return f.cos(x) if isinstance(x, Variable) else math.cos(x)
 
 
-def _power(base: float, exponent: Any) -> Any:
+def _power(base: float, exponent: Variable) -> Any:
     return f.exp(exponent * math.log(base)) if isinstance(exponent, Variable) else base**exponent

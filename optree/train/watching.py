@@ -22,6 +22,7 @@ from tqdm import tqdm
 from optree.errors import OperandError, OptreeError, ParameterError, brief
 from optree.train.files import replacing
 from optree.tree.printing import as_html
+from optree.tree.variable import Operand, Variable
 
 #: The modules that write TensorBoard files and their writer class, in order of preference.
 WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
@@ -259,14 +260,14 @@ class Bar:
         self.close()
 
 
-def _check_number(name: str, value: Any) -> None:
+def _check_number(name: str, value: Operand) -> None:
     """Raise an error for a value that is no number, without reading a tensor."""
     is_one = getattr(value, "size", 1) == 1 and hasattr(value, "item")
     if not (isinstance(value, bool | int | float | str) or is_one):
         raise OperandError(f"Log: {name} is a number or a tensor of one element, not {brief(value)}")
 
 
-def number_of(value: Any) -> Any:
+def number_of(value: Variable) -> Any:
     """The Python number of a number, or of a tensor or array of one element.
 
     Raises

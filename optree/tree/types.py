@@ -38,6 +38,9 @@ ShapeLike = int | Sequence[int]
 #: One axis, several, or all.
 Axis = int | Sequence[int] | None
 
+#: A dtype of a new value; None for the default.
+DType = DTypeLike | None
+
 DTYPES = tuple(
     np.dtype(name)
     for name in (

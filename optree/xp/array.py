@@ -14,7 +14,7 @@ from optree.tree import numpy_protocol, variable
 from optree.tree.lazy import BASIC, LazyValue, own
 from optree.tree.node import OpTreeNode, parts_of
 from optree.tree.tensor import Tensor
-from optree.tree.types import NUMBERS
+from optree.tree.types import NUMBERS, DType
 from optree.tree.variable import Variable
 from optree.xp.devices import backend_of
 
@@ -25,12 +25,12 @@ OPERANDS = (LazyValue, *NUMBERS, np.ndarray, np.generic, Variable)
 ASSIGNED = (*OPERANDS, list, tuple)
 
 
-def operand(x: Any) -> Any:
+def operand(x: object) -> Any:
     """An array's tensor or tree, as an operand; any other argument as it is."""
     return x.tree if isinstance(x, LazyValue) else x
 
 
-def built(value: Any) -> Any:
+def built(value: object) -> Any:
     """The lazy array of a tree; for a tuple or list of trees, a tuple or list of arrays."""
     if value.__class__ is not OpTreeNode and isinstance(value, tuple | list):
         parts = [built(each) for each in value]
@@ -38,7 +38,7 @@ def built(value: Any) -> Any:
     return Array(own(value))
 
 
-def viewed(x: Array, value: Any) -> Array:
+def viewed(x: Array, value: object) -> Array:
     """The array of a view of a tensor, or of a tree of one array, as a view of it if possible."""
     if value.__class__ is Tensor:
         return type(x)(value)
@@ -46,7 +46,7 @@ def viewed(x: Array, value: Any) -> Array:
     return built(value) if view is None else view  # type: ignore[return-value]
 
 
-def of(given: Any, what: str) -> Array:
+def of(given: object, what: str) -> Array:
     """An argument checked to be an array, else OperandError; `what` names the function."""
     if not isinstance(given, Array):
         raise OperandError(f"{what}: an array is wanted, not {brief(given)}; xp.asarray makes one")
@@ -58,19 +58,19 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     tree_of = variable.binary(name, 2, lambda x, y: own(FUNCTIONS[name](x, y)))
     tree_of_reflected = variable.reflected(name, 2, lambda x, y: own(FUNCTIONS[name](y, x)))
 
-    def method(self: Array, other: Any) -> Any:
+    def method(self: Array, other: object) -> Any:
         if isinstance(other, LazyValue):
             other = other.tree
         elif not isinstance(other, OPERANDS):
             return NotImplemented
         return Array(tree_of(self.tree, other))
 
-    def reflected(self: Array, other: Any) -> Any:
+    def reflected(self: Array, other: object) -> Any:
         if not isinstance(other, OPERANDS):
             return NotImplemented
         return Array(tree_of_reflected(self.tree, operand(other)))
 
-    def in_place(self: Array, other: Any) -> Any:
+    def in_place(self: Array, other: object) -> Any:
         if not isinstance(other, OPERANDS):
             return NotImplemented
         self.apply(FUNCTIONS[name], other)
@@ -185,7 +185,7 @@ class Array(LazyValue):
         namespace.check_version(api_version)
         return namespace
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
+    def to_device(self, device: object, /, *, stream: object = None) -> Array:
         """The array on another backend: a copy there, or itself if it is there.
 
         Raises
@@ -204,7 +204,7 @@ class Array(LazyValue):
         """The values as a new NumPy array."""
         return self.tensor.get()
 
-    def item(self, *index: Any) -> Any:
+    def item(self, *index: object) -> Any:
         """The only element, or that at a flat index or at one for each axis, as a Python number."""
         if index:
             return self.tensor.item(*index)
@@ -256,10 +256,10 @@ class Array(LazyValue):
         size, rows = len(self), type(self)(self.tensor)
         return (rows[i] for i in range(size))
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: object) -> bool:
         return bool(f.any(f.eq(self.tree, operand(value)), keepdims=False).item())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
         return self.tensor.__array__(dtype, copy)
 
     def __repr__(self) -> str:
@@ -282,13 +282,13 @@ class Array(LazyValue):
     def __deepcopy__(self, memo: Any) -> Array:
         return self.__copy__()
 
-    def view(self, dtype: Any = None) -> None:
+    def view(self, dtype: DType = None) -> None:
         """Raises, as bytes are not read as another dtype; `astype` converts values."""
         self.tree.view(dtype)
 
     # Elements
 
-    def __getitem__(self, key: Any, /) -> Array:
+    def __getitem__(self, key: object, /) -> Array:
         flag = _flag(key)
         if flag is not None:
             return self[None][np.array([bool(flag)])]
@@ -297,7 +297,7 @@ class Array(LazyValue):
             return built(found)  # an element, which NumPy reads at once: a later write does not change it
         return viewed(self, found)
 
-    def __setitem__(self, key: Any, value: Any, /) -> None:
+    def __setitem__(self, key: object, value: object, /) -> None:
         # A mask alone stays where it is.
         index = key if isinstance(key, Array) and key.dtype.kind == "b" else _index(key)
         flag = _flag(key)
@@ -312,14 +312,14 @@ class Array(LazyValue):
     # Other libraries
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+        self, *, stream: object = None, max_version: object = None, dl_device: object = None, copy: bool | None = None
     ) -> Any:
         return self.tensor.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Variable, **options: Any) -> Any:
         out = options.pop("out", None)
         if not all(isinstance(x, OPERANDS) or not hasattr(type(x), "__array_ufunc__") for x in inputs):
             return NotImplemented
@@ -363,11 +363,11 @@ class Array(LazyValue):
             return type(found)([self._built(each) for each in found])
         return built(found) if found.backend is not None else Array(self.device.computed([found])[0])
 
-    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+    def put(self, indices: object, values: Any, mode: str = "raise") -> None:
         """Write values at flat indices in place."""
         NUMPY_FUNCTIONS[np.put](self, *map(operand, (indices, values)), mode)
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Set every element to a number."""
         self[...] = value
 
@@ -375,7 +375,7 @@ class Array(LazyValue):
         """Sort the elements along an axis in place."""
         self.assign(Ellipsis, f.sort(self.tree, axis))
 
-    def copy_from(self, source: Any) -> Array:
+    def copy_from(self, source: object) -> Array:
         """Write another array's values, or a tree's, here: ``out=`` of NumPy's functions does."""
         self.assign(Ellipsis, source)
         return self
@@ -384,15 +384,15 @@ class Array(LazyValue):
         """The operand that op-tree's own functions take for it."""
         return self.tree
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: object) -> Any:
         if other.__class__ is int and other == 2 and self.dtype == np.bool_:
             return built(f.square(self.tree))  # int8, as of NumPy's operator; of numpy.power it is int64
         return self._power(other)
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: object) -> Any:
         return self // other, self % other
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: object) -> Any:
         return other // self, other % self
 
     __abs__, __neg__ = _unary("abs"), _unary("neg")
@@ -434,12 +434,12 @@ def _unpickled(values: np.ndarray) -> Array:
     return Array(backend.over(backend.from_host(values)))
 
 
-def _index(key: Any) -> Any:
+def _index(key: object) -> Any:
     """An index with arrays as NumPy masks, integers, or operands of integers."""
     return tuple([_entry(x) for x in key]) if key.__class__ is tuple else _entry(key)
 
 
-def _flag(key: Any) -> Any:
+def _flag(key: object) -> Any:
     """The mask without dimensions that an index is, of all of an array or of nothing; None for other indices."""
     if key.__class__ in BASIC:
         return None
@@ -451,11 +451,11 @@ def _flag(key: Any) -> Any:
     return found if is_array or isinstance(found, bool | np.bool_) else None
 
 
-def _has_ellipsis(key: Any) -> bool:
+def _has_ellipsis(key: object) -> bool:
     return any(x is Ellipsis for x in key) if key.__class__ is tuple else key is Ellipsis
 
 
-def _entry(key: Any) -> Any:
+def _entry(key: object) -> Any:
     if not isinstance(key, Array):
         return key
     if key.dtype.kind == "b":
@@ -463,7 +463,7 @@ def _entry(key: Any) -> Any:
     return key.tree if key.ndim or key.dtype.kind not in "iu" else int(key)
 
 
-def _operands(given: Any, of: Callable[[Any], Any] = operand) -> Any:
+def _operands(given: object, of: Callable[[Any], Any] = operand) -> Any:
     """NumPy's arguments with arrays replaced by operands, also in lists; arrays that are written stay arrays."""
     if isinstance(given, dict):
         return {name: x if name == "out" else _operands(x, of) for name, x in given.items()}
@@ -478,7 +478,7 @@ def _number_or_operand(given: Any) -> Any:
     return given.tensor if is_integer else operand(given)
 
 
-def _on_host(given: Any) -> Any:
+def _on_host(given: Array) -> Any:
     """NumPy's arguments with the values of arrays as NumPy's."""
     if isinstance(given, dict):
         return {name: _on_host(x) for name, x in given.items()}
@@ -503,7 +503,7 @@ def _by_host(func: Any, args: Any, options: Any, others: dict[str, Any]) -> Any:
         ) from error
 
 
-def _written_by_host(func: Any, args: Any, options: Any, out: tuple[Any, ...] | None) -> Any:
+def _written_by_host(func: object, args: Any, options: Any, out: tuple[Any, ...] | None) -> Any:
     """A ufunc of NumPy's on the values of arrays, also of those that it writes, which get them back."""
     if out is None:
         return _by_host(func, args, options, {})

@@ -15,7 +15,7 @@ from optree.tree.lazy import own
 from optree.tree.node import OpTreeNode, post_order
 from optree.tree.substitution import inputs_of
 from optree.tree.tensor import Tensor
-from optree.tree.types import array_of, as_dtype, check_fits
+from optree.tree.types import DType, array_of, as_dtype, check_fits
 from optree.tree.variable import Constant, Variable
 from optree.xp.array import Array, built, of
 from optree.xp.devices import backend_of
@@ -23,7 +23,7 @@ from optree.xp.devices import backend_of
 Shape = int | Sequence[int]
 
 
-def _default(value: Any, device: Any) -> np.dtype:
+def _default(value: object, device: object) -> np.dtype:
     """The dtype of Python's numbers: bool, int64, or the backend's floating one."""
     kind = np.asarray(value).dtype.kind
     if kind not in "biuf":
@@ -31,7 +31,7 @@ def _default(value: Any, device: Any) -> np.dtype:
     return {"b": np.dtype(bool), "i": np.dtype("int64"), "u": np.dtype("uint64")}.get(kind, backend_of(device).datatype)
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
+def asarray(obj: object, /, *, dtype: DType = None, device: object = None, copy: bool | None = None) -> Array:
     """The array of another, of a tensor or a tree, of NumPy's arrays, or of numbers in nested lists.
 
     A tensor is not copied unless `copy`, so that what is written to the array is
@@ -89,7 +89,7 @@ def _array_of(given: Any) -> Array:
     return found
 
 
-def _again(x: Array, dtype: Any, device: Any, copy: bool | None) -> Array:
+def _again(x: Array, dtype: object, device: object, copy: bool | None) -> Array:
     moves = device is not None and backend_of(device) is not x.device
     casts = dtype is not None and as_dtype(dtype) != x.dtype
     if (moves or casts) and copy is False:
@@ -100,7 +100,7 @@ def _again(x: Array, dtype: Any, device: Any, copy: bool | None) -> Array:
     return built(f.copy(found.tree)) if copy and not moves else found
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+def from_dlpack(x: Array, /, *, device: object = None, copy: bool | None = None) -> Array:
     """An array over the memory of another library's, by DLPack; with `copy`, or where it must, a copy.
 
     Raises
@@ -124,49 +124,49 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     return Array(tensor.copy()) if copy else _shared(tensor)
 
 
-def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def empty(shape: Shape, *, dtype: DType = None, device: object = None) -> Array:
     """An uninitialised array."""
     return Array(backend_of(device).empty(shape, dtype))
 
 
-def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def zeros(shape: Shape, *, dtype: DType = None, device: object = None) -> Array:
     """An array of zeros."""
     return Array(backend_of(device).zeros(shape, dtype))
 
 
-def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def ones(shape: Shape, *, dtype: DType = None, device: object = None) -> Array:
     """An array of ones."""
     return Array(backend_of(device).ones(shape, dtype))
 
 
-def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+def full(shape: Shape, fill_value: object, *, dtype: DType = None, device: object = None) -> Array:
     """An array filled with a number, which determines the dtype if none is given."""
     if isinstance(fill_value, Array):
         dtype, fill_value = fill_value.dtype if dtype is None else dtype, fill_value.item()
     return Array(backend_of(device).full(shape, fill_value, _default(fill_value, device) if dtype is None else dtype))
 
 
-def empty_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+def empty_like(x: Array, /, *, dtype: DType = None, device: object = None) -> Array:
     """An uninitialised array of another array's shape, dtype and device."""
     return empty(of(x, "empty_like").shape, **_like(x, dtype, device))
 
 
-def zeros_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+def zeros_like(x: Array, /, *, dtype: DType = None, device: object = None) -> Array:
     """An array of zeros, of another array's shape, dtype and device."""
     return zeros(of(x, "zeros_like").shape, **_like(x, dtype, device))
 
 
-def ones_like(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+def ones_like(x: Array, /, *, dtype: DType = None, device: object = None) -> Array:
     """An array of ones, of another array's shape, dtype and device."""
     return ones(of(x, "ones_like").shape, **_like(x, dtype, device))
 
 
-def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+def full_like(x: Array, /, fill_value: object, *, dtype: DType = None, device: object = None) -> Array:
     """An array filled with a number, of another array's shape, dtype and device."""
     return full(of(x, "full_like").shape, fill_value, **_like(x, dtype, device))
 
 
-def _like(x: Array, dtype: Any, device: Any) -> dict[str, Any]:
+def _like(x: Array, dtype: object, device: object) -> dict[str, Any]:
     return {"dtype": x.dtype if dtype is None else dtype, "device": x.device if device is None else device}
 
 
@@ -178,12 +178,12 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
 
 
 def linspace(
-    start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
+    start: object, stop: object, /, num: int, *, dtype: DType = None, device: object = None, endpoint: bool = True
 ) -> Array:
     """`num` evenly spaced numbers from `start` to `stop`, inclusive unless `endpoint` is False."""
     return Array(backend_of(device).linspace(start, stop, num, dtype, endpoint=endpoint))
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Array:
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DType = None, device: object = None) -> Array:
     """A matrix with ones on the k-th diagonal."""
     return Array(backend_of(device).eye(n_rows, n_cols, k, dtype))

@@ -9,7 +9,7 @@ from optree.run.function import last_backend
 from optree.tree.variable import is_neon
 
 
-def backend_of(device: Any = None) -> Any:
+def backend_of(device: object = None) -> Any:
     """The backend of a device, given as a backend or its name; the current one for None.
 
     Raises BackendError if there is none, or it is in neon's mode.

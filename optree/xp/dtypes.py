@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from optree import dtypes
 from optree.errors import DTypeError, OperandError, names
@@ -53,11 +54,11 @@ class IntegerInfo(NamedTuple):
     dtype: Any
 
 
-def _dtype_of(given: Any) -> np.dtype:
+def _dtype_of(given: object) -> np.dtype:
     return given.dtype if isinstance(given, Array) else as_dtype(given)
 
 
-def finfo(type: Any, /) -> FloatInfo:
+def finfo(type: object, /) -> FloatInfo:
     """The limits of a floating dtype, or of an array's."""
     dtype = _dtype_of(type)
     if not dtypes.is_floating(dtype):
@@ -67,7 +68,7 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(int(found.bits), eps, most, least, normal, dtype)
 
 
-def iinfo(type: Any, /) -> IntegerInfo:
+def iinfo(type: object, /) -> IntegerInfo:
     """The limits of a dtype of integers, or of an array's."""
     dtype = _dtype_of(type)
     if dtype.kind not in "iu":
@@ -76,7 +77,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     return IntegerInfo(found.bits, int(found.max), int(found.min), dtype)
 
 
-def isdtype(dtype: Any, kind: Any) -> Any:
+def isdtype(dtype: DTypeLike, kind: object) -> Any:
     """Whether a dtype is of a kind: a dtype, the name of a kind such as ``"integral"``, or one of a tuple of them."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
@@ -98,12 +99,12 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return promote(*strong, *(np.dtype(kind) if kind is bool else kind for kind in weak))
 
 
-def can_cast(from_: Any, to: Any, /) -> Any:
+def can_cast(from_: object, to: object, /) -> Any:
     """Whether a dtype, or an array's, casts safely to another."""
     return dtypes.can_cast(_dtype_of(from_), as_dtype(to), "safe")
 
 
-def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Any = None) -> Array:
+def astype(x: Array, dtype: DTypeLike, /, *, copy: object = True, device: object = None) -> Array:
     """The array cast to a dtype; without `copy`, the array itself if it has that dtype."""
     found, dtype = of(x, "astype"), as_dtype(dtype)
     if copy or found.dtype != dtype:

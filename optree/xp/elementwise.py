@@ -53,7 +53,7 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 globals().update({name: _unary(name) for name in UNARY} | {name: _binary(name) for name in BINARY})
 
 
-def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
+def clip(x: Array, /, min: object = None, max: object = None) -> Array:
     """The elements limited to an interval, whose bounds are numbers or arrays, in the dtype of the first.
 
     Floating bounds of integers promote them, as in NumPy.

@@ -8,7 +8,7 @@ import numpy as np
 
 from optree.errors import OperandError
 from optree.registry import NUMPY_FUNCTIONS, f
-from optree.tree.types import as_dtype
+from optree.tree.types import Axis, DType, as_dtype
 from optree.xp.array import Array, built, of, operand
 from optree.xp.manipulation import matrix_transpose as matrix_transpose
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optree.ops.linalg import SlogdetResult
 
 
-def _ours(name: str, *operands: Any, **options: Any) -> Any:
+def _ours(name: str, *operands: object, **options: Any) -> Any:
     """The array, or arrays, of the function that NumPy's linear algebra has by a name."""
     trees = [of(x, name).tree for x in operands]
     return built(NUMPY_FUNCTIONS[getattr(np.linalg, name)](*trees, **options))
@@ -63,7 +63,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     return built(f.matmul(of(x1, "matmul").tree, of(x2, "matmul").tree))
 
 
-def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: object = "fro") -> Array:
     """Matrix norms over the last two axes."""
     return _ours("matrix_norm", x, keepdims=keepdims, ord=ord)
 
@@ -73,7 +73,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
     return built(f.matrix_power(of(x, "matrix_power").tree, n))
 
 
-def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
+def matrix_rank(x: Array, /, *, rtol: object = None) -> Array:
     """The numbers of singular values above `rtol`, a number or one for each matrix, times the largest."""
     if of(x, "matrix_rank").ndim < 2:
         raise ValueError(f"matrix_rank: matrices are wanted, not an array of shape {x.shape}")
@@ -90,7 +90,7 @@ def outer(x1: Array, x2: Array, /) -> Array:
     return _ours("outer", x1, x2)
 
 
-def pinv(x: Array, /, *, rtol: Any = None) -> Array:
+def pinv(x: Array, /, *, rtol: object = None) -> Array:
     """The pseudo-inverses of matrices; of singular values up to `rtol`, or one for each matrix, times the largest."""
     return _ours("pinv", x, rtol=operand(rtol))
 
@@ -127,7 +127,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: Any = 2) -> Array:
     return built(f.tensordot(of(x1, "tensordot").tree, of(x2, "tensordot").tree, axes))
 
 
-def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
+def trace(x: Array, /, *, offset: int = 0, dtype: DType = None) -> Array:
     """The sums of diagonals of matrices; small integers accumulate in 64 bits."""
     given = of(x, "trace").tree if dtype is None else f.cast(x.tree, as_dtype(dtype))
     found = NUMPY_FUNCTIONS[np.linalg.trace](given, offset)
@@ -139,6 +139,6 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     return built(f.vecdot(of(x1, "vecdot").tree, of(x2, "vecdot").tree, axis))
 
 
-def vector_norm(x: Array, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
+def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
     """Vector norms over axes, or over all elements."""
     return _ours("vector_norm", x, axis=axis, keepdims=keepdims, ord=ord)

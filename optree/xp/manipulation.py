@@ -9,7 +9,7 @@ import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError
 from optree.registry import f
-from optree.tree.types import normalise_axis
+from optree.tree.types import Axis, normalise_axis
 from optree.xp.array import Array, built, of, operand, viewed
 from optree.xp.dtypes import result_type
 
@@ -43,22 +43,22 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(x.shape[axis]))
 
 
-def expand_dims(x: Array, /, axis: Any = 0) -> Array:
+def expand_dims(x: Array, /, axis: Axis = 0) -> Array:
     """A view with new axes of size 1 at the given positions."""
     return viewed(of(x, "expand_dims"), f.expand_dims(x.tree, axis))
 
 
-def squeeze(x: Array, /, axis: Any) -> Array:
+def squeeze(x: Array, /, axis: Axis) -> Array:
     """A view without the given axes, whose sizes are 1."""
     return viewed(of(x, "squeeze"), f.squeeze(x.tree, axis))
 
 
-def flip(x: Array, /, *, axis: Any = None) -> Array:
+def flip(x: Array, /, *, axis: Axis = None) -> Array:
     """A view with the elements in reverse order along axes, or along all of them."""
     return viewed(of(x, "flip"), f.flip(x.tree, axis))
 
 
-def moveaxis(x: Array, source: Any, destination: Any, /) -> Array:
+def moveaxis(x: Array, source: object, destination: object, /) -> Array:
     """A view with axes moved to new positions."""
     return viewed(of(x, "moveaxis"), f.moveaxis(x.tree, source, destination))
 
@@ -73,7 +73,7 @@ def matrix_transpose(x: Array, /) -> Array:
     return of(x, "matrix_transpose").mT
 
 
-def reshape(x: Array, /, shape: Any, *, copy: bool | None = None) -> Array:
+def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
     """The array in another shape, one size of which may be -1: a view where it can be, unless `copy`.
 
     Raises
@@ -91,7 +91,7 @@ def reshape(x: Array, /, shape: Any, *, copy: bool | None = None) -> Array:
     return built(tree) if view is None else view  # type: ignore[return-value]
 
 
-def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
+def repeat(x: Array, repeats: object, /, *, axis: int | None = None) -> Array:
     """Each element repeated along an axis, by a number or by an array of counts; of the flattened array without axis.
 
     An array of them runs, because the shape depends on it.
@@ -100,7 +100,7 @@ def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
     return built(f.repeat(x.tree, repeats.get() if isinstance(repeats, Array) else repeats, axis))
 
 
-def roll(x: Array, /, shift: Any, *, axis: Any = None) -> Array:
+def roll(x: Array, /, shift: object, *, axis: Axis = None) -> Array:
     """The elements rolled along axes; in the flattened array, without axis."""
     return built(f.roll(of(x, "roll").tree, shift, axis))
 
@@ -120,7 +120,7 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
     return built(f.triu(_matrices(x, "triu"), k))
 
 
-def _matrices(x: Any, what: str) -> Any:
+def _matrices(x: Array, what: str) -> Any:
     if of(x, what).ndim < 2:
         raise ShapeError(f"{what}: matrices are wanted, not an array of shape {x.shape}")
     return x.tree
@@ -159,7 +159,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     return built(f.argmin(of(x, "argmin").tree, axis, keepdims))
 
 
-def count_nonzero(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of nonzero elements over axes."""
     return built(f.count_nonzero(of(x, "count_nonzero").tree, axis, keepdims))
 

@@ -76,12 +76,12 @@ class Info:
         default = self.default_device()
         return [default, *(other for other in backends() if other is not default)]
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+    def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         """The dtypes of numbers that tell none; there are none of complex ones."""
         floating = backend_of(device or self._backend).datatype
         return {"real floating": floating, "integral": DTYPES["int64"], "indexing": DTYPES["int64"]}
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
+    def dtypes(self, *, device: object = None, kind: object = None) -> dict[str, Any]:
         """The standard's dtypes by name, those of a kind."""
         return {name: dtype for name, dtype in DTYPES.items() if kind is None or isdtype(dtype, kind)}
 
@@ -111,7 +111,7 @@ class Namespace:
     def __array_namespace_info__(self) -> Info:
         return Info(self._backend)
 
-    def backend_of(self, device: Any) -> Any:
+    def backend_of(self, device: object) -> Any:
         """The backend that a device is, or has the name of; this namespace's own for None."""
         return self._backend if device is None or device == self._backend.name else backend_of(device)
 
@@ -131,7 +131,7 @@ class Namespace:
 def _on(backend: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function with a backend as its device, unless another is given."""
 
-    def made(*args: Any, device: Any = None, **options: Any) -> Any:
+    def made(*args: Any, device: object = None, **options: Any) -> Any:
         if device == backend.name or (device is None and not isinstance(args[0] if args else None, Array)):
             device = backend  # an array stays where it is
         return function(*args, device=device, **options)

@@ -5,79 +5,83 @@ from __future__ import annotations
 from typing import Any
 
 from optree.registry import FUNCTIONS, f
-from optree.tree.types import as_dtype
+from optree.tree.types import Axis, DType, as_dtype
 from optree.tree.variable import in_dtype
 from optree.xp.array import Array, built, of
 
 
-def _reduced(name: str, x: Array, axis: Any, keepdims: bool, **options: Any) -> Any:
+def _reduced(name: str, x: Array, axis: Axis, keepdims: bool, **options: Any) -> Any:
     """A reduction of an array."""
     return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims, **options))
 
 
-def _accumulated(name: str, x: Array, axis: Any, keepdims: bool, dtype: Any) -> Any:
+def _accumulated(name: str, x: Array, axis: Axis, keepdims: bool, dtype: object) -> Any:
     """A reduction of an array, in a dtype."""
     wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
     found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis=axis, keepdims=keepdims)
     return built(found if dtype is None else in_dtype(found, wanted))
 
 
-def sum(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
+def sum(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:
     """The sum over axes; small integers accumulate in 64 bits."""
     return _accumulated("sum", x, axis, keepdims, dtype)
 
 
-def prod(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
+def prod(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:
     """The product over axes; small integers accumulate in 64 bits."""
     return _accumulated("prod", x, axis, keepdims, dtype)
 
 
-def max(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The maximum over axes; nan if there is a nan."""
     return _reduced("max", x, axis, keepdims)
 
 
-def min(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The minimum over axes; nan if there is a nan."""
     return _reduced("min", x, axis, keepdims)
 
 
-def mean(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The mean over axes."""
     return _reduced("mean", x, axis, keepdims)
 
 
-def var(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The variance over axes, with `correction` subtracted from the number of elements."""
     return _reduced("var", x, axis, keepdims, ddof=correction)
 
 
-def std(x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The standard deviation over axes, the root of `var`."""
     return _reduced("std", x, axis, keepdims, ddof=correction)
 
 
-def all(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether all elements over axes are nonzero."""
     return _reduced("all", x, axis, keepdims)
 
 
-def any(x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Array:
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether an element over axes is nonzero."""
     return _reduced("any", x, axis, keepdims)
 
 
-def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_sum(
+    x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
+) -> Array:
     """The cumulative sum along an axis, with an initial 0 if `include_initial`; a vector needs no axis."""
     return _scanned("cumulative_sum", x, axis, dtype, include_initial)
 
 
-def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_prod(
+    x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
+) -> Array:
     """The cumulative product along an axis, with an initial 1 if `include_initial`; a vector needs no axis."""
     return _scanned("cumulative_prod", x, axis, dtype, include_initial)
 
 
-def _scanned(name: str, x: Array, axis: Any, dtype: Any, include_initial: bool) -> Array:
+def _scanned(name: str, x: Array, axis: Axis, dtype: object, include_initial: bool) -> Array:
     wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
     found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis, include_initial)
     return built(found if dtype is None else in_dtype(found, wanted))

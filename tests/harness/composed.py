@@ -94,10 +94,7 @@ ELEMENTWISE = {
         Case(((2, 3),), lambda x: f.modf(x)[0] * x, lambda x: np.modf(x)[0] * x),
         _same("modf", (3,), pick=1),
     ],
-    "positive": [_same("positive", (2, 3))],
-    "conjugate": [_same("conjugate", (2, 3))],
-    "real": [_same("real", (2, 3))],
-    "imag": [_same("imag", (2, 3))],
+    **{name: [_same(name, (2, 3))] for name in ("positive", "conjugate", "real", "imag")},
     "angle": [_same("angle", (2, 3)), _same("angle", (3,), deg=True)],
     **{
         name: [
@@ -664,6 +661,7 @@ COMPOSED: dict[str, list[Case]] = {
         Case(((2, 3, 4),), lambda x: f.matrix_transpose(x), np.matrix_transpose),
     ],
     "swapaxes": [Case(((2, 3, 4),), lambda x: f.swapaxes(x, 0, -1), lambda x: np.swapaxes(x, 0, -1))],
+    "onehot": [Case(([2, 0],), lambda x: f.onehot(x, 3, 0, "i1"), lambda x: np.int8(x == np.arange(3)[:, None]))],
     "moveaxis": [
         Case(((2, 3, 4),), lambda x: f.moveaxis(x, 0, -1), lambda x: np.moveaxis(x, 0, -1)),
         Case(((2, 3, 4),), lambda x: f.moveaxis(x, (2, 0), (0, 1)), lambda x: np.moveaxis(x, (2, 0), (0, 1))),

@@ -301,11 +301,6 @@ def _concatenate(*arrays: Any, axis: Any) -> Any:
     return np.concatenate(arrays, axis=axis)
 
 
-def _onehot(indices: Any, n: int, axis: int, dtype: Any, flat: bool) -> Any:
-    hot = (np.asarray(indices) % n)[..., None] == np.arange(n)
-    return np.moveaxis(hot, -1, axis).astype(dtype or np.float64)  # the tests' backend has float64
-
-
 def _drawn_at(seed: Any, counter: Any, place: Any, normal: bool, dtype: Any) -> Any:
     """Each number by itself, from the whole draw."""
     draw = philox.normal if normal else philox.uniform
@@ -398,7 +393,6 @@ MEANINGS: dict[str, Meaning] = {
     "scatter": _scatter,
     "index_add": _index_add,
     "is_last": _is_last,
-    "onehot": _onehot,
     "flat_indices": lambda like, axis=None: (
         np.arange(np.size(like)).reshape(np.shape(like)) if axis is None else np.indices(np.shape(like))[axis]
     ),
