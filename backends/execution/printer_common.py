@@ -29,7 +29,7 @@ from backends.execution.dialect import (
     packed,
     unpacked,
 )
-from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of
 from optree.dtypes import wide_dtype
 from optree.records import NamedTuple
 
@@ -151,12 +151,37 @@ class Printer:
     def advanced(self, array: int, base: str, axes: Sequence[int]) -> str:
         """A pointer, offset by the indices of some loops."""
         axes = [axis for axis in axes if self.has_stride(array, axis)]
-        return base + "".join(f" + i{axis} * {self.stride(array, axis)}" for axis in axes)
+        return base + "".join(f" + {self.index(array, axis)} * {self.stride(array, axis)}" for axis in axes)
+
+    def index(self, array: int, axis: int) -> str:
+        """An array's index along an outer loop: the loop's, or a quotient or remainder (`quotients`)."""
+        spaced = self.nest.spaced_along(array, axis)
+        return f"i{axis}" if spaced is None else f"{'rest' if spaced.is_remainder else 'quotient'}{spaced.quotient}"
+
+    def quotients(self, axes: Sequence[int]) -> Lines:
+        """The quotients and remainders of some loops' indices."""
+        return [
+            f"const {self.loop_type} {name}{n} = (i{loop} + {phase}) {sign} {spacing};"
+            for n, (loop, spacing, phase) in enumerate(self.nest.quotients)
+            for name, sign in (("quotient", "/"), ("rest", "%"))
+            if loop in axes
+        ]
 
     def vector_offset(self, array: int, index: str) -> str:
         """The offset of an index along the vector loop."""
+        index = self.vector_index(array, index)
         strided = f"{grouped(index)} * {self.stride(array, self.nest.vector)}"
         return {0: "0", 1: index}.get(self.nest.vector_strides[array], strided)
+
+    def vector_index(self, array: int, index: str) -> str:
+        """An array's index along the vector loop, of the loop's."""
+        spaced = self.nest.spaced_along(array, self.nest.vector)
+        return index if spaced is None else self.divided(spaced, index, "%" if spaced.is_remainder else "/")
+
+    def divided(self, spaced: Spaced, index: str, sign: str = "%") -> str:
+        """The quotient or remainder of an index."""
+        _, spacing, phase = self.nest.quotients[spaced.quotient]
+        return f"({index} + {phase}) {sign} {spacing}"
 
     def column_offset(self, array: int) -> str:
         """The offset of a column from the first."""
@@ -166,7 +191,7 @@ class Printer:
         self, axes: Sequence[int], levels: Collection[str], vector: str = "", without: Collection[int] = ()
     ) -> Lines:
         """Pointers into the arrays of some levels, at the indices of some loops and, if given, of the vector loop."""
-        lines = []
+        lines = self.quotients(axes)
         for array, level in enumerate(self.nest.levels):
             if level in levels and array not in without:
                 tap = self.nest.tap_of(array)
@@ -184,7 +209,8 @@ class Printer:
     def stage_pointers(self, stage: Stage, axes: Sequence[int]) -> Lines:
         """Pointers into the arrays that a stage reads and writes, at the indices of some inner loops."""
         arrays = [*stage.reads, *(array for array, _ in stage.writes)]
-        return [f"{self.pointer_type(p)}y{p} = {self.advanced(p, f'x{p}', axes)};" for p in arrays]
+        pointers = [f"{self.pointer_type(p)}y{p} = {self.advanced(p, f'x{p}', axes)};" for p in arrays]
+        return [*self.quotients(axes), *pointers]
 
     def loaded(self, array: int, pointer: str, offset: str) -> str:
         """An array's element, converted to its compute dtype; of flat indices, the index itself."""
@@ -192,16 +218,27 @@ class Printer:
             return f"{pointer} + {offset}"
         return unpacked(f"{pointer}[{offset}]", self.nest.reads[array])
 
-    def within(self, array: int, index: Callable[[int], str | None]) -> str:
-        """The condition that a tap reads; empty if it always does.
+    def within(self, array: int, loops: Collection[int], index: Callable[[int], str | None]) -> str:
+        """The condition along some loops that a tap reads; empty if it always does.
 
         Parameters
         ----------
         index : callable
             From a loop to its index; None where the condition along it is a flag (`flags`).
         """
-        tap = self.nest.tap_of(array)
-        return " & ".join(self.in_range(n, index(self.nest.ranges[n])) for n in (tap.ranges if tap is not None else ()))
+        nest, tap = self.nest, self.nest.tap_of(array)
+        if tap is None:
+            return ""
+        conditions = [self.in_range(n, index(nest.ranges[n])) for n in tap.ranges if nest.ranges[n] in loops]
+        for spaced in tap.spaced:
+            loop, spacing, _ = nest.quotients[spaced.quotient]
+            if spaced.cells < spacing and loop in loops:
+                conditions.append(self.in_cells(spaced, index(loop)))
+        return " & ".join(conditions)
+
+    def in_cells(self, spaced: Spaced, index: str | None) -> str:
+        """The condition that a remainder is below a tap's cells."""
+        return f"({f'rest{spaced.quotient}' if index is None else self.divided(spaced, index)} < {spaced.cells})"
 
     def in_range(self, number: int, index: str | None) -> str:
         """The condition that an index is in a range; the name of its flag without one."""
@@ -220,6 +257,11 @@ class Printer:
         return literal(tap.outside, self.nest.reads[array])
 
     # Values
+
+    @property
+    def loop_type(self) -> str:
+        """The type of indices."""
+        return self.dialect.cast.strip("()") or self.dialect.types["int64"]
 
     def type_of(self, value: int) -> str:
         return self.dialect.type_of(self.nest.dtype_of(value))

@@ -17,7 +17,7 @@ from backends.execution.taps import Reach, reach
 from optree import settings
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Reduction, Statement, Tap, products_of, stages_of
+from optree.compile.loopnest import LoopNest, Quotient, Reduction, Spaced, Statement, Tap, products_of, stages_of
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating, is_narrow
@@ -373,7 +373,7 @@ class FusedKernel(ExecutableKernel):
         first = len(self.reads) + len(self.flat_indices)
         strides[first:first] = [tap.strides for tap in taps]
         # Beside the arrays, each axis with bounds as one that varies along it alone: so it is a loop of its own.
-        count, bounded = len(strides), sorted({axis for tap in taps for axis in tap.bounds})
+        count, bounded = len(strides), sorted({axis for tap in taps for axis in (*tap.bounds, *tap.spaced)})
         strides += [[int(axis == each) for axis in range(self.rank)] for each in bounded]
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
@@ -390,13 +390,19 @@ class FusedKernel(ExecutableKernel):
         if taps:
             ranges = list(dict.fromkeys((loop_of[x], *ends) for tap in taps for x, ends in tap.bounds.items()))
             words += [*(tap.offset for tap in taps), *(end for _, *ends in ranges for end in ends)]
-            known = dict[Any, int]()
+            known, quotients = dict[Any, int](), dict[Quotient, int]()
             made = []
             for number, (each, tap) in enumerate(zip(nest.taps, taps, strict=True), first):
-                like = known.setdefault((each.array, *loop_strides[number]), number)
+                spaced = []
+                for x, (spacing, phase, is_remainder, cells) in tap.spaced.items():
+                    quotient = quotients.setdefault(Quotient(loop_of[x], spacing, phase), len(quotients))
+                    spaced.append(Spaced(quotient, is_remainder, cells))
+                like = known.setdefault((each.array, *loop_strides[number], *[x[:2] for x in spaced]), number)
                 within = tuple([ranges.index((loop_of[x], *ends)) for x, ends in tap.bounds.items()])
-                made.append(each._replace(like=None if like == number else like, ranges=within))
-            nest = nest._replace(taps=tuple(made), ranges=tuple([loop for loop, *_ in ranges]))
+                made.append(each._replace(like=None if like == number else like, ranges=within, spaced=tuple(spaced)))
+            nest = nest._replace(
+                taps=tuple(made), ranges=tuple([loop for loop, *_ in ranges]), quotients=tuple(quotients)
+            )
         return Specialized(shapes, nest, (loop_sizes, words))
 
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:

@@ -87,6 +87,31 @@ class Reduction(NamedTuple):
         return INDEX if self.accumulator.replaces else self.dtype
 
 
+class Quotient(NamedTuple):
+    """An integer division of a loop's index: ``(i + phase) / spacing``."""
+
+    loop: int
+    spacing: int
+    phase: int
+
+
+class Spaced(NamedTuple):
+    """A tap's index along a loop that is a quotient, or the remainder.
+
+    Attributes
+    ----------
+    quotient : int
+        Its number in `LoopNest.quotients`.
+    is_remainder : bool
+    cells : int
+        The tap reads where the remainder is below it.
+    """
+
+    quotient: int
+    is_remainder: bool
+    cells: int
+
+
 class Tap(NamedTuple):
     """A read of another read's array from an offset, with strides of its own.
 
@@ -97,15 +122,18 @@ class Tap(NamedTuple):
     outside : int or float
         The element out of bounds.
     like : int or None
-        The number of an earlier tap of the same array, with the same strides.
+        The number of an earlier tap of the same array, with the same strides and quotients.
     ranges : tuple of int
         Of `LoopNest.ranges`, those within which it reads.
+    spaced : tuple of Spaced
+        Its indices along loops that are not the loop's.
     """
 
     array: int
     outside: Any
     like: int | None = None
     ranges: tuple[int, ...] = ()
+    spaced: tuple[Spaced, ...] = ()
 
 
 class LoopNest(NamedTuple):
@@ -150,6 +178,8 @@ class LoopNest(NamedTuple):
         The reads that have no array of their own.
     ranges : tuple of int
         The loops of the ranges of indices in which taps read.
+    quotients : tuple of Quotient
+        Those that are indices of taps.
     registers : bool
         Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
     """
@@ -169,6 +199,7 @@ class LoopNest(NamedTuple):
     flat_indices: int = 0
     taps: tuple[Tap, ...] = ()
     ranges: tuple[int, ...] = ()
+    quotients: tuple[Quotient, ...] = ()
     registers: bool = False
 
     @property
@@ -204,6 +235,11 @@ class LoopNest(NamedTuple):
         """A read as a tap; None if it is none."""
         first = len(self.reads) - len(self.taps)
         return self.taps[array - first] if first <= array < len(self.reads) else None
+
+    def spaced_along(self, array: int, loop: int) -> Spaced | None:
+        """The index of a tap along a loop, where it is a quotient or remainder."""
+        spaced = (each for each in getattr(self.tap_of(array), "spaced", ()))
+        return next((each for each in spaced if self.quotients[each.quotient].loop == loop), None)
 
     @property
     def bounds(self) -> list[str]:

@@ -27,7 +27,7 @@ from optree.networks.windows import (
     window_counts,
 )
 from optree.op.batching import shifted, spread_all
-from optree.op.index_map import AFFINE, LIKE, OPAQUE, SHAPE, IndexMap, per_op
+from optree.op.index_map import AFFINE, LIKE, OPAQUE, SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
     AffineOperator,
@@ -268,9 +268,7 @@ class WindowElementInput(ElementOperator, FirstDtypeOperator):
         (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0, "element": (2,)}),
     )
 
-    @per_op(OPAQUE, LIKE)
-    def index_map(self) -> IndexMap:
-        return IndexMap(AFFINE if self.is_dense else OPAQUE, LIKE)
+    index_map = IndexMap(AFFINE, LIKE)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, like = shapes

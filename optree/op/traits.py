@@ -314,15 +314,21 @@ class CompositeOperator(Op):
 
 
 class Along(NamedTuple):
-    """The operand's index along one axis of an affine read: ``(step * i + offset) / spacing`` where the value's is i.
+    """The operand's index along one axis of an affine read: ``(step * i + offset) // spacing`` where the value's is i.
 
     Attributes
     ----------
     axis : int or None
         The operand's axis; None for one of size 1, or where the operand has none.
-    step, offset, spacing : int
+    step, offset : int
     low, high : int
-        The bounds of i, between which the operand is read where spacing divides.
+        The bounds of i, between which the operand is read.
+    spacing : int
+        1 where step is neither 1 nor -1.
+    cells : int
+        The operand is read where the remainder is below it; 1 where step is -1.
+    is_remainder : bool
+        Whether the index is the remainder, in the place of the quotient.
     """
 
     axis: int | None
@@ -331,6 +337,8 @@ class Along(NamedTuple):
     low: int
     high: int
     spacing: int = 1
+    cells: int = 1
+    is_remainder: bool = False
 
 
 class AffineOperator(Op):

@@ -18,7 +18,6 @@ from optree.op.index_map import (
     AFFINE,
     FLIPPED,
     LIKE,
-    OPAQUE,
     REPEATED,
     RESHAPED,
     SELECTED,
@@ -450,10 +449,7 @@ class Unslice(CopyOperator, MorphOperator, AffineOperator):
         (((0,), (5,)), {"index": ((2, 2, None),)}),
     )
 
-    @per_op(OPAQUE, LIKE)
-    def index_map(self) -> IndexMap:
-        steps = [entry[2] or 1 for entry in self.index if isinstance(entry, tuple)]
-        return IndexMap(AFFINE if set(steps) <= {1, -1} else OPAQUE, LIKE)
+    index_map = IndexMap(AFFINE, LIKE)
 
     def along(self, *shapes: tuple[int, ...]) -> list[Along]:
         x, like = shapes

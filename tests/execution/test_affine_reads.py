@@ -71,7 +71,9 @@ def _index(rng: np.random.Generator, size: int) -> Any:
     if kind == 1:
         return slice(None, None, -1)
     begin, end = sorted(map(int, rng.integers(0, size + 1, 2)))
-    return slice(begin, end, 2 if kind == 2 else None)
+    if kind == 2:
+        return slice(begin, end, int(rng.choice([2, 3, 9])))
+    return slice(begin, end) if kind == 3 else slice(end, begin or None, -int(rng.choice([1, 2, 3])))
 
 
 def test_an_array_is_read_at_its_own_index_and_at_others_and_may_be_the_target(be: Any) -> None:

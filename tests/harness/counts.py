@@ -252,18 +252,36 @@ def counts_of(be: Any, tree: Callable[[Any], Any], arch: str = "sm_90") -> list[
             sizes, flat = layout
             host.memory = Memory()
             found, host.elements, host.least = [], prod(sizes), 0
-            for array, dtype in enumerate(nest.arrays):
-                strides = flat[array * nest.rank : (array + 1) * nest.rank]
-                extent = 1 + sum(abs(stride) * (n - 1) for stride, n in zip(strides, sizes, strict=True))
-                is_flat = array < len(nest.reads) and nest.is_flat_index(array)
-                host.least += 0 if is_flat else extent * dtype.itemsize
-                found.append(0 if is_flat else host.imagine(extent * dtype.itemsize, dtype))
+            for extent, dtype in zip(_extents(nest, sizes, flat), nest.arrays, strict=True):
+                host.least += extent * dtype.itemsize
+                found.append(host.imagine(extent * dtype.itemsize, dtype) if extent else 0)
             inner.run(found, numbers, layout)
 
         return run
 
     specialize_all(_program(be, tree), compile, host)
     return host.counted
+
+
+def _extents(nest: LoopNest, sizes: Sequence[int], flat: Sequence[int]) -> list[int]:
+    """The elements of each array, from its first to the last that a nest accesses; 0 of one without memory."""
+    rank, first = nest.rank, len(nest.reads) - len(nest.taps)
+    strides = [flat[array * rank : (array + 1) * rank] for array in range(len(nest.arrays))]
+    found = [1 + sum(abs(step) * (n - 1) for step, n in zip(steps, sizes, strict=True)) for steps in strides]
+    found[first - nest.flat_indices : first] = [0] * nest.flat_indices
+    words = flat[len(strides) * rank :]
+    offsets, ends = words[: len(nest.taps)], words[len(nest.taps) :]
+    for array, (tap, offset) in enumerate(zip(nest.taps, offsets, strict=True), first):
+        indices = [range(n) for n in sizes]
+        for number in tap.ranges:
+            indices[nest.ranges[number]] = range(*ends[2 * number : 2 * number + 2])
+        for quotient, is_remainder, _ in tap.spaced:
+            loop, spacing, phase = nest.quotients[quotient]
+            low, high = ((each + phase) // spacing for each in (indices[loop][0], indices[loop][-1]))
+            indices[loop] = range(spacing) if is_remainder else range(low, high + 1)
+        last = offset + sum(max(step * i[0], step * i[-1]) for step, i in zip(strides[array], indices, strict=True))
+        found[array], found[tap.array] = 0, max(found[tap.array], last + 1)
+    return found
 
 
 def _program(be: Any, tree: Callable[[Any], Any]) -> Any:

@@ -61,6 +61,12 @@ def pool(be: Any) -> Any:
     return be.relu(be.max_pool(be.ones((2, 3, 5, 6)), (2, 3), stride=(1, 2), padding=1))
 
 
+def spaced(be: Any) -> Any:
+    x = be.ones((5, 7))
+    even, third = ((None, None, None), (None, None, 2)), ((1, None, 3), (None, None, None))
+    return be.unslice(be.ones((5, 4)), x, index=even) + be.unslice(be.ones((2, 7)), x, index=third)
+
+
 def adam(be: Any) -> Any:
     w, m, v = be.ones((64,)), be.zeros((64,)), be.zeros((64,))
     g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
@@ -110,6 +116,7 @@ TREES = (
     conditions,
     two_kernels,
     pool,
+    spaced,
     adam,
     softmax,
     squared_error,
@@ -179,6 +186,8 @@ CUDA_TREES = (
     chain_of_millions,
     broadcast,
     mixed_dtypes,
+    pool,
+    spaced,
     adam,
     softmax_by_lanes,
     softmax_by_warps,

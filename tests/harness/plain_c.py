@@ -77,7 +77,10 @@ class PlainPrinter(Printer):
             return "0" if self.nest.columns else self.vector_offset(array, f"i{self.nest.vector}")
 
         def load(array: int) -> str:
-            found, condition = self.loaded(array, f"y{array}", offset(array)), self.within(array, "i{}".format)
+            found, condition = (
+                self.loaded(array, f"y{array}", offset(array)),
+                self.within(array, range(self.nest.rank), "i{}".format),
+            )
             return f"{condition} ? {found} : {self.outside(array)}" if condition else found
 
         access = Access(

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from backends.cpu.codegen.bounded import bounded_loop, simd
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_function
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
@@ -198,11 +199,6 @@ def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
     return " * ".join(counts), [*lines, *braced([*braced(body), *step])]
 
 
-def _simd(loop: str) -> Lines:
-    """The head of a loop that compilers vectorise."""
-    return ["#pragma omp simd", loop]
-
-
 def _tiles(axis: int, size: int) -> str:
     """The number of tiles of a loop."""
     return f"((n{axis} + {size - 1}) / {size})"
@@ -219,8 +215,11 @@ class CPrinter(Printer):
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
-        self.is_bounded = bool(nest.ranges)
-        self.is_edge = False
+        self.is_bounded = bool(nest.ranges or nest.quotients)
+        #: The loops along which loads of taps test the conditions, and the index along the vector loop of the statement
+        #: that is printed, modulo its spacing; None where it is any.
+        self.tested: Collection[int] = ()
+        self.residue: int | None = None
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
         #: The products of a contraction by their sums, and by their own numbers.
         self.products = products_of(nest) if nest.registers else {}
@@ -281,7 +280,7 @@ class CPrinter(Printer):
     # Columns
 
     def column_loop(self) -> Lines:
-        return _simd("for (int64_t j = 0; j < m; j++)")
+        return simd("for (int64_t j = 0; j < m; j++)")
 
     def has_columns(self, value: int) -> bool:
         return super().has_columns(value) and value >= len(self.nest.reads)
@@ -472,9 +471,9 @@ class CPrinter(Printer):
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
         if self.is_bounded:
-            return self.bounded_loop(stage, start, end)
+            return bounded_loop(self, lambda: self.at_element(stage, "x", "i"), start, end)
         if not self.halves:
-            return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
+            return [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
 
         def load(value: int) -> str:
@@ -491,37 +490,26 @@ class CPrinter(Printer):
         lines += [f"float b{array}[{HALVES_BLOCK}];" for array in self.halves]
         lines += [f"widen_halves(x{array} + c, b{array}, m);" for array in self.halves if array < first]
         element = self.element(stage, plain._replace(load=load, store=store))
-        lines += [*_simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
+        lines += [*simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
 
-    def bounded_loop(self, stage: Stage, start: str, end: str) -> Lines:
-        """The innermost loop of a nest with bounds: where all taps are within theirs, then its two ends."""
-        middle = braced(self.at_element(stage, "x", "i"))
-        self.is_edge = True
-        edge = braced(self.at_element(stage, "x", "i"))
-        self.is_edge = False
-        along = [n for n, loop in enumerate(self.nest.ranges) if loop == self.last]
-        are_within = " & ".join(f"g{n}" for n in range(len(self.nest.ranges)) if n not in along)
-        if not along:
-            whole = [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *middle]
-            part = [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *edge]
-            return [*self.flags(), f"if ({are_within})", *braced(whole), "else", *braced(part)]
-        lines = [*self.flags(), f"int64_t from = {start}, to = {end};"]
-        for n in along:
-            lines.append(f"from = from > low{n} ? from : low{n}, to = to < high{n} ? to : high{n};")
-        lines += [f"if (to < from{f' || !({are_within})' if are_within else ''})", f"    from = to = {start};"]
-        lines += [*_simd("for (int64_t i = from; i < to; i++)"), *middle]
-        ends = f"const int64_t first = k ? to : {start}, until = k ? {end} : from;"
-        edge = [ends, *_simd("for (int64_t i = first; i < until; i++)"), *edge]
-        return [*lines, "for (int k = 0; k < 2; k++)", *braced(edge)]
-
     def loaded(self, array: int, pointer: str, offset: str) -> str:
-        tap, found = self.nest.tap_of(array), super().loaded(array, pointer, offset)
-        if not self.is_edge or tap is None or not tap.ranges:
-            return found
-        condition = self.within(array, lambda loop: "i" if loop == self.last else None)
-        return f"{condition} ? {found} : {self.outside(array)}"
+        found, spaced = super().loaded(array, pointer, offset), self.nest.spaced_along(array, self.last)
+        if self.residue is not None and spaced is not None:
+            _, spacing, phase = self.nest.quotients[spaced.quotient]
+            if not spaced.is_remainder and (self.residue + phase) % spacing >= spaced.cells:
+                return self.outside(array)
+        condition = self.within(array, self.tested, lambda loop: "i" if loop == self.last else None)
+        return f"{condition} ? {found} : {self.outside(array)}" if condition else found
+
+    def vector_index(self, array: int, index: str) -> str:
+        spaced = self.nest.spaced_along(array, self.nest.vector)
+        if spaced is None or self.residue is None:
+            return super().vector_index(array, index)
+        _, spacing, phase = self.nest.quotients[spaced.quotient]
+        quotient, remainder = divmod(self.residue + phase, spacing)
+        return f"{remainder}" if spaced.is_remainder else f"c + {quotient}"
 
     def tiled(self) -> tuple[str, Lines]:
         """A nest whose two loops are tiled, so that rows along either stay in the cache."""
@@ -544,7 +532,7 @@ class CPrinter(Printer):
             row.append(f"{self.pointer_type(array)}x{array} = b{array} + (i{across} - t{across}) * {PITCH};")
         strides = tuple(1 if array in transposed else stride for array, stride in enumerate(nest.vector_strides))
         element = CPrinter(nest._replace(vector_strides=strides)).at_element(self.stages[0], "x", "i")
-        row += [*_simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(element)]
+        row += [*simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(element)]
         rows = f"for (int64_t i{across} = t{across}; i{across} < t{across} + m{across}; i{across}++)"
         return collapsed(loops, [*body, rows, *braced(row)])
 
@@ -628,7 +616,7 @@ class CPrinter(Printer):
         """The last inner loop, where it is the vector loop."""
         body = braced(self.at_element(stage, "y", "i"))
         if not stage.reductions:
-            return [*_simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
+            return [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
         if self.finds_bool(stage):
             return self.first_bool(stage.reductions[0], start, end)
         names = [(r, "+" if r.accumulator.sums else f"join{r.value}") for r in stage.reductions]
@@ -703,7 +691,7 @@ class CPrinter(Printer):
         lanes = LANES_BYTES // (1 if counts else max(self.part_dtype(r).itemsize for r in stage.reductions))
         types = ["uint8_t" if counts else self.part_type(r) for r in stage.reductions]
         lines = [f"{type} l{name}[{lanes}];" for type, name in zip(types, names, strict=True)]
-        loop = _simd(f"for (int64_t j = 0; j < {lanes}; j++)")
+        loop = simd(f"for (int64_t j = 0; j < {lanes}; j++)")
         lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
         body = ["const int64_t i = c + j;", *self.element(stage, self.access("y", "i", "l{}[j]"))]
         lines += [f"for (int64_t c = b; c < e; c += {lanes})", *braced([*loop, *braced(body)])]
@@ -714,7 +702,7 @@ class CPrinter(Printer):
         while lanes > 1:  # by halves
             lanes //= 2
             joined = [f"l{name}[j] += l{name}[j + {lanes}];" for name in names]
-            lines += [*_simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
+            lines += [*simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
         return lines + [f"p{name} = l{name}[0];" for name in names]
 
     # Split nests

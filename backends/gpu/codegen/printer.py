@@ -780,7 +780,7 @@ class CudaPrinter(Printer):
         """The load of a tap's access, element by element: at an offset, it is not aligned."""
         vector = self.variant.vector
         index = "(i + e)" if vector > 1 else "i"
-        conditions = [self.within(array, lambda loop: index if loop == self.last else None)]
+        conditions = [self.within(array, range(self.last + 1), lambda loop: index if loop == self.last else None)]
         conditions += [self.in_bounds] * self.tests_bounds
         condition = " && ".join(f"({each})" for each in conditions if each)
         load = f"{condition} ? {element} : {self.outside(array)}" if condition else element
