@@ -331,7 +331,7 @@ class Scan(LoopOperator):
 
     def _order(self, length: int, sequences: Sequence[Any]) -> np.ndarray:
         """The indices of the steps in order, without those that a slice says do not run."""
-        order = np.arange(length)[:: -1 if self.reverse else 1]
+        order = np.arange(length - 1, -1, -1) if self.reverse else np.arange(length)
         if self.flag is None or self.flag < len(self.body.states):
             return order
         runs = sequences[self.flag - len(self.body.states)].tolist()

@@ -193,6 +193,31 @@ def test_cofactors_of_a_singular_matrix(in_c: list[int]) -> None:
     assert in_c == [4]
 
 
+def test_a_stencil_computes_its_state_where_the_next_step_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    be, counts = gen_backend("cpu", jit=True), list[int]()
+    emitted = loops.LoopInC._emitted
+
+    def counted(*args: Any) -> Any:
+        known, alone = emitted(*args)
+        counts.append(len(known.tables[1]))
+        return known, alone
+
+    monkeypatch.setattr(loops.LoopInC, "_emitted", counted)
+    u = np.random.default_rng(0).normal(size=(9, 7))
+
+    def step(u: Any, _: Any) -> Any:
+        inner = u.at[2:, 1:-1] + u.at[:-2, 1:-1] + u.at[1:-1, 2:] + u.at[1:-1, :-2] - 4 * u.at[1:-1, 1:-1]
+        return u + 0.1 * f.pad(inner, ((1, 1), (1, 1))), None
+
+    last, _ = be.scan(step, be.array(u, "float64"), length=5)
+    found = optree.function([], last)().get()
+    for _ in range(5):
+        inner = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
+        u = u + 0.1 * np.pad(inner, 1)
+    np.testing.assert_allclose(found, u, rtol=1e-12)
+    assert counts == [2]  # kernels, and no copy
+
+
 def test_other_sizes_of_small_products_compile_nothing(in_c: list[int]) -> None:
     be = gen_backend("cpu", jit=True)
     counts = []

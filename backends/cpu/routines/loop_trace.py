@@ -49,7 +49,7 @@ class Memory(NamedTuple):
     owner : int
         The value that covers the whole array.
     argument : int or None
-        The column of the address table, for an argument.
+        Its number, for an argument.
     is_fixed : bool
         Whether the array is constant over all steps of all calls.
     """
@@ -230,7 +230,8 @@ class Trace:
     def _add_call(self, step: CallStep) -> None:
         kind, inputs = type(step.op), step.inputs
         if kind is Assign:
-            self._copy(inputs[1], inputs[0])
+            if not self._is_moved(inputs[1], inputs[0]):
+                self._copy(inputs[1], inputs[0])
             self._share(step.output, inputs[0])
         elif step.out is None and step.is_fixed:
             self._constant(step.output, _called(step, self.registers))
@@ -323,6 +324,20 @@ class Trace:
             part = self._added()
             self._view(part, out, target)
             self._copy(value, part)
+
+    def _is_moved(self, value: int, target: int) -> bool:
+        """Make a value of equal layout compute in the target that it is assigned to; whether that is possible."""
+        x, y = self._array(value), self._array(target)
+        n, to = self.memory[value], self.memory[target]
+        is_alone = self.memories[n].is_own and [*self.memory.values()].count(n) == 1
+        if not is_alone or (x.shape, x.strides, x.dtype) != (y.shape, y.strides, y.dtype):
+            return False
+        first = next((i for i, call in enumerate(self.calls) if value in call.writes), len(self.calls))
+        if any(self.memory[i] == to for call in self.calls[first:] for i in call.values):
+            return False
+        self.registers[value], self.memories[n] = y, self.memories[to]
+        self.axes.are_equal(value, target)
+        return True
 
     def _copy(self, value: int, target: int) -> None:
         """Record a broadcast copy of a value to a target, unless both are the same view."""

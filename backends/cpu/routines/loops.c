@@ -7,30 +7,42 @@ typedef int64_t word;
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
 
-typedef struct { word function, arguments; } call; /* the arguments' index among the words */
-typedef struct { word index, column, offset; } address; /* a word: an address of the table, and an offset */
+/* An array: in a step, at the base and as many strides as its index there, unless the first or last has its own. */
+typedef struct { word base, stride, indices, first, last; } argument;
+typedef struct { word function, words; } call; /* the index of its words among all */
+typedef struct { word index, argument, offset; } address; /* a word that is an address in an argument */
 typedef struct { word first_call, last_call, first_address, last_address; } rows;
 
-/* The table has a row for each step: the address of each array. */
 typedef struct {
     word share, threads;
-    word table, columns, first, last;
+    word arguments, count, scratch; /* the scratch memory is one more argument */
+    word first, last, length; /* the steps to run, and how many there are */
     word parts, rows, calls, addresses, words;
 } loop;
+
+static void find_starts(const loop *p, word step, word *starts)
+{
+    for (word i = 0; i < p->count; i++) {
+        const argument x = ((const argument *)p->arguments)[i];
+        const word own = step == 0 && x.first ? x.first : step == p->length - 1 ? x.last : 0;
+        starts[i] = own ? own : x.base + (x.indices ? x.stride * ((const word *)x.indices)[step] : 0);
+    }
+    starts[p->count] = p->scratch;
+}
 
 static void run_parts(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const loop *p = state;
-    word *words = (word *)p->words;
+    word *words = (word *)p->words, starts[p->count + 1];
     const call *calls = (const call *)p->calls;
     const address *addresses = (const address *)p->addresses;
     for (const rows *own = (const rows *)p->rows + begin; own < (const rows *)p->rows + end; own++)
         for (word step = p->first; step < p->last; step++) {
-            const word *table = (const word *)p->table + step * p->columns;
+            find_starts(p, step, starts);
             for (word i = own->first_address; i < own->last_address; i++)
-                words[addresses[i].index] = table[addresses[i].column] + addresses[i].offset;
+                words[addresses[i].index] = starts[addresses[i].argument] + addresses[i].offset;
             for (word i = own->first_call; i < own->last_call; i++)
-                ((void (*)(const word *))calls[i].function)(words + calls[i].arguments);
+                ((void (*)(const word *))calls[i].function)(words + calls[i].words);
         }
 }
 

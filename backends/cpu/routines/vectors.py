@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from backends.cpu.compiler import c_text
 
 FOLDER = Path(__file__).parent
@@ -35,6 +37,7 @@ class Struct:
         (declared,) = re.findall(rf"typedef struct {{([^}}]*)}} {name};", text)
         self.fields = {field: bool(size) for field, size in re.findall(r"(\w+)(\[\w*\])?(?=[,;])", declared)}
         self._index = {field: i for i, field in enumerate(self.fields)}
+        self._dtype = np.dtype([(field, np.int64) for field in self.fields])
 
     def words(self, **values: Any) -> array[int]:
         """The words of one, from the values of all fields; of an array's, a sequence."""
@@ -44,6 +47,10 @@ class Struct:
         for field, is_array in self.fields.items():
             found.extend(values[field]) if is_array else found.append(values[field])
         return found
+
+    def table(self, count: int) -> np.ndarray:
+        """So many of them, of a struct without arrays: zeros."""
+        return np.zeros(count, self._dtype)
 
     def set(self, words: array[int], **values: int) -> None:
         """Set fields that precede all arrays."""
