@@ -197,6 +197,7 @@ def sizes_of(f, arrays, folder):
     return found
 
 
+@pytest.mark.matrix(least=6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__[1:])
 def test_it_computes_what_the_function_computes(be, case, tmp_path):
     inputs, outputs, updates = case(be)
@@ -288,6 +289,7 @@ def test_wrong_sizes_pointers_and_scratch_are_told_by_codes(be, tmp_path):
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize(
     ("case", "flags"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.device import ATTRIBUTES, DEFAULT
 from harness.golden import CUDA_TREES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,8 +32,8 @@ from backends.inspection import specialize_all
 from optree.compile.loopnest import LoopNest
 from optree.tree.types import TensorType
 
-#: Of every CUDA device: blocks along x and y, threads of a block, and bytes of shared memory without asking for more.
-BLOCKS_X, BLOCKS_Y, MOST_THREADS, STATIC = 2**31 - 1, 65535, 1024, 48 << 10
+#: Of every CUDA device: blocks along x and y, threads of a block.
+BLOCKS_X, BLOCKS_Y, MOST_THREADS = (ATTRIBUTES[number] for number in (5, 6, 1))
 
 EVERY = {
     **DEVICES,
@@ -103,7 +104,7 @@ def check_limits(nest: LoopNest, config: LaunchConfig, device: DeviceLimits) -> 
         static = sum(
             (32 if team == "block" else BLOCK_THREADS[team]) * accumulator_dtype(r).itemsize for r in nest.reductions
         )
-    assert static <= STATIC
+    assert static <= DEFAULT
     for launch in config.launches:
         (x, y), block = launch.grid, launch.block
         assert 1 <= x <= BLOCKS_X and 1 <= y <= BLOCKS_Y

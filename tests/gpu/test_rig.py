@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from harness.device import DEFAULT, OPTIN
 from harness.rig.driver import Module
 from harness.rig.install import Rig, rig, why_no_rig
-from harness.shared import DEFAULT, OPTIN
 
 from backends import gen_backend
 from backends.gpu import cupy_device

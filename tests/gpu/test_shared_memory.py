@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.cuda import needs_gxx
+from harness.device import DEFAULT, OPTIN
 from harness.emulated import Collector, emulated_cupy
 from harness.fake_cuda import CUDADriverError
 from harness.fake_cupy import fake_cupy
 from harness.homes import stand_in
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc
-from harness.shared import DEFAULT, OPTIN, static_shared
+from harness.shared import static_shared
 
 from backends import Backend, gen_backend, launches, source
 from backends.gpu.codegen.variant import static_bytes

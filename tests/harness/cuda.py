@@ -39,8 +39,9 @@ import numpy as np
 import pytest
 
 from backends.execution.compilations import unsafe_reason
+from harness.device import DEFAULT, OPTIN, why_no_launch
 from harness.memory import without_limit
-from harness.shared import DEFAULT, OPTIN, static_shared
+from harness.shared import static_shared
 
 if sys.platform == "linux":
     import fcntl
@@ -380,12 +381,8 @@ def _extent(given: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_launch(name: str, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> None:
-    threads = block[0] * block[1] * block[2]
-    for what, given, most in (("grid", grid, (2**31 - 1, 65535, 65535)), ("block", block, (1024, 1024, 64))):
-        if any(not 1 <= size <= limit for size, limit in zip(given, most, strict=True)):
-            raise KernelFault(f"{name}: a {what} of {given}: at least 1, and at most {most}")
-    if threads > kernel.most_threads:
-        raise KernelFault(f"{name}: {threads} threads in a block, where it is compiled for {kernel.most_threads}")
+    if reason := why_no_launch(grid, block, kernel.most_threads):
+        raise KernelFault(f"{name}: {reason}")
     if not 0 <= shared <= OPTIN - kernel.static or kernel.static > DEFAULT:
         raise KernelFault(f"{name}: {shared} bytes of shared memory beside {kernel.static}, where a block has {OPTIN}")
 

@@ -12,24 +12,12 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from harness.shared import DEFAULT as SHARED
-from harness.shared import OPTIN, static_shared
-
-#: CuPy's pool hands out memory in pieces of so many bytes.
-PIECE = 512
-
+from harness.device import ATTRIBUTES, DYNAMIC, ERRORS, OPTIN, PIECE, may_ask
+from harness.device import DEFAULT as SHARED
+from harness.shared import static_shared
 
 #: CuPy's numbers for how matrices are multiplied.
 DEFAULT, TF32 = 1, 7
-
-
-#: The driver's errors that occur here.
-DRIVER_ERRORS = {
-    1: "CUDA_ERROR_INVALID_VALUE: invalid argument",
-    2: "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
-    200: "CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid",
-    209: "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on the device",
-}
 
 
 class CUDARuntimeError(RuntimeError):
@@ -44,7 +32,7 @@ class CUDADriverError(RuntimeError):
     """CuPy's error for a call of the driver's that failed."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(DRIVER_ERRORS[status])
+        super().__init__(f"CUDA_ERROR_{ERRORS[status]}")
         self.status = status
 
 
@@ -364,15 +352,14 @@ class Function:
 
     def ask(self, attribute: int, value: int) -> None:
         """`cuFuncSetAttribute`: a limit that leaves room for what is static, or a part in percent."""
-        fits = {8: 0 <= value <= OPTIN - self.static, 9: -1 <= value <= 100}
-        if not fits[attribute]:
+        if not may_ask(attribute, value, self.static):
             raise CUDADriverError(1)
         self._machine.asked[self.ptr, attribute] = value
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None) -> None:
         machine, words = self._machine, [arg.word for arg in args]
         machine.launches.append((self.name, grid, block, words, shared_mem, stream))
-        if shared_mem > machine.asked.get((self.ptr, 8), SHARED - self.static):
+        if shared_mem > machine.asked.get((self.ptr, DYNAMIC), SHARED - self.static):
             raise CUDADriverError(1)
 
         def work() -> None:
@@ -418,7 +405,11 @@ def _device_of(machine: Machine) -> Any:
                 stream.synchronize()
 
         attributes = MappingProxyType(
-            {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": OPTIN, "MaxThreadsPerMultiProcessor": 2048}
+            {
+                "MultiProcessorCount": ATTRIBUTES[16],
+                "MaxSharedMemoryPerBlockOptin": OPTIN,
+                "MaxThreadsPerMultiProcessor": ATTRIBUTES[39],
+            }
         )
         compute_capability = "90"
 

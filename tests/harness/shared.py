@@ -10,9 +10,6 @@ import numpy as np
 
 from backends.gpu.codegen.printer import CUDA
 
-#: A block's shared memory, static and dynamic together, where a kernel has not asked for more, and what it may ask for.
-DEFAULT, OPTIN = 48 << 10, 227 << 10
-
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 _SIZES = {type: 2 if name == "bfloat16" else np.dtype(name).itemsize for name, type in CUDA.types.items()}
 _ARRAY = re.compile(rf"^\s*__shared__ ({'|'.join(_SIZES)}) \w+((?:\[\d+\])+);", re.MULTILINE)

@@ -11,43 +11,16 @@ from functools import partial, wraps
 from typing import Any
 
 from harness import cuda
+from harness.device import ATTRIBUTES, DEFAULT, DYNAMIC, ERRORS, REGISTERS, may_ask, why_no_launch
 from harness.rig.compiler import Image
 from harness.rig.entry import Refused, call, entries, put
 from harness.rig.machine import FREED, NEW, Event, Graph, Machine, Stream, fill
-from harness.shared import DEFAULT, OPTIN
 
 #: The versions that there are: of the driver, and the CUDA that it is for.
 VERSION = 13990
 
-#: `cudaDeviceAttr`, and what an H100 answers; 0 for what is not here.
-ATTRIBUTES = {
-    1: 1024,  # MaxThreadsPerBlock
-    2: 1024,  # MaxBlockDimX
-    3: 1024,  # MaxBlockDimY
-    4: 64,  # MaxBlockDimZ
-    5: 2**31 - 1,  # MaxGridDimX
-    6: 65535,  # MaxGridDimY
-    7: 65535,  # MaxGridDimZ
-    8: DEFAULT,  # MaxSharedMemoryPerBlock
-    10: 32,  # WarpSize
-    12: 65536,  # MaxRegistersPerBlock
-    16: 132,  # MultiProcessorCount
-    31: 1,  # ConcurrentKernels
-    38: 50 << 20,  # L2CacheSize
-    39: 2048,  # MaxThreadsPerMultiProcessor
-    41: 1,  # UnifiedAddressing
-    75: 9,  # ComputeCapabilityMajor
-    76: 0,  # ComputeCapabilityMinor
-    81: 228 << 10,  # MaxSharedMemoryPerMultiprocessor
-    82: 65536,  # MaxRegistersPerMultiprocessor
-    97: OPTIN,  # MaxSharedMemoryPerBlockOptin
-    106: 32,  # MaxBlocksPerMultiprocessor
-    111: 1024,  # ReservedSharedMemoryPerBlock
-    115: 1,  # MemoryPoolsSupported
-}
-
-#: `CUfunction_attribute`: threads, static bytes, registers; the limit of dynamic bytes, the part that is shared.
-_THREADS, _STATIC, _REGISTERS, _DYNAMIC, _CARVEOUT = 0, 1, 4, 8, 9
+#: `CUfunction_attribute`: threads, static bytes, registers.
+_THREADS, _STATIC, _REGISTERS = 0, 1, 4
 
 #: Calls that drop what there was do well without a driver.
 _WITHOUT = re.compile("Destroy|Free|Unload|Error")
@@ -55,29 +28,8 @@ _WITHOUT = re.compile("Destroy|Free|Unload|Error")
 #: `cudaMemPoolAttrReleaseThreshold`.
 _THRESHOLD = 4
 
-#: The most blocks of a grid, and the most threads of a block, along each axis and in all.
-GRID, BLOCK, THREADS, REGISTERS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 65536
-
 #: By words of the emulator's, what a device says of a kernel's fault; `cudaErrorLaunchFailure` of others.
 FAULTS = {"misaligned": 716, "not there": 700, "goes on and on": 702}
-
-#: The names of the driver's errors.
-ERRORS = {
-    1: "INVALID_VALUE",
-    2: "OUT_OF_MEMORY",
-    200: "INVALID_IMAGE",
-    201: "INVALID_CONTEXT",
-    209: "NO_BINARY_FOR_GPU",
-    400: "INVALID_HANDLE",
-    500: "NOT_FOUND",
-    700: "ILLEGAL_ADDRESS",
-    701: "LAUNCH_OUT_OF_RESOURCES",
-    702: "LAUNCH_TIMEOUT",
-    716: "MISALIGNED_ADDRESS",
-    719: "LAUNCH_FAILED",
-    900: "STREAM_CAPTURE_UNSUPPORTED",
-    901: "STREAM_CAPTURE_INVALIDATED",
-}
 
 
 @dataclass(eq=False)
@@ -621,8 +573,7 @@ class Driver:
     @call("PII")
     def cuFuncSetAttribute(self, handle: int, attribute: int, value: int) -> None:
         function = self.machine.found(handle, Function)
-        fits = {_DYNAMIC: 0 <= value <= OPTIN - function.kernel.static, _CARVEOUT: -1 <= value <= 100}
-        if not fits.get(attribute, False):
+        if not may_ask(attribute, value, function.kernel.static):
             raise Refused(1, f"attribute {attribute} of {function.name} cannot be {value}")
         function.asked[attribute] = value
 
@@ -640,12 +591,9 @@ class Driver:
 
     def _check_launch(self, function: Function, grid: Any, block: Any, shared: int) -> None:
         name, kernel, threads = function.name, function.kernel, block[0] * block[1] * block[2]
-        for what, sizes, most in (("grid", grid, GRID), ("block", block, BLOCK)):
-            if not all(1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
-                raise Refused(1, f"{name}: a {what} of {sizes}")
-        if threads > min(THREADS, kernel.most_threads):
-            raise Refused(1, f"{name}: {threads} threads in a block")
-        if shared > function.asked.get(_DYNAMIC, DEFAULT - kernel.static):
+        if reason := why_no_launch(grid, block, kernel.most_threads):
+            raise Refused(1, f"{name}: {reason}")
+        if shared > function.asked.get(DYNAMIC, DEFAULT - kernel.static):
             raise Refused(1, f"{name}: {shared} bytes of shared memory beside {kernel.static}")
         # Registers are given to warps, 256 at a time.
         if -(-self._registers(function) * 32 // 256) * 256 * -(-threads // 32) > REGISTERS:

@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from harness.device import PIECE
 from harness.rig.entry import Refused
 
 #: The bytes of new memory, a NaN in every dtype, signalling in float64; and of memory that a pool has taken back.
 NEW, FREED = 0x7FF4, 0xFFF2
-
-#: Allocations are multiples of this, and begin at multiples of it.
-PIECE = 512
 
 #: Handles of the legacy and the per-thread default stream.
 LEGACY, PER_THREAD = (0, 1), 2
