@@ -13,7 +13,7 @@ from optree.errors import AxisError, OperandError, ShapeError, brief, clock, des
 from optree.op.batching import batched_trees, spread
 from optree.ops.indexing import rows_and_columns
 from optree.ops.shape import sizes_for_reshape, sizes_of, slice_along, strong
-from optree.registry import f, function, numpy_function
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Axis, Spec, TensorType, broadcast, integer_of, normalise_axis
 from optree.tree.variable import Input, Operand, Variable, in_dtype, variable_of
 
@@ -132,24 +132,13 @@ def rot90(x: Operand, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
 
 
 def _shifted(x: Any, axes: Axis, what: str, forward: bool) -> Any:
+    """The operand rolled along axes by half their size, which moves frequency 0 to the middle, or back."""
     x = variable_of(x, what)
     axes = range(x.ndim) if axes is None else axes if isinstance(axes, tuple | list) else (axes,)
     for axis in axes:
         size = x.shape[normalise_axis(axis, x.ndim, what)]
         x = f.roll(x, (size or 0) // 2 if forward else -((size or 0) // 2), axis)
     return x
-
-
-@numpy_function(np.fft.fftshift)
-def _fftshift(x: Operand, axes: Axis = None) -> Any:
-    """The operand rolled along axes by half their size, which puts frequency 0 in the middle."""
-    return _shifted(x, axes, "fftshift", forward=True)
-
-
-@numpy_function(np.fft.ifftshift)
-def _ifftshift(x: Operand, axes: Axis = None) -> Any:
-    """The inverse of `fftshift`."""
-    return _shifted(x, axes, "ifftshift", forward=False)
 
 
 @numpy_function(np.lib.stride_tricks.sliding_window_view)
@@ -349,12 +338,6 @@ def broadcast_arrays(*operands: Operand) -> tuple[Any, ...]:
     return tuple(f.broadcast_like(x, like) for x in found)
 
 
-@numpy_function(np.broadcast_arrays)
-def _numpy_broadcast_arrays(args: Any) -> tuple[Any, ...]:
-    """`broadcast_arrays` with NumPy's parameters."""
-    return broadcast_arrays(*args)
-
-
 @function()
 def meshgrid(*xi: Operand, indexing: str = "xy", sparse: bool = False) -> list[Any]:
     """Coordinate matrices from coordinate vectors, broadcast to one shape unless `sparse`.
@@ -373,12 +356,6 @@ def meshgrid(*xi: Operand, indexing: str = "xy", sparse: bool = False) -> list[A
         for i, x in enumerate(vectors)
     ]
     return spread if sparse or len(spread) < 2 else list(broadcast_arrays(*spread))
-
-
-@numpy_function(np.meshgrid)
-def _numpy_meshgrid(xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """`meshgrid` with NumPy's parameters; trees are never writable views, so `copy` does not matter."""
-    return meshgrid(*xi, indexing=indexing, sparse=sparse)
 
 
 # Functions of vectors
@@ -401,3 +378,12 @@ def _apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Operand, args:
     found = f.reshape(found if is_batched else spread(found, rows), (*moved.shape[:-1], *value.shape))
     last = range(x.ndim - 1, x.ndim - 1 + value.ndim)
     return f.moveaxis(found, tuple(last), tuple(range(axis, axis + value.ndim))) if value.ndim else found
+
+
+NUMPY_FUNCTIONS[np.fft.fftshift] = lambda x, axes=None: _shifted(x, axes, "fftshift", forward=True)
+NUMPY_FUNCTIONS[np.fft.ifftshift] = lambda x, axes=None: _shifted(x, axes, "ifftshift", forward=False)
+NUMPY_FUNCTIONS[np.broadcast_arrays] = lambda args: broadcast_arrays(*args)
+# Trees are never writable views, so that `copy` does not matter.
+NUMPY_FUNCTIONS[np.meshgrid] = lambda xi, copy=True, sparse=False, indexing="xy": meshgrid(
+    *xi, indexing=indexing, sparse=sparse
+)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from optree.arrays import Array, as_array, is_array, portable
 from optree.dtypes import is_floating, rounded
@@ -25,7 +24,7 @@ from optree.op.traits import (
     UnaryOperator,
     no_props,
 )
-from optree.registry import alias, associative, f, function, numpy_function
+from optree.registry import NUMPY_FUNCTIONS, alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import NUMBERS, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote, weak_dtype
 from optree.tree.variable import (
@@ -350,39 +349,14 @@ class FillLike(BinaryOperator):
         return [None, delta]
 
 
+def _weak(number: int, x: Operand) -> int:
+    """A number, as a bool for bools."""
+    return bool(number) if as_variable(x).dtype.kind == "b" else number
+
+
 def _rank(dtype: np.dtype) -> int:
     """The kind of a dtype as a number: 0 for bool, 1 for integers, 2 for floats."""
     return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
-
-
-@numpy_function(np.zeros_like, np.empty_like)
-def _zeros_like(a: Operand) -> Any:
-    return f.fill_like(a, False if as_variable(a).dtype.kind == "b" else 0)
-
-
-@numpy_function(np.ones_like)
-def _ones_like(a: Operand) -> Any:
-    return f.fill_like(a, True if as_variable(a).dtype.kind == "b" else 1)
-
-
-@numpy_function(np.isreal)
-def _isreal(x: Operand) -> Any:
-    return f.fill_like(f.cast(x, "bool"), True)
-
-
-@numpy_function(np.iscomplex)
-def _iscomplex(x: Operand) -> Any:
-    return f.fill_like(f.cast(x, "bool"), False)
-
-
-@numpy_function(np.real_if_close)
-def _real_if_close(a: Operand, tol: int = 100) -> Any:
-    return f.copy(a)
-
-
-@numpy_function(np.astype)
-def _astype(x: Operand, dtype: DTypeLike, copy: bool = True) -> Any:
-    return f.cast(x, np.dtype(dtype))
 
 
 @numpy_function(np.full_like)
@@ -477,3 +451,11 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     @per_op(indexed())
     def index_map(self) -> IndexMap:
         return IndexMap(indexed(self.axis))
+
+
+NUMPY_FUNCTIONS[np.zeros_like] = NUMPY_FUNCTIONS[np.empty_like] = lambda a: f.fill_like(a, _weak(0, a))
+NUMPY_FUNCTIONS[np.ones_like] = lambda a: f.fill_like(a, _weak(1, a))
+NUMPY_FUNCTIONS[np.isreal] = lambda x: f.fill_like(f.cast(x, "bool"), True)
+NUMPY_FUNCTIONS[np.iscomplex] = lambda x: f.fill_like(f.cast(x, "bool"), False)
+NUMPY_FUNCTIONS[np.real_if_close] = lambda a, tol=100: f.copy(a)
+NUMPY_FUNCTIONS[np.astype] = lambda x, dtype, copy=True: f.cast(x, np.dtype(dtype))

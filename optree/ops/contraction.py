@@ -16,7 +16,7 @@ from optree.op.examples import Examples
 from optree.op.index_map import OPAQUE, IndexMap, contracted, per_op
 from optree.op.op import Op
 from optree.op.traits import BinaryOperator, CompositeOperator, no_props
-from optree.registry import OPS, f, function, numpy_function
+from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
 from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, is_neon, variable_of
 
@@ -342,16 +342,6 @@ class Outer(CompositeOperator, BinaryOperator):
         return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
 
 
-@numpy_function(np.dot)
-def _numpy_dot(a: Operand, b: Operand) -> Any:
-    return f.multiply(a, b) if not (np.ndim(a) and np.ndim(b)) else f.dot(a, b)
-
-
-@numpy_function(np.outer)
-def _numpy_outer(a: Operand, b: Operand) -> Any:
-    return f.outer(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
-
-
 def _flat(x: Variable, is_batched: bool) -> Variable:
     """An operand flattened, or each example of a batch."""
     return OPS["reshape"].make(newshape=(-1,)).batch([x], [True]) if is_batched else f.reshape(x, (-1,))
@@ -361,3 +351,7 @@ def _weighted(delta: Variable, by: Variable, like: Variable) -> Variable:
     """The weighted sums of a delta's rows, in another operand's shape."""
     total = delta * by if by.ndim == 0 else f.dot(delta, f.reshape(by, (-1, 1)))
     return f.reshape_like(total, like)
+
+
+NUMPY_FUNCTIONS[np.dot] = lambda a, b: f.dot(a, b) if np.ndim(a) and np.ndim(b) else f.multiply(a, b)
+NUMPY_FUNCTIONS[np.outer] = lambda a, b: f.outer(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))

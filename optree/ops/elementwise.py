@@ -500,7 +500,7 @@ _PRODUCTS: dict[Any, Any] = {
 }
 
 
-def _power_of_bools(x: Variable, number: Variable) -> Any:
+def _power_of_bools(x: Variable, number: float) -> Any:
     """A power of bools that is 0 or 1, or by a negative float 1 or inf; None for others."""
     dtype = ufunc_dtypes(np.power, (x.dtype, type(number)))[-1]  # type: ignore[index]
     if number > 0:

@@ -34,11 +34,11 @@ from optree.ops.factorisation import (
     transposed,
     wide,
 )
-from optree.ops.shape import broadcasts_to, sizes_for_reshape, with_leading_axes
+from optree.ops.shape import broadcasts_to, sizes_for_reshape, strong, with_leading_axes
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import NUMBERS, Axis, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
+from optree.tree.types import Axis, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 
@@ -460,11 +460,6 @@ def _numpy_cross(
     return f.moveaxis(cross(a, b), -1, axisc)
 
 
-@numpy_function(np.inner)
-def _numpy_inner(a: Operand, b: Operand) -> Any:
-    return inner(*(np.asarray(x) if type(x) in NUMBERS else x for x in (a, b)))  # to NumPy, numbers are arrays
-
-
 @function()
 def inner(x: Operand, y: Operand) -> Any:
     """The sums of products over the last axes of both; of a number, the product."""
@@ -631,11 +626,6 @@ def _product_of(matrices: Sequence[Variable], splits: dict[tuple[int, int], int]
     return made[0, len(matrices)]
 
 
-@numpy_function(np.linalg.multi_dot)
-def _multi_dot(arrays: Sequence[Operand]) -> Any:
-    return multi_dot(arrays)
-
-
 def vector_norm(x: Operand, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
     """The norm of the vectors along axes, or of all elements, as in the array API standard."""
     x = variable_of(x, "vector_norm")
@@ -652,25 +642,19 @@ def matrix_norm(x: Operand, keepdims: bool = False, ord: object = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
-def _diagonal(x: Operand, offset: int = 0) -> Any:
-    return f.diagonal(x, offset, -2, -1)
-
-
-def _trace(x: Operand, offset: int = 0) -> Any:
-    return f.trace(x, offset, -2, -1)
-
-
 NUMPY_FUNCTIONS.update(
     {
         np.linalg.norm: norm,
         np.linalg.vector_norm: vector_norm,
         np.linalg.matrix_norm: matrix_norm,
         np.linalg.matmul: f.matmul,
+        np.linalg.multi_dot: lambda arrays: multi_dot(arrays),
+        np.inner: lambda a, b: inner(strong(a, "inner"), strong(b, "inner")),  # to NumPy, numbers are arrays
         np.linalg.outer: f.outer,
         np.linalg.cross: f.cross,
         np.linalg.vecdot: f.vecdot,
-        np.linalg.diagonal: _diagonal,
-        np.linalg.trace: _trace,
+        np.linalg.diagonal: lambda x, offset=0: f.diagonal(x, offset, -2, -1),
+        np.linalg.trace: lambda x, offset=0: f.trace(x, offset, -2, -1),
         np.linalg.tensordot: f.tensordot,
         np.linalg.matrix_transpose: f.matrix_transpose,
     }

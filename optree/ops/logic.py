@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +17,7 @@ from optree.op.traits import (
     NonDifferentiableOperator,
     UnaryOperator,
 )
-from optree.registry import alias, associative, f, function, numpy_function
+from optree.registry import NUMPY_FUNCTIONS, alias, associative, f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
 from optree.tree.variable import Operand, Variable, number_of, variable_of
 
@@ -285,16 +287,17 @@ def array_equal(x: Operand, y: Operand, equal_nan: bool = False) -> Any:
     return f.all(same | (f.isnan(x) & f.isnan(y)) if equal_nan else same, keepdims=False)
 
 
-@numpy_function(np.allclose)
-def _numpy_allclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """`allclose`, run at once for a Python bool, as NumPy's."""
-    return bool(allclose(x, y, rtol, atol, equal_nan).item())
+def _run(function: Callable[..., Any]) -> Callable[..., bool]:
+    """A function of one element, run at once for a Python bool, as NumPy's are."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> bool:
+        return bool(function(*args, **options).item())
+
+    return run
 
 
-@numpy_function(np.array_equal)
-def _numpy_array_equal(x: Operand, y: Operand, equal_nan: bool = False) -> bool:
-    """`array_equal`, run at once for a Python bool, as NumPy's."""
-    return bool(array_equal(x, y, equal_nan).item())
+NUMPY_FUNCTIONS[np.allclose], NUMPY_FUNCTIONS[np.array_equal] = _run(allclose), _run(array_equal)
 
 
 @numpy_function(np.array_equiv)

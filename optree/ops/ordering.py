@@ -33,7 +33,7 @@ from optree.ops.reduction import INFINITY
 from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import strong
-from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
+from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, integer_of, normalise_axis
 from optree.tree.variable import Operand, Variable, constant, in_dtype, variable_of
 
@@ -59,6 +59,7 @@ FEW_MEMBERS = 16
 NARROW = 16
 
 
+@numpy_function(np.argsort)
 class ArgSort(OneAxisOperator, IntegerOperator):
     """The indices that sort the operand along an axis, stably; nan sorts last."""
 
@@ -152,6 +153,7 @@ class OrderOperator(OneAxisOperator, MorphOperator):
         raise NotImplementedError
 
 
+@numpy_function(np.sort)
 class Sort(OrderOperator):
     """The elements along an axis in ascending order; nan sorts last."""
 
@@ -169,20 +171,6 @@ class Sort(OrderOperator):
         (x,), (delta,) = inputs, output_gradients
         indexing = TakeAlongAxis.make(axis=self.axis)
         return [IndexAdd.make(indexing=indexing)(delta, x, f.argsort(x, self.axis))]
-
-
-def _numpys(name: str) -> Callable[..., Any]:
-    """The function with NumPy's parameters. It is stable, so `kind` does not matter."""
-
-    def ours(a: Operand, axis: Axis = -1, kind: object = None, *, stable: object = None) -> Any:
-        return getattr(f, name)(a, axis)
-
-    ours.__name__ = name
-    return ours
-
-
-NUMPY_FUNCTIONS[np.sort] = _numpys("sort")
-NUMPY_FUNCTIONS[np.argsort] = _numpys("argsort")
 
 
 @numpy_function(np.lexsort)
@@ -324,15 +312,7 @@ class CountInBins(BinaryOperator, IntegerOperator):
 
 
 @numpy_function(np.isin)
-def _numpy_isin(
-    element: Operand,
-    test_elements: Operand,
-    assume_unique: bool = False,
-    invert: bool = False,
-    *,
-    kind: str | None = None,
-) -> Any:
-    """`isin` with NumPy's parameters; two of them only choose an algorithm."""
+def _numpy_isin(element: Operand, test_elements: Operand, invert: bool = False) -> Any:
     found = f.isin(element, test_elements)
     return f.logical_not(found) if invert else found
 
@@ -574,6 +554,7 @@ def _partition_props(choose: Any, x: Variable) -> dict[str, Any]:
     return {"kth": tuple(range(x.shape[chosen["axis"]] or 0 if x.ndim else 0)), **chosen}
 
 
+@numpy_function(np.partition)
 class Partition(PartitionOperator, OrderOperator):
     """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
 
@@ -600,6 +581,7 @@ class Partition(PartitionOperator, OrderOperator):
         return [IndexAdd.make(indexing=TakeAlongAxis.make(axis=self.axis))(in_order, x, f.argsort(x, self.axis))]
 
 
+@numpy_function(np.argpartition)
 class ArgPartition(PartitionOperator, IntegerOperator):
     """The indices that `partition` the operand along an axis; of equal elements in any order."""
 
@@ -619,16 +601,6 @@ class ArgPartition(PartitionOperator, IntegerOperator):
             return np.argsort(x, axis=self.axis, kind="stable")  # CuPy's partition sorts, too
         keys = _keys_of(x) if x.dtype == np.float16 else x
         return np.argpartition(keys, np.asarray(self.kth, np.intp), axis=self.axis)
-
-
-@numpy_function(np.partition)
-def _numpy_partition(a: Operand, kth: object, axis: Axis = -1, kind: object = None) -> Any:
-    return f.partition(a, kth, axis)
-
-
-@numpy_function(np.argpartition)
-def _numpy_argpartition(a: Operand, kth: object, axis: Axis = -1, kind: object = None) -> Any:
-    return f.argpartition(a, kth, axis)
 
 
 # Functions whose size depends on values: at most `size` results, then a fill value

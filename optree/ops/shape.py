@@ -577,11 +577,6 @@ def ravel(x: Operand, order: str = "C") -> Any:
     return _in_order(x, (-1,), order, "ravel")
 
 
-@numpy_function(np.reshape)
-def _numpy_reshape(x: Operand, shape: int | Sequence[int], order: str = "C") -> Any:
-    return _in_order(x, shape, order, "reshape")
-
-
 def _in_order(x: Operand, shape: int | Sequence[int], order: str, what: str) -> Any:
     """The operand in another shape, its elements read and written in C or Fortran order."""
     if order not in ("C", "F"):
@@ -621,13 +616,10 @@ def atleast_3d(*operands: Operand) -> Any:
     return _at_least(3, "atleast_3d", operands)
 
 
-@numpy_function(np.size)
-def _numpy_size(a: Variable, axis: int | None = None) -> int:
-    return math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
-
-
 NUMPY_FUNCTIONS[np.shape] = lambda a: a.shape
 NUMPY_FUNCTIONS[np.ndim] = lambda a: a.ndim
+NUMPY_FUNCTIONS[np.size] = lambda a, axis=None: math.prod(a.shape[i] for i in normalise_axes(axis, a.ndim, "size"))
+NUMPY_FUNCTIONS[np.reshape] = lambda x, shape, order="C": _in_order(x, shape, order, "reshape")
 NUMPY_FUNCTIONS[np.atleast_1d] = lambda arys: atleast_1d(*arys)
 NUMPY_FUNCTIONS[np.atleast_2d] = lambda arys: atleast_2d(*arys)
 NUMPY_FUNCTIONS[np.atleast_3d] = lambda arys: atleast_3d(*arys)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import Array
 from optree.dtypes import can_cast
 from optree.errors import DTypeError, OperandError, ShapeError, brief, describe
 from optree.ops.shape import strong
@@ -47,7 +46,7 @@ def _repeated(value: Variable, count: int, what: str) -> Variable:
 
 
 @_writer(np.copyto)
-def _copyto(dst: Any, src: Variable, casting: str = "same_kind", where: Any = True) -> None:
+def _copyto(dst: Any, src: object, casting: str = "same_kind", where: Any = True) -> None:
     """Write values into a tensor, where a mask is true."""
     value = _value(dst, src, "np.copyto", casting)
     dst[...] = value if where is True else f.where(strong(where, "np.copyto"), value, dst)
@@ -64,7 +63,7 @@ def _putmask(a: Any, mask: Operand, values: object) -> None:
 
 
 @_writer(np.place)
-def _place(arr: Any, mask: Operand, vals: Operand) -> None:
+def _place(arr: Any, mask: Operand, vals: object) -> None:
     """Write values one after the other, repeated, where a mask is true."""
     value, is_there = f.ravel(_value(arr, vals, "np.place")), f.ne(strong(mask, "np.place"), 0)
     if not value.size:
@@ -74,7 +73,7 @@ def _place(arr: Any, mask: Operand, vals: Operand) -> None:
 
 
 @_writer(np.put)
-def _put(a: Any, ind: object, v: Operand, mode: str = "raise") -> None:
+def _put(a: Any, ind: object, v: object, mode: str = "raise") -> None:
     """Write values, repeated, at indices of the flattened tensor."""
     value = _value(a, v, "np.put")
     at = strong(ind, "np.put")
@@ -88,7 +87,7 @@ def _put(a: Any, ind: object, v: Operand, mode: str = "raise") -> None:
 
 
 @_writer(np.fill_diagonal)
-def _fill_diagonal(a: Array, val: Array, wrap: bool = False) -> None:
+def _fill_diagonal(a: Any, val: object, wrap: bool = False) -> None:
     """Write a number, or values repeated, on the main diagonal of a matrix, or of an array of equal axes."""
     shape = np.shape(a)
     if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
@@ -99,7 +98,7 @@ def _fill_diagonal(a: Array, val: Array, wrap: bool = False) -> None:
 
 
 @_writer(np.put_along_axis)
-def _put_along_axis(arr: Array, indices: Array, values: Array, axis: int | None) -> None:
+def _put_along_axis(arr: Any, indices: Any, values: object, axis: int | None) -> None:
     """Write values at indices along an axis, as those of `numpy.argsort`; of the flattened tensor if it is None."""
     value, given = _value(arr, values, "np.put_along_axis"), indices
     if axis is None:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from optree.errors import OperandError, OptreeError, ParameterError, brief
 from optree.train.files import replacing
 from optree.tree.printing import as_html
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand
 
 #: The modules that write TensorBoard files and their writer class, in order of preference.
 WRITERS = (("tensorboardX", "SummaryWriter"), ("torch.utils.tensorboard", "SummaryWriter"))
@@ -267,7 +267,7 @@ def _check_number(name: str, value: Operand) -> None:
         raise OperandError(f"Log: {name} is a number or a tensor of one element, not {brief(value)}")
 
 
-def number_of(value: Variable) -> Any:
+def number_of(value: Any) -> Any:
     """The Python number of a number, or of a tensor or array of one element.
 
     Raises

@@ -91,6 +91,10 @@ def _in_loop(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: np.dtype, casting:
     )
 
 
+#: Parameters of NumPy's functions that choose an algorithm: the value is the same.
+ALGORITHMS = ("kind", "stable", "assume_unique")
+
+
 def _with_axes(x: Any, count: int) -> Any:
     """An operand with `count` axes of size 1 appended."""
     ndim = np.ndim(x)
@@ -273,7 +277,7 @@ def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping
     operands, rest = list(given.values())[: len(required)], dict(list(given.items())[len(required) :])
     out, dtype = rest.pop("out", None), None if "dtype" in optional else rest.pop("dtype", None)
     options = [(name, at) for name, at in rest.items() if name in optional]
-    others = [(name, at, defaults.get(name)) for name, at in rest.items() if name not in optional]
+    others = [(name, at, defaults.get(name)) for name, at in rest.items() if name not in (*optional, *ALGORITHMS)]
     known = {name: defaults[name] for name in optional if defaults.get(name, np._NoValue) is not np._NoValue}
     if "keepdims" in optional:
         known.setdefault("keepdims", False)
