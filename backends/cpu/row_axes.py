@@ -118,7 +118,7 @@ class RowAxes:
         if not found:
             return
         (along, *others) = found
-        if others or along is None or along in kernel.reduced or kernel.flat_indices or kernel.taps:
+        if others or along is None or along in kernel.reduced or kernel.flat_indices or kernel.taps or kernel.tables:
             raise Mixed
         for i in values:
             axes = list(kernel.axes[i])

@@ -29,7 +29,7 @@ from backends.execution.dialect import (
     packed,
     unpacked,
 )
-from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of
+from optree.compile.loopnest import LOOKUP, LoopNest, Reduction, Spaced, Stage, Statement, stages_of
 from optree.dtypes import wide_dtype
 from optree.records import NamedTuple
 
@@ -291,6 +291,10 @@ class Printer:
 
     def assigned(self, statement: Statement) -> Lines:
         """A statement, its arguments first converted to the op's loop dtypes."""
+        if statement.expression == LOOKUP:
+            table, index = statement.arguments[0], self.name(statement.arguments[1])
+            found = f"{index} >= 0 && {index} < size{table} ? {self.loaded(table, f'k{table}', index)} : 0"
+            return [f"{self.declared(statement.value)} = {found};"]
         dialect, lines, names = self.dialect, [], []
         for i, (argument, dtype) in enumerate(zip(statement.arguments, statement.loop, strict=True)):
             found = self.name(argument)
@@ -315,8 +319,10 @@ class Printer:
         return [f"{self.declared(value)} = {self.number(value)};" for value in values]
 
     def once(self) -> Lines:
-        """The loop invariants: reads and statements that depend on no index."""
-        lines = []
+        """The loop invariants: reads and statements that depend on no index, and the arrays of lookups."""
+        lines = [
+            f"{self.pointer_type(array)}const k{array} = {self.base_pointer(array)};" for array in self.nest.tables
+        ]
         for array in range(len(self.nest.reads)):
             if self.nest.levels[array] == "once":
                 load = unpacked(f"*{self.base_pointer(array)}", self.nest.reads[array])

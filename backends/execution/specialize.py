@@ -17,7 +17,17 @@ from backends.execution.taps import Reach, reach
 from optree import settings
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
-from optree.compile.loopnest import LoopNest, Quotient, Reduction, Spaced, Statement, Tap, products_of, stages_of
+from optree.compile.loopnest import (
+    LOOKUP,
+    LoopNest,
+    Quotient,
+    Reduction,
+    Spaced,
+    Statement,
+    Tap,
+    products_of,
+    stages_of,
+)
 from optree.compile.program import Program
 from optree.compile.shapes import Sizes
 from optree.dtypes import is_floating, is_narrow
@@ -336,6 +346,8 @@ class FusedKernel(ExecutableKernel):
         self._counted = [maps[i].counted_axes(kernel.axes[first + i]) for i in indices]
         #: The values that are read of another array, and their ops: `AffineOperator`.
         self.taps = {first + i: program.instructions[i] for i in kernel.instructions if maps[i].is_affine}
+        #: The values where elements are looked up.
+        self.tables = {program.instructions[i].inputs[0] for i in kernel.instructions if maps[i].looks_up}
         self.axes = {i: (None,) * program.type_of(i).ndim for i in self.windowed} | self.axes
         read = [*self.reads, *self.flat_indices, *self.taps]
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
@@ -365,7 +377,8 @@ class FusedKernel(ExecutableKernel):
         """See `ExecutableKernel.specialize`; None if its domain is empty, or an array is unaligned."""
         sizes = self.domain_sizes(arrays, input_shapes)
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]) for i in self.writes]
-        if not self.takes(arrays):
+        tables = [arrays[self.reads.index(i)] for i in sorted(self.tables, key=self.reads.index)]
+        if not self.takes(arrays) or any(x.strides != (x.itemsize,) for x in tables):
             return None
         if not all(sizes):  # calls store what has elements, and raise the errors of reductions of none
             return None if self.reduced or any(map(all, shapes)) else Specialized(shapes, None, ([], []))
@@ -403,6 +416,7 @@ class FusedKernel(ExecutableKernel):
             nest = nest._replace(
                 taps=tuple(made), ranges=tuple([loop for loop, *_ in ranges]), quotients=tuple(quotients)
             )
+        words += [x.size for x in tables]
         return Specialized(shapes, nest, (loop_sizes, words))
 
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -721,6 +735,11 @@ def _statements(
         level, stage = kernel.level(first + index), kernel.stages[first + index]
         if op.index_map.moves_axes:
             statements.append(Statement(number, "{0}", (numbering[inputs[0]],), (dtype,), dtype, level, stage))
+            continue
+        if op.index_map.looks_up:
+            arguments = tuple(numbering[i] for i in inputs)
+            found = tuple(program.type_of(i).dtype for i in inputs)
+            statements.append(Statement(number, LOOKUP, arguments, found, dtype, level, stage))
             continue
         loop = loop_dtypes(program, instruction)
         repeats = op.index_map.repeats

@@ -31,7 +31,7 @@ from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
 from backends.gpu.pooling import Pool
-from backends.gpu.vision import Regions, Resizing
+from backends.gpu.vision import Regions
 from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
@@ -39,7 +39,7 @@ from optree.compile.reference import checked, performer, value_of_op
 from optree.networks.attention import Attention, AttentionGradient
 from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.networks.recurrent import Parts
-from optree.networks.vision import ArgmaxRoi, Resize, ResizeInput, RoiAlign, RoiAlignInput
+from optree.networks.vision import ArgmaxRoi, RoiAlign, RoiAlignInput
 from optree.op.traits import CopyOperator, LoopOperator
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
@@ -77,14 +77,14 @@ def _direct_by(device: Any) -> str:
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
-_POOL, _RESIZING, _REGIONS = (
+_POOL, _REGIONS = (
     Routine(kernels, takes_floats_first, writes_out=True, is_captured=True, label=_direct_by)
-    for kernels in (Pool, Resizing, Regions)
+    for kernels in (Pool, Regions)
 )
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN convolves, or kernels
-#: of ours do, which pool, resize and take regions too.
+#: of ours do, which pool and take regions too.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -95,7 +95,6 @@ ROUTINES: dict[type, Routine] = {
     Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(KINDS, _POOL),
-    **dict.fromkeys((Resize, ResizeInput), _RESIZING),
     **dict.fromkeys((ArgmaxRoi, RoiAlign, RoiAlignInput), _REGIONS),
 }
 

@@ -1,4 +1,4 @@
-"""Image resizing and region pooling on a GPU, by generated kernels."""
+"""Region pooling on a GPU, by generated kernels."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy as np
 
 from backends.execution.specialize import as_int64
 from backends.gpu.arrays import DeviceArray
-from backends.gpu.codegen.vision import align_source, argmax_roi_source, resize_source
+from backends.gpu.codegen.vision import align_source, argmax_roi_source
 from backends.gpu.direct import DirectKernels, type_of
 from backends.gpu.kernel import divisor
 from optree.arrays import is_any
 from optree.networks.vision import (
     AlignOperator,
     RegionOperator,
-    ResizeInput,
-    ResizeOperator,
     RoiAlignInput,
     image_numbers,
     wrong_boxes,
@@ -25,48 +23,6 @@ from optree.networks.vision import (
 from optree.networks.windows import spatial_of
 
 FLOAT64 = np.dtype("float64")
-
-
-class Resizing(DirectKernels):
-    """An op that resizes images, or its derivative."""
-
-    op: ResizeOperator
-
-    def source(self, arrays: Sequence[Any]) -> str:
-        op, (axes, _) = self.op, self._axes(arrays)
-        is_gradient = isinstance(op, ResizeInput)
-        return resize_source(type_of(arrays[0].dtype), axes, op.method, op.align_corners, is_gradient)
-
-    def run(self, arrays: Sequence[DeviceArray], target: DeviceArray) -> None:
-        cupy, kernels = self.device.cupy, self.device.kernels
-        x = cupy.ascontiguousarray(arrays[0])
-        axes, sizes = self._axes(arrays)
-        resized = [pair for pair, is_resized in zip(sizes, axes, strict=True) if is_resized]
-        written = [pair[0 if isinstance(self.op, ResizeInput) else 1] for pair in sizes]
-        words = [*(size for pair in sizes for size in pair), *map(divisor, written[1:])]
-        wide = max(4, x.dtype.itemsize)
-        bytes_ = sum(size * wide + (size + known + 1) * 4 for known, size in resized)
-        # Memory that is freed after the launches is used again in stream order.
-        tables, _memory = kernels.scratch(bytes_)
-        count = max(size for _, size in resized)
-        arguments = [x.data.ptr, target.data.ptr, tables, target.size, *words]
-        launches = {"tables": (count, [tables, count, *words]), "resized": (target.size, arguments)}
-        self.launch(self.source(arrays), launches)
-
-    def _axes(self, arrays: Sequence[Any]) -> tuple[tuple[bool, ...], list[list[int]]]:
-        """For each axis of a kernel: whether it is resized, and its sizes before and after."""
-        op = self.op
-        before = arrays[op.images].shape
-        after: Any = op.resized_shape(before)
-        axes: list[bool] = []
-        sizes: list[list[int]] = []
-        for axis, (known, size) in enumerate(zip(before, after, strict=True)):
-            if axes and not axes[-1] and axis not in op.axes:  # axes that are not resized, side by side, are one
-                sizes[-1] = [sizes[-1][0] * known, sizes[-1][1] * size]
-            else:
-                axes.append(axis in op.axes)
-                sizes.append([known, size])
-        return tuple(axes), sizes
 
 
 class Regions(DirectKernels):

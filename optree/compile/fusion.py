@@ -73,7 +73,7 @@ class Kernel:
     writes : list of int
         The values that are stored, because other steps need them.
     windowed : set of int
-        The values that it reads at affine indices.
+        The values that it reads elsewhere: at affine indices, or at indices that are values.
     """
 
     def __init__(self, domain: Dims) -> None:
@@ -172,7 +172,7 @@ class _Fusion:
         if (
             len(users) != 1
             or not isinstance(kernel, Kernel)
-            or (small.windowed and kernel.reduced)
+            or (self._has_taps(small) and kernel.reduced)
             or made & kernel.windowed
             or len(small.instructions) + len(kernel.instructions) > LARGEST
         ):
@@ -267,8 +267,10 @@ class _Fusion:
         if isinstance(op, ReductionOperator):
             return self._joins_reduction(kernel, index, instruction)
         operands = list(instruction.inputs)
-        if op.index_map.is_affine:
-            if kernel is self._made_by(operands[0]) or kernel.reduced or not kernel.domain:
+        reads_elsewhere = op.index_map.is_affine or op.index_map.looks_up
+        if reads_elsewhere:
+            is_reduced = kernel.reduced and op.index_map.is_affine
+            if kernel is self._made_by(operands[0]) or is_reduced or not kernel.domain:
                 return False
             del operands[0]
         axes = self._aligned(kernel, self.dims[value], operands)
@@ -285,7 +287,7 @@ class _Fusion:
         is_for_others = bool(reduced) and self.reduced.setdefault(kernel, kernel.reduced or reduced) != reduced
         if is_for_others and not any(i in kernel.stages and kernel.level(i) == "inner" for i in operands):
             return False  # it would be stored, to be reduced by another kernel, which may as well compute it
-        if op.index_map.is_affine:
+        if reads_elsewhere:
             kernel.windowed.add(instruction.inputs[0])
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
@@ -293,13 +295,19 @@ class _Fusion:
         kernel.instructions.append(index)
         return True
 
+    def _has_taps(self, kernel: Kernel) -> bool:
+        """Whether a kernel reads operands at affine indices."""
+        return any(self.program.instructions[i].op.index_map.is_affine for i in kernel.instructions)
+
     def _made_by(self, value: int) -> Kernel | Call | None:
         """The step that computes a value."""
         return self.steps[self.made_in[value]] if value in self.made_in else None
 
     def _reads_windows(self, index: int, instruction: Instruction) -> bool:
-        """Whether kernels read an operand at affine indices in the place of a value: elementwise ones alone use it."""
+        """Whether kernels read an operand elsewhere: at affine indices for elementwise ones alone, or at a value."""
         op, value, program = instruction.op, self.first + index, self.program
+        if op.index_map.looks_up:
+            return self.windows and not any(map(program.is_number, instruction.inputs))
         if not self.windows or not op.index_map.is_affine or program.is_number(instruction.inputs[0]):
             return False
         given, made = program.type_of(instruction.inputs[0]), instruction.type
@@ -332,7 +340,7 @@ class _Fusion:
 
     def _joins_reduction(self, kernel: Kernel, index: int, instruction: Instruction) -> bool:
         (operand,), op = instruction.inputs, instruction.op
-        if kernel.windowed:
+        if self._has_taps(kernel):
             return False
         dims = self.dims[operand] or ()
         axes = self._aligned(kernel, dims, (operand,))

@@ -21,6 +21,9 @@ INDEX = np.dtype("int64")
 #: The dtypes of products that are added to their sum with one rounding.
 FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
+#: The expression of a statement that reads an array at an index: its arguments are the two.
+LOOKUP = "lookup"
+
 _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
@@ -160,7 +163,7 @@ class LoopNest(NamedTuple):
         without reductions.
     levels : tuple of str
         For each array, those read and then those written, the loops that it varies
-        along, as a `Statement`'s level; ``'base'`` of one that taps alone read.
+        along, as a `Statement`'s level; ``'base'`` of one that taps and lookups alone read.
     vector_strides : tuple of int
         For each array, those read and then those written, the stride in elements
         along the vector loop if it is 0 or 1; -1 if it is known at the call.
@@ -243,10 +246,19 @@ class LoopNest(NamedTuple):
 
     @property
     def bounds(self) -> list[str]:
-        """The names of the words that follow a layout's strides: the taps' offsets, and the ends of the ranges."""
+        """The names of the words that follow a layout's strides.
+
+        They are the taps' offsets, the ends of the ranges, and the sizes of the arrays where elements are looked up.
+        """
         first = len(self.reads) - len(self.taps)
         offsets = [f"o{array}" for array in range(first, len(self.reads))]
-        return [*offsets, *(f"{end}{number}" for number in range(len(self.ranges)) for end in ("low", "high"))]
+        ends = (f"{end}{number}" for number in range(len(self.ranges)) for end in ("low", "high"))
+        return [*offsets, *ends, *(f"size{array}" for array in self.tables)]
+
+    @property
+    def tables(self) -> list[int]:
+        """The arrays where elements are looked up."""
+        return sorted({s.arguments[0] for s in self.statements if isinstance(s, Statement) and s.expression == LOOKUP})
 
     def pointers(self, addresses: Sequence[Any]) -> list[Any]:
         """The pointers of all arrays, from the addresses of those with memory, null for others."""

@@ -59,6 +59,9 @@ STACKED = Read("stacked")
 #: At most one element, at an index that is an affine function of the value's, axis by axis (`AffineOperator`).
 AFFINE = Read("affine")
 
+#: At most one element, at an index that is the other operand's value.
+LOOKED_UP = Read("looked up")
+
 #: None: the operand's shape alone is read.
 SHAPE = Read("shape")
 
@@ -154,6 +157,8 @@ class IndexMap:
         Whether an element is read where an affine function of the index is in bounds, and is a number elsewhere.
     is_of_each : bool
         Whether an element of the value is computed from that of one operand, and from all elements of others.
+    looks_up : bool
+        Whether an element is read at an index that is the second operand's value, where that is in bounds.
     is_stacked : bool
         Whether an axis in front of all operands gives the value one: it is that of a stack.
     batches : bool
@@ -190,6 +195,7 @@ class IndexMap:
         self.moves_axes = first.kind in ("permuted", "reshaped")
         self.rearranges = first.kind in _REARRANGED
         self.is_affine = first.kind == "affine"
+        self.looks_up = first.kind == "looked up"
         sums = [(n, read.axes or ()) for n, read in enumerate(reads) if read.kind == "contracted"]
         self.equal_axes = tuple(
             ((sums[0][0], axis), (n, other))

@@ -14,6 +14,7 @@ import numpy as np
 from optree.arrays import Array, as_array, is_any, is_array, portable, stored
 from optree.errors import AxisError, DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, numbers_of
+from optree.op.index_map import BROADCAST, LOOKED_UP, IndexMap
 from optree.op.op import Op
 from optree.op.traits import FirstDtypeOperator
 from optree.ops.labels import first_outside
@@ -21,7 +22,7 @@ from optree.ops.shape import Slice, part, sizes_of, strong
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree import indexing as indices
-from optree.tree.types import Axis, DType, Shape, TensorType, as_dtype, broadcast, normalise_axis
+from optree.tree.types import Axis, DType, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
 
 
@@ -374,6 +375,58 @@ class Take(Indexing):
 
     def batch_of_arrays(self, x: Variable, arrays: Sequence[Variable], batched: Sequence[bool]) -> Any:
         return f.moveaxis(self(x, *arrays), self.axis, 0)
+
+
+class Lookup(Op):
+    """The elements of a vector at indices; 0 where an index is not from 0 up, below its size.
+
+    Unlike `take`, it never fails, so that kernels look elements up as they read others: at indices that they compute.
+
+    Examples
+    --------
+    >>> be.lookup(be.array([5.0, 6.0, 7.0]), np.array([2, -1, 0, 3])).asnumpyarray()
+    array([7., 0., 5., 0.], dtype=float32)
+    """
+
+    name = "lookup"
+    __props__ = ()
+    operands = ("x", "indices")
+    raises = False
+    index_map = IndexMap(LOOKED_UP, BROADCAST)
+    batch = Op.batch_in_loop
+    examples: ClassVar[tuple[Any, ...]] = (
+        (((4,), [[2, 0], [-1, 3]]), {}),
+        (((1,), [0, 1, -5]), {}),
+        (((3,), 2), {}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        x, rest = shapes
+        if len(x) != 1:
+            raise ShapeError(f"elements of a vector are looked up, and this has {len(x)} axes; reshape(x, -1) is one")
+        return rest
+
+    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+        x, rest = map(promote, dtypes)
+        if rest.kind not in "iu":
+            raise DTypeError(f"lookup: indices are integers, not {rest}")
+        return x, rest, x
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        x, rest = (as_array(a, *arrays) for a in arrays)
+        if not x.shape[0]:
+            return np.zeros(rest.shape, x.dtype, like=x)
+        is_inside = (rest >= 0) & (rest < x.shape[0])
+        return np.where(is_inside, x[np.where(is_inside, rest, 0)], x.dtype.type(0))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x, rest), (delta,) = inputs, output_gradients
+        is_inside = f.ne(self(f.fill_like(x, 1), rest), 0)
+        return [f.scatter_add(f.fill_like(x, 0), f.where(is_inside, rest, 0), f.where(is_inside, delta, 0)), None]
+
+    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
+        return [None if eval_points[0] is None else self(eval_points[0], inputs[1])]
 
 
 class Embedding(Take):

@@ -198,10 +198,8 @@ def sources() -> list[str]:
     axes = (None, pooling.Pooled(3, 2), pooling.Pooled(2, 2), None)
     found = [pooling.source(kind, "float", axes) for kind in KINDS.values()]
     found += [pooling.source(KINDS[AvgUnpool], type, axes) for type in TYPES]
-    resized = (False, True, False, True)
-    for is_gradient, method in product((False, True), ("bilinear", "nearest")):
-        found.append(vision.resize_source("float", resized, method, is_gradient, is_gradient))
-        found.append(vision.align_source("__half", "NHWC", 2, method == "nearest", is_gradient))
+    for is_gradient, aligned in product((False, True), repeat=2):
+        found.append(vision.align_source("__half", "NHWC", 2, aligned, is_gradient))
     return [*found, vision.argmax_roi_source("double", "NCHW")]
 
 

@@ -393,6 +393,7 @@ MEANINGS: dict[str, Meaning] = {
     "scatter": _scatter,
     "index_add": _index_add,
     "is_last": _is_last,
+    "lookup": lambda x, i: np.vectorize(lambda n: x[n] if 0 <= n < len(x) else 0, otypes=[x.dtype])(i),
     "flat_indices": lambda like, axis=None: (
         np.arange(np.size(like)).reshape(np.shape(like)) if axis is None else np.indices(np.shape(like))[axis]
     ),

@@ -391,6 +391,29 @@ def resize(x: Any, **props: Any) -> Any:
     return out.astype(x.dtype if props.get("method") == "nearest" else _floating(x.dtype))
 
 
+def resize_table(
+    like: Any, axis: int | None = None, weights: bool = False, transposed: bool = False, **props: Any
+) -> Any:
+    """The elements that each element of a resized axis is of, or each element of the image is in, and their weights."""
+    matrices = dict(_resizing(like.shape, props))
+    source = [len(matrices[a]) if transposed and a in matrices else n for a, n in enumerate(like.shape)]
+    if axis is None:
+        indices = np.arange(prod(source)).reshape(source)
+        return indices[tuple(slice(1 if a in matrices else None) for a in range(like.ndim))]
+    matrix = matrices[axis].T if transposed else matrices[axis]
+    reach = 1 if props.get("method") == "nearest" else 2
+    before, after = matrices[axis].shape[::-1]
+    ratio = (after - 1, before - 1) if props.get("align_corners") else (after, before)
+    taps = (after if 1 in (before, after) else ceil(reach * ratio[0] / ratio[1])) if transposed else reach
+    wide = np.dtype("float32") if like.dtype.itemsize == 2 and like.dtype.kind == "f" else _floating(like.dtype)
+    step, dtype = prod(source[axis + 1 :]), wide if weights else np.int64
+    out = np.full((taps, len(matrix)), 0 if weights else -(1 << 60), dtype)
+    for n, row in enumerate(matrix):
+        for tap, at in enumerate(np.flatnonzero(row)):
+            out[tap, n] = row[at] if weights else at * step
+    return out
+
+
 def resize_input(delta: Any, like: Any, **props: Any) -> Any:
     """The derivative of that."""
     out = delta.astype(np.float64)
@@ -534,6 +557,7 @@ MEANINGS = {
     "windows": windows,
     "windows_input": windows_input,
     "resize": resize,
+    "resize_table": resize_table,
     "resize_input": resize_input,
     "argmax_roi": argmax_roi,
     "roi_align": roi_align,

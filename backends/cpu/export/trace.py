@@ -479,7 +479,7 @@ class Trace:
             if call.what[0] == "kernel":
                 nest = call.what[1]
                 first = end + len(call.regions) + nest.rank * (1 + len(nest.arrays))
-                found += range(first, first + len(nest.bounds))
+                found += range(first, first + len(nest.bounds) - len(nest.tables))
             end += len(call.numbers)
         return found
 
