@@ -13,7 +13,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -379,19 +379,10 @@ class Creation:
 def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
     """CuPy's function of a name: it has its parameters, and does what NumPy's does."""
     theirs = getattr(np, name)
-    signature = None
-    if parameters is not None:
-        kinds = {kind.value: kind for kind in type(inspect.Parameter.KEYWORD_ONLY)}
-        signature = inspect.Signature(
-            [
-                inspect.Parameter(n, kinds[kind], default=None if has_default else inspect.Parameter.empty)
-                for n, kind, has_default in parameters
-            ]
-        )
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if signature is not None:
-            signature.bind(*args, **kwargs)  # a TypeError for what CuPy's does not take
+        if parameters is not None:
+            _check_call(name, len(args), tuple(kwargs))
         if name == "where" and not isinstance(args[0], Array):
             raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
         if name.endswith("_like") and not kwargs.get("shape"):
@@ -399,6 +390,17 @@ def _function(module: Any, name: str, parameters: Any) -> Callable[..., Any]:
         return _call(module, name, theirs, args, kwargs, _arrays_in((args, kwargs)))
 
     return function
+
+
+@cache
+def _check_call(name: str, count: int, keywords: tuple[str, ...]) -> None:
+    """Raise a TypeError for arguments that CuPy's function does not take: so many, and those of these names."""
+    kinds = {kind.value: kind for kind in type(inspect.Parameter.KEYWORD_ONLY)}
+    parameters = [
+        inspect.Parameter(n, kinds[kind], default=None if has_default else inspect.Parameter.empty)
+        for n, kind, has_default in DATA["functions"][name]
+    ]
+    inspect.Signature(parameters).bind(*[None] * count, **dict.fromkeys(keywords))
 
 
 def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays: Sequence[Any]) -> Any:
