@@ -230,7 +230,7 @@ def load_weights(
             raise CheckpointError(f"{each}: {name} is in an earlier file, too")
         arrays |= part
     what = ", ".join(map(str, paths))
-    given = list(weights.items()) if isinstance(weights, Mapping) else [(x.name, x) for x in weights]
+    given = list(weights.items()) if isinstance(weights, Mapping) else [(getattr(x, "name", None), x) for x in weights]
     found, writes = _matched(what, arrays, given, mapping or {})
     if not writes or (strict and (found.missing or found.unused)):
         raise CheckpointError(
@@ -249,6 +249,8 @@ def _matched(
     found, writes = Loaded([], [], []), []
     unused = set(arrays)
     for (name, tensor), (source, order) in zip(weights, _sources([n for n, _ in weights], mapping), strict=True):
+        if not isinstance(tensor, Tensor):
+            raise OperandError(f"load_weights: {name} is a tensor to be set, not {brief(tensor)}")
         if source in arrays:
             writes.append((tensor, _fitting(f"{what}: {source}", arrays[source], order, tensor, name)))
         (found.loaded if source in arrays else found.missing).append(name)
@@ -262,8 +264,9 @@ def _sources(names: Sequence[Any], mapping: Mapping[str, Any]) -> list[tuple[str
     rules = {key: re.compile(re.escape(key).replace(r"\*", "(.+)")) for key in mapping}
     found, applied = [], set()
     for name in names:
-        if not isinstance(name, str):
-            raise OperandError("load_weights: a weight has no name; give a dict of names and tensors")
+        if not isinstance(name, str) or names.count(name) > 1:
+            what = f"two weights have the name {name!r}" if name else "a weight has no name"
+            raise OperandError(f"load_weights: {what}; give a dict of names and tensors")
         key = name if name in mapping else next((key for key, rule in rules.items() if rule.fullmatch(name)), None)
         value = name if key is None else mapping[key]
         source, order = value if isinstance(value, tuple) else (value, None)

@@ -73,7 +73,7 @@ def _mapped(x: Any, path: tuple[str, ...], leaf: Callable[[str, Any], Any]) -> A
 
 def _tensor(be: Any, name: str, given: Any, initial: Any, dtype: Any) -> Tensor:
     if isinstance(given, np.ndarray):
-        return be.array(given, be.datatype if dtype is None else dtype, name)  # type: ignore[no-any-return]
+        return initializers.zeros(be, given.shape, dtype, name).set(given)
     shape = given if isinstance(given, tuple) else (given,)
     if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in shape):
         raise OperandError(

@@ -60,6 +60,8 @@ def test_a_dataclass_and_a_dict_give_named_tensors(be):
 def test_what_is_no_shape_is_refused(be, shapes, message):
     with pytest.raises(OperandError, match=message):
         train.parameters(be, shapes)
+    with pytest.raises(OperandError, match="of a backend"):
+        train.parameters(None, {"gain": np.ones(2)})
 
 
 def test_a_model_is_written_once_for_both_phases(be):
@@ -168,5 +170,11 @@ def test_parts_of_checkpoints_and_several_files_load(be, file, tmp_path):
     assert len(train.load_weights([file, path], both, strict=False).loaded) == 2
     with pytest.raises(train.CheckpointError, match="is in an earlier file, too"):
         train.load_weights([file, file], both, strict=False)
-    with pytest.raises(OperandError, match="a weight has no name"):
-        train.load_weights(file, [be.zeros(1)])
+    for wrong, message in (
+        ([be.zeros(1)], "a weight has no name"),
+        ([be.zeros(1, name="rest")] * 2, "two weights have the name 'rest'"),
+        ({"rest": np.zeros(1)}, "rest is a tensor to be set, not array"),
+        ([np.zeros(1)], "a weight has no name"),
+    ):
+        with pytest.raises(OperandError, match=message):
+            train.load_weights(file, wrong, strict=False)
