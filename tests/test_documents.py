@@ -145,5 +145,5 @@ def test_help_on_a_function_tells_its_parameters_and_out():
 def test_ci_runs_the_commands_of_the_readme():
     script = (ROOT / ".ci" / "run").read_text()
     commands = re.findall(r"^make [a-z-]+", script, re.MULTILINE)
-    assert sorted(commands) == ["make demo", "make lint", "make test-all"]
+    assert sorted(commands) == ["make demo", "make docs", "make lint", "make test-all"]
     assert all(command in (ROOT / "README.md").read_text() for command in commands)
