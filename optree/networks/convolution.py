@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import NARROW
+from optree.dtypes import NARROW, is_floating
 from optree.errors import OperandError, ShapeError, describe
 from optree.networks.windows import (
     ImageOperator,
@@ -28,16 +30,21 @@ from optree.networks.windows import (
 from optree.op.batching import with_images
 from optree.op.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
 from optree.op.op import Op
+from optree.op.traits import CompositeOperator
+from optree.ops.reduction import widened
 from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand, Variable, in_dtype
 
 #: The most spatial dimensions.
 MOST = 3
 
 #: The positions from which sums of products of floats are quicker than `numpy.correlate`.
 FEW_POSITIONS = 1 << 16
+
+#: The maximum elements of a filter by which a depthwise convolution is a sum of shifted images.
+FEW_ELEMENTS = 9
 
 #: The positions of a block of the correlation of two vectors.
 BLOCK = 1 << 15
@@ -187,6 +194,33 @@ class ConvolutionOperator(ImageOperator):
             target[(..., *element)] += total.reshape(target.shape[:2])
         return out
 
+    def by_elements(self, element_of: Any, x: Any, weights: Any, *like: Any) -> Any:
+        """A depthwise convolution with few elements as the sum of shifted images, or its derivative by images.
+
+        None where that is slower: of wide windows, or where channels are contiguous.
+
+        Parameters
+        ----------
+        element_of : callable
+            `window_element`, or its derivative.
+        """
+        o, i, *window = self.filters(weights.shape)
+        dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]
+        is_few = None not in window and prod(window) <= FEW_ELEMENTS and set(self.dilation) == {1}  # type: ignore[arg-type]
+        is_depthwise = i == 1 < o == self.groups and self.layout[-1] != "C" and is_floating(dtype)
+        if not is_few or not is_depthwise:
+            return None
+        pairs = zip(paddings(self.padding, len(window)), window, strict=True)
+        if any(pair != "same" and max(pair) >= size for pair, size in pairs):
+            return None
+        axes = order_of(self.layout, spatial_of(self.layout))
+        x, filters = widened(x), widened(f.transpose(weights, self.weights_order))
+        behind, terms = tuple(range(1, x.ndim - self.layout.index("C"))), []
+        for element in product(*map(range, window)):  # type: ignore[arg-type]
+            shifted = element_of(x, *like, window, self.stride, self.padding, axes=axes, element=element)
+            terms.append(shifted * f.expand_dims(f.slice(filters, (slice(None), 0, *element)), behind))
+        return in_dtype(reduce(f.add, terms), dtype)
+
     def conv(self) -> Any:
         """The convolution with these parameters."""
         return self.other(Conv)
@@ -243,7 +277,7 @@ def _matched(factors: Array, x: Array, shape: Shape) -> Any:
     return (factors * x if is_one else np.matmul(factors, x)).reshape(shape)
 
 
-class Conv(ConvolutionOperator):
+class Conv(ConvolutionOperator, CompositeOperator):
     """The convolution of images with weights, as networks have it: the weights are not flipped.
 
     Images have N, C and 1 to 3 spatial axes, and weights O, I and as many.
@@ -277,6 +311,7 @@ class Conv(ConvolutionOperator):
     """
 
     name = "conv"
+    of_windows = True
     operands = ("x", "weights")
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
@@ -297,6 +332,9 @@ class Conv(ConvolutionOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         x, weights = shapes
         return self.convolved_shape(x, weights)
+
+    def decompose(self, *inputs: Any) -> Any:
+        return self.by_elements(f.window_element, *inputs)
 
     @portable
     def numpy(self, x: Array, weights: Array) -> Any:
@@ -330,13 +368,14 @@ class ConvDerivative(ConvolutionOperator):
         return (*loop, super().resolve_dtypes(dtypes[2])[0], out)
 
 
-class ConvInput(ConvDerivative):
+class ConvInput(ConvDerivative, CompositeOperator):
     """The derivative of a convolution by its images `like`, whose shape alone is read, times delta.
 
     The parameters are those of `conv`, and so are the weights.
     """
 
     name = "conv_input"
+    of_windows = True
     operands = ("delta", "weights", "like")
     roles = (2, 1, 0)
     examples = (
@@ -353,6 +392,9 @@ class ConvInput(ConvDerivative):
         (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2), (1, 2, 2, 2, 2)), {"groups": 2}),
         (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
     )
+
+    def decompose(self, *inputs: Any) -> Any:
+        return self.by_elements(f.window_element_input, *inputs) if set(self.stride) == {1} else None
 
     @portable
     def numpy(self, delta: Array, weights: Array, like: Array) -> Any:

@@ -73,6 +73,26 @@ def test_convolutions_of_random_geometry_are_loops(seed: int) -> None:
     np.testing.assert_allclose(by_w.asnumpyarray(), windowed.conv_weights(x, delta, w, **props), rtol=1e-9, atol=1e-9)
 
 
+@needs_compiler
+@pytest.mark.parametrize("stride, padding", [(1, 1), (2, ((0, 2), (1, 0)))])
+def test_a_depthwise_convolution_is_one_kernel_with_what_follows(stride: int, padding: Any, capsys: Any) -> None:
+    be = gen_backend("cpu", datatype="float64", jit=True)
+    rng = np.random.RandomState(0)
+    x, w = rng.normal(size=(2, 5, 7, 6)), rng.normal(size=(5, 1, 3, 3))
+    props: dict[str, Any] = {"groups": 5, "stride": stride, "padding": padding}
+    images, weights = be.array(x), be.array(w)
+    value = be.relu(be.conv(images, weights, **props) + 1)
+    by_images = grad(be.sum(value), images)
+    wanted = windowed.conv(x, w, **props) + 1
+    np.testing.assert_allclose(value.asnumpyarray(), np.maximum(wanted, 0), rtol=1e-9, atol=1e-9)
+    slope = windowed.conv_input((wanted > 0).astype(float), w, x, **props)
+    np.testing.assert_allclose(by_images.asnumpyarray(), slope, rtol=1e-9, atol=1e-9)
+    debugprint(value, stage="fusion")
+    steps = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert sum(line.startswith("kernel") for line in steps) == 1
+    assert not any("conv" in line for line in steps)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_derivatives_of_random_geometry_are_differences(seed: int) -> None:
     while True:
