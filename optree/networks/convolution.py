@@ -207,7 +207,7 @@ class ConvolutionOperator(ImageOperator):
         o, i, *window = self.filters(weights.shape)
         dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]
         is_few = None not in window and prod(window) <= FEW_ELEMENTS and set(self.dilation) == {1}  # type: ignore[arg-type]
-        is_depthwise = i == 1 < o == self.groups and self.layout[-1] != "C" and is_floating(dtype)
+        is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C" and is_floating(dtype)
         if not is_few or not is_depthwise:
             return None
         pairs = zip(paddings(self.padding, len(window)), window, strict=True)
