@@ -59,26 +59,34 @@ def prepared(program: Program) -> Callable[..., list[Any]]:
                 performers[id(instruction)] = run
         return run(*inputs)
 
-    return lambda values, observe=None: run_each(program, values, compute, observe)
+    return _runner(program, compute)
 
 
 def run_each(
     program: Program, values: Sequence[Any], compute: Callable[..., Any], observe: Observer | None = None
 ) -> list[Any]:
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
-    first, instructions = len(values), program.instructions
-    steps = [
+    return _runner(program, compute)(values, observe)
+
+
+def _runner(program: Program, compute: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A function of the leaves' values to the outputs."""
+    first, instructions = len(program.leaves), program.instructions
+    unobserved = [
         RegisterCall(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
         for index, instruction in enumerate(instructions)
     ]
+    outputs = taker(program.outputs)
 
     def note(error: Exception, index: int, roots: object) -> None:
         error.add_note(f"while running {describe(instructions[index].node)}")
 
-    with np.errstate(all="ignore"):
-        if observe is not None:
-            steps = [observed(step, observe) for step in steps]
-        return list(run_steps(steps, [None] * len(steps), taker(program.outputs), note, list(values)))
+    def run(values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
+        steps = unobserved if observe is None else [observed(step, observe) for step in unobserved]
+        with np.errstate(all="ignore"):
+            return list(run_steps(steps, [None] * len(steps), outputs, note, list(values)))
+
+    return run
 
 
 def value_of(leaf: object) -> Any:
@@ -153,19 +161,20 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     if is_widened(instruction.node) and not op.defines("perform"):
         return checked(instruction)
     loose = _undeclared(op, len(instruction.inputs))
+    promised = _promise(op, types)
     if given_away is None:
 
         def run(*values: object) -> Any:
             cells: list[list[Any]] = [[None] for _ in types]
             op.perform(apply, list(values), cells)
-            return _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
+            return _taken(op, promised(values), cells, [values[i] for i in loose])
 
         return run
     cells: list[list[Any]] = [[None] for _ in types]
 
     def run_again(*values: object) -> Any:
         op.perform(apply, list(values), cells)
-        taken = _taken(op, _promised(op, types, values), cells, [values[i] for i in loose])
+        taken = _taken(op, promised(values), cells, [values[i] for i in loose])
         hidden = [cell[0] for cell, given in zip(cells, given_away, strict=True) if not given]
         for cell, given in zip(cells, given_away, strict=True):
             if given:
@@ -225,6 +234,22 @@ def _promised(op: Op, types: Sequence[Any], values: Sequence[Any]) -> Sequence[A
     if len(types) > 1 or not op.gives_shape:
         return types
     return [TensorType(types[0].dtype, op.output_shape(*map(np.shape, values)))]
+
+
+def _promise(op: Op, types: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """`_promised` as a function of the values, which computes types anew only for other shapes than the last."""
+    if len(types) > 1 or not op.gives_shape:
+        return lambda values: types
+    last: tuple[Any, Sequence[Any]] = None, types
+
+    def promised(values: Sequence[Any]) -> Sequence[Any]:
+        nonlocal last
+        shapes, known = [*map(np.shape, values)], last
+        if shapes != known[0]:
+            known = last = shapes, _promised(op, types, values)
+        return known[1]
+
+    return promised
 
 
 def _taken(op: Op, types: Sequence[Any], cells: Sequence[list[Any]], undeclared: Sequence[Any] = ()) -> Any:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree import Op, TensorType, grad
+from optree import Input, Op, TensorType, grad
 from optree.compile.aliasing import given_away, last_uses
 from optree.compile.fusion import fuse
 from optree.compile.pipeline import lower
 from optree.compile.program import flatten
-from optree.compile.reference import evaluate
+from optree.compile.reference import evaluate, prepared
 from optree.compile.shapes import Sizes, dims_of
 from optree.errors import OperandError
 from optree.op.apply import Apply
-from optree.registry import OPS
+from optree.registry import OPS, f
 from optree.tree.node import signature, uncollected
 
 
@@ -212,3 +212,13 @@ def test_the_collector_runs_in_a_child_that_is_forked_while_it_is_paused() -> No
         return os.waitpid(child, 0)[1]
 
     assert forked() == 0 and gc.isenabled()
+
+
+def test_a_prepared_program_takes_arrays_of_other_sizes() -> None:
+    x = Input(TensorType("float64", (None,)), "x")
+    run = prepared(flatten([f.tanh(x) + x[:1], f.sum(x)]))
+    for size in (3, 5, 5, 3, 1):
+        values = np.arange(float(size))
+        found, total = run([values])
+        np.testing.assert_array_equal(found, np.tanh(values) + values[:1])
+        assert total == values.sum()
