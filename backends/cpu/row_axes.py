@@ -31,33 +31,13 @@ class RowAxes:
         self._sources: dict[int, int] = {}
         self._axes: dict[int, int | None] = {}
 
-    def are_equal(self, value: int, other: int) -> None:
-        """Add two values with the same rows."""
-        self._relations += [partial(self._equal, value, other), partial(self._equal, other, value)]
-
-    def is_broadcast(self, value: int, target: int) -> None:
-        """Add a value that is copied to a target, to whose shape it is broadcast."""
-        self._relations.append(partial(self._broadcast, value, target))
-
-    def is_view(self, value: int, of: int) -> None:
-        """Add a view."""
-        self._relations.append(partial(self._view, value, self._sources.get(of, of)))
+    def add(self, relation: Callable[..., None], *of: Any) -> None:
+        """Add a relation, one of the methods below, between values."""
+        self._relations.append(partial(relation, *of))
 
     def are_views(self, value: int, of: int) -> None:
         """Add a tuple of views, which other views are picked from."""
         self._sources[value] = of
-
-    def are_of_kernel(self, kernel: FusedKernel) -> None:
-        """Add a kernel."""
-        self._relations.append(partial(self._kernel, kernel))
-
-    def are_of_product(self, left: int, right: int, value: int) -> None:
-        """Add a product of two matrices."""
-        self._relations.append(partial(self._product, left, right, value))
-
-    def are_stacked(self, ranks: Mapping[int, int]) -> None:
-        """Add stacks that are broadcast together: values, and the number of axes of each one's entries."""
-        self._relations.append(partial(self._stacked, ranks))
 
     def solved(self, states: Sequence[int]) -> list[int | None]:
         """The axis of each value, None where it is the same for all rows.
@@ -88,11 +68,14 @@ class RowAxes:
         if self._axes.setdefault(value, axis) != axis:
             raise Mixed
 
-    def _equal(self, value: int, other: int) -> None:
-        if value in self._axes:
-            self._set(other, self._axes[value])
+    def equal(self, value: int, other: int) -> None:
+        """Two values with the same rows."""
+        for known, same in ((value, other), (other, value)):
+            if known in self._axes:
+                self._set(same, self._axes[known])
 
-    def _broadcast(self, value: int, target: int) -> None:
+    def broadcast(self, value: int, target: int) -> None:
+        """A value that is copied to a target, to whose shape it is broadcast."""
         x, y = self._registers[value], self._registers[target]
         before = y.ndim - x.ndim
         if target in self._axes:
@@ -102,7 +85,9 @@ class RowAxes:
         elif self._axes.get(value) is not None:
             self._set(target, self._axes[value] + before)
 
-    def _view(self, value: int, of: int) -> None:
+    def view(self, value: int, of: int) -> None:
+        """A view."""
+        of = self._sources.get(of, of)
         x, view = self._registers[of], self._registers[value]
         if of in self._axes:
             axis = self._axes[of]
@@ -111,7 +96,8 @@ class RowAxes:
             axis = self._axes[value]
             self._set(of, None if axis is None else _along(view, axis, x, x))
 
-    def _kernel(self, kernel: FusedKernel) -> None:
+    def kernel(self, kernel: FusedKernel) -> None:
+        """The values of a kernel."""
         values = [*kernel.reads, *kernel.writes, *kernel.shape_inputs]
         known = [(i, self._axes[i]) for i in values if self._axes.get(i) is not None]
         found = {kernel.axes[i][axis] for i, axis in known if axis is not None}
@@ -126,7 +112,8 @@ class RowAxes:
                 raise Mixed
             self._set(i, axes.index(along) if along in axes else None)
 
-    def _stacked(self, ranks: Mapping[int, int]) -> None:
+    def stacked(self, ranks: Mapping[int, int]) -> None:
+        """Stacks that are broadcast together: values, and the number of axes of each one's entries."""
         shapes = {i: self._registers[i].shape for i in ranks}
         found = {axis - len(shapes[i]) + ranks[i] for i in ranks if (axis := self._axes.get(i)) is not None}
         if not found:
@@ -138,7 +125,8 @@ class RowAxes:
             axis = len(shapes[i]) - rank + back
             self._set(i, axis if axis >= 0 and shapes[i][axis] > 1 else None)
 
-    def _product(self, left: int, right: int, value: int) -> None:
+    def product(self, left: int, right: int, value: int) -> None:
+        """A product of two matrices."""
         self._set(right, None)
         for known, other in ((left, value), (value, left)):
             if known in self._axes:

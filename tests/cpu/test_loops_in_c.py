@@ -83,18 +83,18 @@ STEPS = {
 def in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of steps that each loop has run in C."""
     counts: list[int] = []
-    whole, in_one_call = loops.LoopInC.__call__, loops.LoopInC._run
+    whole, in_one_call = loops.LoopInC.__call__, loops.CompiledLoop.run
 
     def counted(self: Any, steps: Any, length: int) -> None:
         counts.append(0)
         whole(self, steps, length)
 
-    def noted(self: Any, known: Any, arguments: Any, length: int, threads: int) -> bool:
+    def noted(self: Any, arguments: Any, length: int, threads: int) -> bool:
         counts[-1] += length
-        return in_one_call(self, known, arguments, length, threads)
+        return in_one_call(self, arguments, length, threads)
 
     monkeypatch.setattr(loops.LoopInC, "__call__", counted)
-    monkeypatch.setattr(loops.LoopInC, "_run", noted)
+    monkeypatch.setattr(loops.CompiledLoop, "run", noted)
     return counts
 
 
@@ -195,14 +195,13 @@ def test_cofactors_of_a_singular_matrix(in_c: list[int]) -> None:
 
 def test_a_stencil_computes_its_state_where_the_next_step_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     be, counts = gen_backend("cpu", jit=True), list[int]()
-    emitted = loops.LoopInC._emitted
+    run = loops.CompiledLoop.run
 
-    def counted(*args: Any) -> Any:
-        known, alone = emitted(*args)
-        counts.append(len(known.tables[1]))
-        return known, alone
+    def counted(self: Any, *args: Any) -> bool:
+        counts.append(self.count)
+        return run(self, *args)
 
-    monkeypatch.setattr(loops.LoopInC, "_emitted", counted)
+    monkeypatch.setattr(loops.CompiledLoop, "run", counted)
     u = np.random.default_rng(0).normal(size=(9, 7))
 
     def step(u: Any, _: Any) -> Any:

@@ -14,7 +14,7 @@ from backends import gen_backend
 from backends.cpu import backend
 from backends.cpu.routines import loops
 from backends.cpu.routines.loop_trace import ROWS
-from backends.cpu.routines.loops import LoopInC
+from backends.cpu.routines.loops import CompiledLoop
 from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override
@@ -30,13 +30,13 @@ Step = Callable[[Any, Any], Any]
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts and threads of each loop that runs in one call."""
     found: list[tuple[int, int]] = []
-    run = LoopInC._run
+    run = CompiledLoop.run
 
-    def counted(self: LoopInC, known: Any, arguments: Any, length: int, threads: int) -> bool:
-        found.append((known.parts, threads))
-        return run(self, known, arguments, length, threads)
+    def counted(self: CompiledLoop, arguments: Any, length: int, threads: int) -> bool:
+        found.append((self.parts, threads))
+        return run(self, arguments, length, threads)
 
-    monkeypatch.setattr(LoopInC, "_run", counted)
+    monkeypatch.setattr(CompiledLoop, "run", counted)
     return found
 
 
@@ -269,7 +269,7 @@ def test_views_across_rows_of_a_sequence_whose_rows_are_its_last_axis(runs: list
 def test_views_with_the_strides_of_rows_are_not_taken_for_rows() -> None:
     x = np.zeros((4, 32)).T
     axes = RowAxes([x, x.T.reshape(-1)[3:35]])
-    axes.is_view(1, 0)
+    axes.add(axes.view, 1, 0)
     with pytest.raises(Mixed):
         axes.solved([0])
 
@@ -279,10 +279,10 @@ def test_rows_of_values_that_are_broadcast() -> None:
     values = [np.zeros(shape) for shape in ((32, 1), (1, 4), (4,), (), (32, 4))]
     axes = RowAxes([target, *values])
     for i in range(len(values)):
-        axes.is_broadcast(i + 1, 0)
+        axes.add(axes.broadcast, i + 1, 0)
     assert axes.solved([0]) == [0, 0, None, None, None, 0]
     square = RowAxes([np.zeros((32, 32)), np.zeros(32)])
-    square.is_broadcast(1, 0)
+    square.add(square.broadcast, 1, 0)
     assert square.solved([1]) == [1, 0]
     with pytest.raises(Mixed):
         square.solved([0, 1])

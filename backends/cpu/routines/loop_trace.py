@@ -66,7 +66,7 @@ class Memory(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call: its kind, a method of `Emitter`, its kernel or C function if any, and the values it accesses."""
+    """One call: its kind, a method of `CompiledLoop`, its kernel or C function if any, and the values it accesses."""
 
     kind: str
     kernel: FusedKernel | None
@@ -178,7 +178,7 @@ class Trace:
     def _share(self, value: int, other: int) -> None:
         """Make a value an alias of another value."""
         self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
-        self.axes.are_equal(value, other)
+        self.axes.add(self.axes.equal, value, other)
 
     def _is_part(self, x: Any, value: int) -> bool:
         """Whether an array has its elements, if any, in the memory of a value."""
@@ -191,7 +191,7 @@ class Trace:
         if not self._is_part(view, of):
             raise NotCompiled("a view is of another array")
         self.registers[value], self.memory[value] = view, self.memory[of]
-        self.axes.is_view(value, of)
+        self.axes.add(self.axes.view, value, of)
 
     def _add_kernel(self, step: KernelStep) -> None:
         kernel = step.kernel
@@ -211,7 +211,7 @@ class Trace:
                 self._new(i, known[i], kernel.dtypes[i])
         for value, _, assignment in step.assigned:
             self._share(assignment, value)
-        self.axes.are_of_kernel(kernel)
+        self.axes.add(self.axes.kernel, kernel)
         self.calls.append(Call("kernel", kernel, kernel.reads, kernel.writes))
 
     def _is_placed(self, value: int, known: dict[int, tuple[int, ...]], dtype: np.dtype) -> bool:
@@ -280,7 +280,7 @@ class Trace:
         target = self.registers[out]
         if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
             raise NotCompiled("its value is not contiguous")
-        self.axes.are_of_product(left, right, out)
+        self.axes.add(self.axes.product, left, right, out)
         self.calls.append(Call("product", None, [left, right], [out]))
 
     def _add_matrices(self, step: CallStep) -> None:
@@ -305,7 +305,9 @@ class Trace:
             raise NotCompiled("its value is of another dtype or layout")
         ranks = {i: min(y.ndim, 2) for i, y in zip(step.inputs, arrays, strict=True)}
         entries = max(y.ndim - ranks[i] for i, y in zip(step.inputs, arrays, strict=True))
-        self.axes.are_stacked({**ranks, out: 0 if kind is LogDeterminant else self.registers[out].ndim - entries})
+        self.axes.add(
+            self.axes.stacked, {**ranks, out: 0 if kind is LogDeterminant else self.registers[out].ndim - entries}
+        )
         self.calls.append(Call("matrices", None, list(step.inputs), [out], MATRICES[kind]))
 
     def _add_copies(self, step: CallStep) -> None:
@@ -336,7 +338,7 @@ class Trace:
         if any(self.memory[i] == to for call in self.calls[first:] for i in call.values):
             return False
         self.registers[value], self.memories[n] = y, self.memories[to]
-        self.axes.are_equal(value, target)
+        self.axes.add(self.axes.equal, value, target)
         return True
 
     def _copy(self, value: int, target: int) -> None:
@@ -348,7 +350,7 @@ class Trace:
             x = self.registers[value]
         if x.dtype != y.dtype or x.itemsize not in ITEMS:
             raise NotCompiled("its dtypes differ or have items of another size")
-        self.axes.is_broadcast(value, target)
+        self.axes.add(self.axes.broadcast, value, target)
         if HOST.address(x) == HOST.address(y) and x.shape == y.shape and x.strides == y.strides:
             return
         if overlap(x, y):

@@ -72,15 +72,15 @@ class Address(NamedTuple):
     offset: int
 
 
-class Emitter:
-    """Encodes the calls of a trace, for each part of the rows, as words for the C loop.
+class CompiledLoop:
+    """The calls of a trace, encoded for loops.c once for each part of the rows: for one set of array layouts.
 
     Attributes
     ----------
-    words : list of int
-        The arguments of all calls.
-    calls, addresses, parts : list of array
-        The tables of loops.c.
+    count : int
+        The number of calls.
+    parts : int
+        The number of parts of the rows.
     work : float
         The estimated number of instructions of a step.
     alone : float
@@ -90,24 +90,60 @@ class Emitter:
     def __init__(
         self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
     ) -> None:
-        self.trace, self.rows, self.backend = trace, rows, backend
-        self.words = list[int]()
-        self.calls: list[array[int]] = []
-        self.addresses: list[array[int]] = []
-        self.parts: list[array[int]] = []
-        self.work, self.alone, self.scratch, self._count = 0.0, 0.0, 0, 0
+        self._trace, self._rows, self._backend, self._functions = trace, rows, backend, functions
+        #: The arguments of all calls; the ones that are not 0 after a call has failed; and the tables of loops.c.
+        self._words, self._failures = list[int](), list[int]()
+        self._calls: list[array[int]] = []
+        self._addresses: list[array[int]] = []
+        own: list[array[int]] = []
+        self.work, self.alone, self._scratch, self._length = 0.0, 0.0, 0, 0
         #: The packed matrices: each has its value and the offset of its packed copy in scratch memory.
-        self.packed: dict[tuple[Any, ...], tuple[int, int]] = {}
-        #: The words in which calls say that they have failed.
-        self.failures = list[int]()
+        self._packed: dict[tuple[Any, ...], tuple[int, int]] = {}
         #: References that keep nests and constants alive, because the words hold their addresses.
-        self.held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
-        self._copying = functions["copy"]
+        self._held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
+        count = next((x.shape[a] for x, a in zip(trace.registers, self._axes(), strict=True) if a is not None), 1)
+        self.parts = max(1, count // ROWS)
+        for n in range(self.parts):
+            begin, first, starts = count * n // self.parts, len(self._calls), len(self._addresses)
+            self._add_part(begin, count * (n + 1) // self.parts - begin)
+            ends = {"last_call": len(self._calls), "last_address": len(self._addresses)}
+            own.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
+        self.count, self._memory, self._packings = len(self._calls), Scratch(), self._packings_of_matrices()
+        self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses, self._words)]
+        del self._trace, self._words, self._calls, self._addresses
 
-    def add(self, begin: int, count: int) -> None:
+    def run(self, arguments: Sequence[Any], length: int, threads: int) -> bool:
+        """Run all steps; whether none failed, as one does that NumPy raises an error for."""
+        given, block = _given(arguments), max(1, int(CALL / max(self.work, 1)))
+        rows, calls, addresses, words = self._tables
+        words = words.copy()
+        with self._memory.of(self._scratch) as start:
+            for pack, argument, offset, shape, packed in self._packings:
+                y = HOST.address(arguments[argument].array) + offset
+                call_packed(pack, [share_address(), threads, y, start + packed, *shape])
+            loop = struct("loops.c", "loop").words(
+                share=share_address("long" if self.work * length >= LONG_WORK else "unknown"),
+                threads=threads,
+                arguments=HOST.address(given),
+                count=len(given),
+                scratch=start,
+                first=0,
+                last=0,  # set below
+                length=length,
+                parts=self.parts,
+                rows=HOST.address(rows),
+                calls=HOST.address(calls),
+                addresses=HOST.address(addresses),
+                words=HOST.address(words),
+            )
+            for first in range(0, length, block):
+                struct("loops.c", "loop").set(loop, first=first, last=min(length, first + block))
+                call_packed(self._functions["run"], loop)
+        return not any(words[i] for i in self._failures)
+
+    def _add_part(self, begin: int, count: int) -> None:
         """Add the calls of one part of the rows."""
-        trace, first, starts = self.trace, len(self.calls), len(self.addresses)
-        self._count = count
+        trace, self._length = self._trace, count
         own = [self._of_part(x, axis, count) for x, axis in zip(trace.registers, self._axes(), strict=True)]
         offsets: dict[int, int] = {}
         for n, memory in enumerate(trace.memories):
@@ -117,36 +153,34 @@ class Emitter:
             at = [self._address(i, begin, offsets) for i in call.values]
             if all(own[i].size for i in call.writes):
                 self._add(*getattr(self, f"_{call.kind}")(call, own, at))
-        ends = {"last_call": len(self.calls), "last_address": len(self.addresses)}
-        self.parts.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
 
     def _axes(self) -> Sequence[int | None]:
-        return [None] * len(self.trace.registers) if self.rows is None else self.rows
+        return [None] * len(self._trace.registers) if self._rows is None else self._rows
 
     def _of_part(self, x: Any, axis: int | None, count: int) -> Any:
         return x if axis is None or x is None else x[(*(slice(None),) * axis, slice(0, count))]
 
     def _allocated(self, size: int) -> int:
         """Reserve scratch memory; its offset."""
-        offset = self.scratch
-        self.scratch += size + -size % LINE
+        offset = self._scratch
+        self._scratch += size + -size % LINE
         return offset
 
     def _address(self, value: int, begin: int, offsets: dict[int, int]) -> Address | int:
-        number, axis = self.trace.memory[value], self._axes()[value]
-        memory, offset = self.trace.memories[number], self.trace.offset(value)
+        number, axis = self._trace.memory[value], self._axes()[value]
+        memory, offset = self._trace.memories[number], self._trace.offset(value)
         if memory.is_own:
-            return Address(self.trace.leaves, offsets[number] + offset)
-        offset += 0 if axis is None else begin * self.trace.registers[value].strides[axis]
+            return Address(self._trace.leaves, offsets[number] + offset)
+        offset += 0 if axis is None else begin * self._trace.registers[value].strides[axis]
         return HOST.address(memory.array) + offset if memory.argument is None else Address(memory.argument, offset)
 
     def _add(self, function: int, words: Sequence[Any]) -> None:
-        self.calls.append(struct("loops.c", "call").words(function=function, words=len(self.words)))
+        self._calls.append(struct("loops.c", "call").words(function=function, words=len(self._words)))
         for word in words:
             if isinstance(word, Address):
-                place = struct("loops.c", "address").words(index=len(self.words), **word._asdict())
-                self.addresses.append(place)
-            self.words.append(0 if isinstance(word, Address) else word)
+                place = struct("loops.c", "address").words(index=len(self._words), **word._asdict())
+                self._addresses.append(place)
+            self._words.append(0 if isinstance(word, Address) else word)
 
     def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         kernel = call.kernel
@@ -161,31 +195,31 @@ class Emitter:
             raise NotCompiled("the compiler failed") from error
         if not isinstance(nest, CompiledNest):
             raise NotCompiled("NumPy runs the kernel")
-        self.held.append(nest)
+        self._held.append(nest)
         *offsets, size = nest.scratch(layout)
-        threads = nest.threads(layout) if self.rows is None else 1
+        threads = nest.threads(layout) if self._rows is None else 1
         start = self._allocated(nest.scratch_bytes(size, threads))
-        scratch: list[Any] = [Address(self.trace.leaves, start + offset) for offset in offsets]
+        scratch: list[Any] = [Address(self._trace.leaves, start + offset) for offset in offsets]
         numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
         self.work += nest.work(layout)
-        self.alone += 0 if self.rows is None else nest.work(layout)
+        self.alone += 0 if self._rows is None else nest.work(layout)
         function, *words = nest.words(found.nest.pointers(at), numbers, layout, threads, [*scratch, size])
         return function, words
 
     def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
         """The shapes of shape-only operands, which need not be computed."""
-        shapes = kernel.input_shapes(self.trace.registers)
+        shapes = kernel.input_shapes(self._trace.registers)
         axes = [self._axes()[i] for i in kernel.shape_inputs]
-        return [x if a is None else (*x[:a], self._count, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
+        return [x if a is None else (*x[:a], self._length, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
 
     def _product(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         x, y, target = (own[i] for i in call.values)
         functions = self._products(x.dtype)
         (rows, inner), columns, size, width = x.shape, y.shape[1], x.itemsize, functions["panel_width"](0)
         key = at[1], y.shape, y.strides
-        if key not in self.packed:
-            self.packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
-        packed = Address(self.trace.leaves, self.packed[key][1])
+        if key not in self._packed:
+            self._packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
+        packed = Address(self._trace.leaves, self._packed[key][1])
         steps = [x.strides[0] // size, x.strides[1] // size, width, target.strides[0] // size]
         work = MULTIPLICATION * rows * inner * columns
         self.work, self.alone = self.work + work, self.alone + work
@@ -195,7 +229,7 @@ class Emitter:
         x, y = (own[i] for i in call.values)
         sizes, (to, from_) = collapsed_axes(y.shape, [[*y.strides], [*np.broadcast_to(x, y.shape).strides]])
         self.work += y.size
-        return _address_of(self._copying), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
+        return _address_of(self._functions["copy"]), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of small_matrices.c."""
@@ -204,11 +238,11 @@ class Emitter:
             step = arrays[-1].strides[0]
             arrays, addresses = [arrays[0], *arrays[-1]], [*at, _moved(at[-1], step)]
         words = matrix_words(call.function, arrays, addresses)
-        functions = self.backend.c_functions(matrices_source(TYPES[arrays[0].dtype]), tuple(MATRICES.values()))
+        functions = self._backend.c_functions(matrices_source(TYPES[arrays[0].dtype]), tuple(MATRICES.values()))
         if words is None or functions is None:
             reason = "small_matrices.c is not compiled" if words else "its stacks have no common stride"
             raise NotCompiled(f"{call.function}: {reason}")
-        self.failures.append(len(self.words))
+        self._failures.append(len(self._words))
         work = arrays[0].size * arrays[0].shape[-1] ** (3 if call.function == "cofactors" else 1)
         self.work, self.alone = self.work + work, self.alone + work
         return _address_of(functions[call.function]), words
@@ -216,20 +250,19 @@ class Emitter:
     def _products(self, dtype: np.dtype) -> dict[str, Any]:
         """The compiled functions of loop_products.c."""
         source = vector_source("loop_products.c", TYPES[dtype])
-        found: dict[str, Any] | None = self.backend.c_functions(source, PRODUCTS)
+        found: dict[str, Any] | None = self._backend.c_functions(source, PRODUCTS)
         if found is None:
             raise NotCompiled("loop_products.c is not compiled")
         return found
 
-    def packings(self) -> list[tuple[Any, int, int, list[int], int]]:
-        """The matrices to pack before the first step, in the form of `_CompiledLoop.packings`."""
+    def _packings_of_matrices(self) -> list[tuple[Any, int, int, list[int], int]]:
+        """The packing function, the argument, the matrix's offset in it, its shape and strides, and its copy's."""
         found = []
-        for value, packed in self.packed.values():
-            y, memory = self.trace.registers[value], self.trace.memories[self.trace.memory[value]]
-            words = [*y.shape, *element_strides(y)]
+        for value, packed in self._packed.values():
+            y, memory = self._trace.registers[value], self._trace.memories[self._trace.memory[value]]
             assert memory.argument is not None
             pack = self._products(y.dtype)["pack_columns"]
-            found.append((pack, memory.argument, self.trace.offset(value), words, packed))
+            found.append((pack, memory.argument, self._trace.offset(value), [*y.shape, *element_strides(y)], packed))
         return found
 
 
@@ -239,47 +272,6 @@ def _moved(address: Address | int, offset: int) -> Address | int:
 
 def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-class _CompiledLoop(NamedTuple):
-    """The encoded calls of a loop, for one set of array layouts.
-
-    Attributes
-    ----------
-    words : numpy.ndarray
-    tables : list of numpy.ndarray
-        The parts, calls and addresses: the tables of loops.c.
-    packings : list of (callable, int, int, list of int, int)
-        For each packed matrix: the packing function, the argument, the offset of the matrix in the argument, the words
-        of its shape and strides, and the offset of the packed copy in scratch memory.
-    scratch : int
-        The size of the scratch memory in bytes.
-    work : float
-        The estimated number of instructions of a step.
-    failures : list of int
-        The words that are not 0 after a call has failed.
-    memory : Scratch
-        The scratch memory.
-    function : callable
-        The C function that runs the loop.
-    held : object
-        References to the nests and constants whose addresses are in the words.
-    """
-
-    words: np.ndarray
-    tables: list[np.ndarray]
-    packings: list[tuple[Any, int, int, list[int], int]]
-    scratch: int
-    work: float
-    failures: list[int]
-    memory: Scratch
-    function: Any
-    held: Any
-
-    @property
-    def parts(self) -> int:
-        """The number of parts of the rows."""
-        return len(self.tables[0])
 
 
 class LoopInC:
@@ -313,12 +305,12 @@ class LoopInC:
             known = self._made(arguments, min(length, 2), threads)
             if known is not None:  # None: the step is not compiled yet, and NumPy runs its plan
                 self._known[key] = known
-        if isinstance(known, _CompiledLoop) and self._run(known, arguments, length, min(known.parts, threads)):
+        if isinstance(known, CompiledLoop) and known.run(arguments, length, min(known.parts, threads)):
             return
         for step in range(length):
             self._plan.run(steps(step), None)
 
-    def _made(self, arguments: Sequence[Any], length: int, threads: int) -> _CompiledLoop | bool | None:
+    def _made(self, arguments: Sequence[Any], length: int, threads: int) -> CompiledLoop | bool | None:
         """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
         if self._plan.is_by_numpy:
             return None
@@ -337,11 +329,11 @@ class LoopInC:
         rows, reason = trace.rows(), "one thread would run what several can"
         for axes in (None,) if rows is None else (rows, None):
             try:
-                known, alone = self._emitted(trace, axes, functions)
+                known = CompiledLoop(trace, axes, functions, self._backend)
             except NotCompiled as error:
                 reason = str(error)
                 continue
-            if alone / min(known.parts, threads) - alone / threads <= STEP:
+            if known.alone / min(known.parts, threads) - known.alone / threads <= STEP:
                 return known
         return self._tell(reason)
 
@@ -368,52 +360,6 @@ class LoopInC:
             implementations = partial(implementation, self._backend, program, None, {})
             self._programs[small] = program, compiled_steps(program, implementations, self._plan.when, known)
         return self._programs[small]
-
-    def _emitted(
-        self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any]
-    ) -> tuple[_CompiledLoop, float]:
-        """The encoded calls, and the work of a step that runs on one thread."""
-        emitter = Emitter(trace, rows, functions, self._backend)
-        count = next((x.shape[a] for x, a in zip(trace.registers, rows or (), strict=False) if a is not None), 1)
-        parts = max(1, count // ROWS)
-        for n in range(parts):
-            begin, end = count * n // parts, count * (n + 1) // parts
-            emitter.add(begin, end - begin)
-        words, *tables = (
-            np.array(x, np.int64) for x in (emitter.words, emitter.parts, emitter.calls, emitter.addresses)
-        )
-        size, work, packings = emitter.scratch, emitter.work, emitter.packings()
-        made = words, tables, packings, size, work, emitter.failures, Scratch()
-        known = _CompiledLoop(*made, functions["run"], emitter.held)
-        return known, emitter.alone
-
-    def _run(self, known: _CompiledLoop, arguments: Sequence[Any], length: int, threads: int) -> bool:
-        """Run all steps; whether none failed, as one does that NumPy raises an error for."""
-        words, given, block = known.words.copy(), _given(arguments), max(1, int(CALL / max(known.work, 1)))
-        rows, calls, addresses = map(HOST.address, known.tables)
-        with known.memory.of(known.scratch) as start:
-            for function, argument, offset, rest, packed in known.packings:
-                y = HOST.address(arguments[argument].array) + offset
-                call_packed(function, [share_address(), threads, y, start + packed, *rest])
-            loop = struct("loops.c", "loop").words(
-                share=share_address("long" if known.work * length >= LONG_WORK else "unknown"),
-                threads=threads,
-                arguments=HOST.address(given),
-                count=len(given),
-                scratch=start,
-                first=0,
-                last=0,  # set below
-                length=length,
-                parts=known.parts,
-                rows=rows,
-                calls=calls,
-                addresses=addresses,
-                words=HOST.address(words),
-            )
-            for first in range(0, length, block):
-                struct("loops.c", "loop").set(loop, first=first, last=min(length, first + block))
-                call_packed(known.function, loop)
-        return not any(words[i] for i in known.failures)
 
 
 def _multiplied_by_vectors(program: Program) -> list[int]:
