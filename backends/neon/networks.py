@@ -264,15 +264,7 @@ def _bn(
 
 
 def _bn_gradient(
-    key: Any,
-    delta_out: Any,
-    grad_gamma: Any,
-    grad_beta: Any,
-    delta_in: Any,
-    x: Any,
-    xsum: Any,
-    xvar: Any,
-    gamma: Any,
+    key: Any, delta_out: Any, grad_gamma: Any, grad_beta: Any, delta_in: Any, x: Any, xsum: Any, xvar: Any, gamma: Any
 ) -> dict[Any, Any]:
     times = f.shift if key[1] else f.mul
     share = 1 / x.shape[1]

@@ -374,9 +374,13 @@ def _ranked(x: Operand, q: object, axis: Axis, method: str, keepdims: bool, what
         last = f.slice(rows, (Ellipsis, slice(-1, None)))
         last = last if found.ndim == rows.ndim else f.squeeze(last, -1)
         found = f.where(f.isnan(last), math.nan, found)
-    if found.ndim == rows.ndim:  # the parts' axis
-        found = f.moveaxis(found, -1, 0)
-        return f.expand_dims(found, tuple(i + 1 for i in axes)) if keepdims else found
+    return _in_place(found, found.ndim == rows.ndim, axes, keepdims)
+
+
+def _in_place(found: Variable, has_parts: bool, axes: tuple[int, ...], keepdims: bool) -> Variable:
+    """Quantiles with the axis of the parts, if there is one, moved from the end to the front, and the reduced axes."""
+    if has_parts:
+        found, axes = f.moveaxis(found, -1, 0), tuple(i + 1 for i in axes)
     return f.expand_dims(found, axes) if keepdims and axes else found
 
 
@@ -400,11 +404,7 @@ def _weighted(x: Operand, q: Operand, axis: Axis, method: str, keepdims: bool, w
     found = f.take_along_axis(rows, f.cast(index, "int64"), -1)
     if is_floating(rows.dtype):
         found = f.where(f.isnan(f.slice(rows, (Ellipsis, slice(-1, None)))), math.nan, found)
-    if parts.ndim:
-        found = f.moveaxis(found, -1, 0)
-        return f.expand_dims(found, tuple(i + 1 for i in axes)) if keepdims else found
-    found = f.squeeze(found, -1)
-    return f.expand_dims(found, axes) if keepdims and axes else found
+    return _in_place(found if parts.ndim else f.squeeze(found, -1), parts.ndim > 0, axes, keepdims)
 
 
 def _in_rows(x: Variable, axes: tuple[int, ...], what: str) -> Variable:

@@ -10,7 +10,7 @@ source is named. They are trees of the same ops, and so have derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -55,27 +55,30 @@ class LapackOperator(FloatOperator):
         return int(self.work * prod(stack) * m * n * min(m, n))
 
 
-class MatrixOperator(LapackOperator, UnaryOperator):
-    """An op on matrices with one value, by default of their shape, which `compute` gives for float32 or float64."""
+class LapackFunction(LapackOperator):
+    """An op on matrices with one value, which its method `compute` gives for arrays of float32 or float64."""
 
-    square: ClassVar[bool] = True
+    compute: Callable[..., Any]
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        check_dimensions(backend, self.output_shape(types[0].shape))
+        check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
         return self
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
+        found = self.compute(*(wide(as_array(x, *arrays), dtype) for x in arrays))
+        return rounded(as_array(found, *arrays), dtype, copy=False)
+
+
+class MatrixOperator(LapackFunction, UnaryOperator):
+    """An op on matrices with one value, by default of their shape."""
+
+    square: ClassVar[bool] = True
 
     def output_shape(self, *shapes: Shape) -> Shape:
         check_matrices(shapes[0], self.square)
         return shapes[0]
-
-    @portable
-    def numpy(self, x: Array) -> Any:
-        dtype = x.dtype if is_floating(x.dtype) else FLOAT64
-        return rounded(as_array(self.compute(wide(x, dtype)), x), dtype, copy=False)
-
-    def compute(self, x: Array) -> Any:
-        """The value on an array of float32 or float64."""
-        raise NotImplementedError
 
 
 class Factorisation(LapackOperator, UnaryOperator):

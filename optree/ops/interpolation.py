@@ -177,13 +177,7 @@ def _trapezoid(y: Operand, x: Operand | None = None, dx: float = 1.0, axis: int 
 
 @numpy_function(np.linspace)
 def _linspace(
-    start: Any,
-    stop: Any,
-    num: int = 50,
-    endpoint: bool = True,
-    retstep: bool = False,
-    dtype: Any = None,
-    axis: int = 0,
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
 ) -> Any:
     """Evenly spaced numbers from `start` to `stop`, along a new axis; with `retstep`, and the step."""
     ends = [x if type(x) in NUMBERS or isinstance(x, Variable) else np.asarray(x) for x in (start, stop)]

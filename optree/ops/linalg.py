@@ -21,13 +21,12 @@ from optree.arrays import Array, as_array, portable
 from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.batching import aligned, example_rank
-from optree.op.op import Op
 from optree.op.traits import BinaryOperator
 from optree.ops.factorisation import (
     Factorisation,
+    LapackFunction,
     LapackOperator,
     MatrixOperator,
-    check_dimensions,
     check_matrices,
     iterated,
     on_diagonal,
@@ -38,7 +37,7 @@ from optree.ops.shape import broadcasts_to, sizes_for_reshape, strong, with_lead
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
-from optree.tree.types import Axis, Shape, TensorType, broadcast, integer_of, normalise_axis, promote
+from optree.tree.types import Axis, Shape, broadcast, integer_of, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 
@@ -50,16 +49,12 @@ class SlogdetResult(NamedTuple):
 
 
 @numpy_function(np.linalg.solve)
-class Solve(LapackOperator, BinaryOperator):
+class Solve(LapackFunction, BinaryOperator):
     """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
 
     name = "solve"
     operands = ("a", "b")
     work = 2 / 3
-
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
-        return self
 
     def output_shape(self, *shapes: Shape) -> Shape:
         a, b = shapes
@@ -77,16 +72,13 @@ class Solve(LapackOperator, BinaryOperator):
         except ShapeError:
             raise ShapeError(f"the stacks {a[:-2]} and {b[:-2]} do not broadcast") from None
 
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        a, b = (wide(as_array(x, *arrays), dtype) for x in arrays)
+    def compute(self, a: Array, b: Array) -> Any:
         columns = b[:, None] if b.ndim == 1 else b
         stack: Any = broadcast(a.shape[:-2], columns.shape[:-2])
         # CuPy needs equal stacks, and no empty ones.
         a, columns = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, columns))
         found = np.linalg.solve(a, columns) if columns.size else columns.copy()
-        return rounded(found[..., 0] if b.ndim == 1 else found, dtype, copy=False)
+        return found[..., 0] if b.ndim == 1 else found
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         a, b = inputs
@@ -161,7 +153,7 @@ class Cofactors(MatrixOperator):
         return [CofactorsAlong.make()(x, delta)]
 
 
-class CofactorsAlong(LapackOperator, BinaryOperator):
+class CofactorsAlong(LapackFunction, BinaryOperator):
     """The derivative of `cofactors` at x along a direction, for singular matrices too; without a name, for trees here.
 
     Its derivative by x is that of an expression with inv(x), which singular matrices do not have.
@@ -173,12 +165,10 @@ class CofactorsAlong(LapackOperator, BinaryOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return broadcast(*shapes)
 
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        x, direction = np.broadcast_arrays(*(wide(as_array(x, *arrays), dtype) for x in arrays))
+    def compute(self, x: Array, direction: Array) -> Any:
+        x, direction = np.broadcast_arrays(x, direction)
         if not x.size or x.shape[-1] == 1:
-            return rounded(np.zeros_like(x), dtype, copy=False)
+            return np.zeros_like(x)
         u, s, v, sign = _signed_svd(x)
         turned = np.matmul(np.matmul(np.swapaxes(u, -2, -1), direction), np.swapaxes(v, -2, -1))
         # For each pair of singular values, the product of all others: those of a row without the row's own value.
@@ -187,7 +177,7 @@ class CofactorsAlong(LapackOperator, BinaryOperator):
         others = np.where(is_own, 0, _products_of_others(np.where(is_own, 1, s[..., None, :])))
         trace = np.matmul(others, np.diagonal(turned, axis1=-2, axis2=-1)[..., None])
         inner = np.where(is_own, trace, -np.swapaxes(turned, -2, -1) * others)
-        return rounded(sign * np.matmul(np.matmul(u, inner), v), dtype, copy=False)
+        return sign * np.matmul(np.matmul(u, inner), v)
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         return self(*aligned(inputs, batched))
@@ -309,10 +299,6 @@ class PseudoInverseByTolerances(PseudoInverse):
     @classmethod
     def function(cls, x: Operand, rtol: object) -> Any:  # type: ignore[override]
         return cls.make()(x, rtol)
-
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        check_dimensions(backend, self.output_shape(*(t.shape for t in types)))
-        return self
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, rtol = shapes

@@ -114,14 +114,14 @@ class SegmentScatter(Op):
 
     @portable
     def numpy(self, *arrays: Array) -> Any:
-        x, delta, starts = self._with_axis_first(arrays)
-        pairs = _Pairs(starts, len(x))
-        given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.segments] * pairs.shares(x, self.reduce)
-        return np.moveaxis(pairs.added(given), 0, self.axis).astype(delta.dtype, copy=False)
-
-    def _with_axis_first(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
         x, delta, starts = (as_array(a, *arrays) for a in arrays)
-        return np.moveaxis(x, self.axis, 0), np.moveaxis(delta, self.axis, 0), as_positions(starts)
+        x, wide = (np.moveaxis(a, self.axis, 0) for a in (x, delta.astype(wide_dtype(delta.dtype), copy=False)))
+        found = self._sent(_Pairs(as_positions(starts), len(x)), x, wide)
+        return np.moveaxis(found, 0, self.axis).astype(delta.dtype, copy=False)
+
+    def _sent(self, pairs: _Pairs, x: Any, delta: Any) -> Any:
+        """The value, with the axis in front."""
+        return pairs.added(delta[pairs.segments] * pairs.shares(x, self.reduce))
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         if batched[2]:
@@ -130,7 +130,8 @@ class SegmentScatter(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, _, starts), (delta,) = inputs, output_gradients
-        of_delta = SegmentGather.make(reduce=self.reduce, axis=self.axis)(x, delta, starts)
+        adjoint = SegmentScatter if isinstance(self, SegmentGather) else SegmentGather
+        of_delta = adjoint.make(reduce=self.reduce, axis=self.axis)(x, delta, starts)
         return [zero_gradient(x, delta.dtype), of_delta, None]
 
 
@@ -149,17 +150,8 @@ class SegmentGather(SegmentScatter):
         x, _, starts = shapes
         return _reduced_shape(x, starts, self.axis)
 
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        x, delta, starts = self._with_axis_first(arrays)
-        pairs = _Pairs(starts, len(x))
-        given = delta.astype(wide_dtype(delta.dtype), copy=False)[pairs.elements] * pairs.shares(x, self.reduce)
-        return np.moveaxis(pairs.reduced(given, "sum"), 0, self.axis).astype(delta.dtype, copy=False)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, _, starts), (delta,) = inputs, output_gradients
-        of_delta = SegmentScatter.make(reduce=self.reduce, axis=self.axis)(x, delta, starts)
-        return [zero_gradient(x, delta.dtype), of_delta, None]
+    def _sent(self, pairs: _Pairs, x: Any, delta: Any) -> Any:
+        return pairs.reduced(delta[pairs.elements] * pairs.shares(x, self.reduce), "sum")
 
 
 def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:

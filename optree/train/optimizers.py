@@ -36,12 +36,7 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        rate: Number,
-        momentum: Number = 0.0,
-        nesterov: bool = False,
-        **options: Unpack[Options],
+        self, weights: Weights, rate: Number, momentum: Number = 0.0, nesterov: bool = False, **options: Unpack[Options]
     ) -> None:
         self.nesterov = nesterov
         self.slots = ("momentum",) if is_used(momentum) else ()  # type: ignore[misc]
@@ -297,12 +292,7 @@ class LARS(Optimizer):
     decays = True
 
     def __init__(
-        self,
-        weights: Weights,
-        rate: Number,
-        momentum: Number = 0.9,
-        trust: Number = 1e-3,
-        **options: Unpack[Options],
+        self, weights: Weights, rate: Number, momentum: Number = 0.9, trust: Number = 1e-3, **options: Unpack[Options]
     ) -> None:
         super().__init__(weights, rate, momentum=momentum, trust=trust, **options)
 
