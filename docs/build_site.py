@@ -36,6 +36,7 @@ PAGES, SITE = OUTPUT / "pages", OUTPUT / "site"
 #: The pages of the repository, by title and in order.
 GUIDES = {
     "A tour": "docs/tour.md",
+    "Gallery": "docs/gallery.md",
     "Training": "docs/training.md",
     "Deploying": "docs/deploying.md",
     "Many processes": "docs/distributed.md",
