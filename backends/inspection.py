@@ -9,12 +9,11 @@ import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.cpu.plan import C
-from backends.execution.epilogues import Before, before_kernels, with_epilogues
+from backends.execution.epilogues import with_epilogues
 from backends.execution.memory import Memory, unallocated_array
-from backends.execution.routines import Implementation, routine_of
-from backends.execution.specialize import ExecutableKernel, FusedKernel
+from backends.execution.routines import routine_of
+from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES
-from backends.gpu.convolution import Convolution
 from backends.gpu.kernel import CUDA, Host, RecordingHost, launched_by
 from backends.gpu.launch_config import DeviceLimits, Launch, limits_of
 from optree.compile.fusion import Kernel
@@ -23,7 +22,6 @@ from optree.compile.pipeline import lower
 from optree.compile.program import Program
 from optree.compile.shapes import ONE, Dims, Sizes
 from optree.errors import BackendError, names
-from optree.records import NamedTuple
 
 #: The languages that kernels are printed in.
 TARGETS = ("c", "cuda")
@@ -71,14 +69,6 @@ def _recorded(program: Program, arch: str | DeviceLimits) -> RecordingHost:
     return host
 
 
-class _Device(NamedTuple):
-    """A GPU without cuDNN, for the kernels of convolutions."""
-
-    kernels: Host
-    cudnn: Any = None
-    memory: Memory = UNUSED
-
-
 def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: Host | None = None) -> None:
     """Specialize each kernel of a program to arrays in C order.
 
@@ -92,26 +82,14 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     program, known, steps = lower(program, C if host is None else CUDA, "parts", "fusion")
     if not any(isinstance(step, Kernel) for step in steps):
         return
-    sizes, before = _sizes(program, known.dims), dict[int, Before]()
+    sizes = _sizes(program, known.dims)
     if host is not None:
         routines = {i: routine_of(ROUTINES, program, i) for i in range(len(program.instructions))}
         products = [i for i, routine in routines.items() if routine is not None and routine.takes_epilogue]
-        convolutions = [i for i, routine in routines.items() if routine is not None and routine.bind is Convolution]
         steps, _ = with_epilogues(program, steps, products)
-        program, steps, before = before_kernels(program, steps, convolutions, known)
     for step in steps:
         if isinstance(step, Kernel):
-            kernel = FusedKernel(program, step, known, compile, UNUSED)
-            earlier = before.get(step.instructions[-1])
-            found = None if earlier is None or host is None else _continued(program, earlier, kernel, _Device(host))
-            _specialize(kernel if found is None else found, program, known, sizes)
-
-
-def _continued(program: Program, before: Before, kernel: FusedKernel, device: _Device) -> ExecutableKernel | None:
-    """A convolution's executable kernel with an epilogue; None if there is none."""
-    convolution = Convolution(device, program.instructions[before.call].op)
-    implementation = Implementation(convolution, with_epilogue=convolution.with_epilogue)
-    return before.continued(program, {before.call: implementation}, kernel)
+            _specialize(FusedKernel(program, step, known, compile, UNUSED), program, known, sizes)
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
@@ -124,7 +102,7 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _specialize(kernel: ExecutableKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
+def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
     """Specialize a kernel to arrays in C order, of which only one element is allocated."""
 
     def array(value: int) -> np.ndarray:
@@ -134,9 +112,6 @@ def _specialize(kernel: ExecutableKernel, program: Program, known: Sizes, sizes:
     values = [*program.leaves, *[None] * len(program.instructions)]
     for i in (*kernel.reads, *kernel.shape_inputs, *(leaf for leaf, _ in known.sources.values())):
         values[i] = array(i)
-    if not isinstance(kernel, FusedKernel):
-        kernel.run(values, [array(i) for i in kernel.writes])
-        return
     arrays = [array(i) for i in (*kernel.reads, *kernel.writes)]
     found = kernel.specialize(arrays, kernel.input_shapes(values))
     if found is not None and found.nest is not None:

@@ -12,7 +12,6 @@ import numpy as np
 from optree.compile.aliasing import Aliases
 from optree.compile.fusion import Call, Kernel
 from optree.compile.program import Program
-from optree.compile.shapes import Sizes
 from optree.op.op import Op
 from optree.ops.elementwise import Add, Mul, Neg, Sub
 from optree.records import NamedTuple
@@ -112,42 +111,17 @@ def with_epilogues(
     return list(remaining.values()), found
 
 
-class Before(NamedTuple):
-    """A call that a kernel continues with.
+def before_sums(
+    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int]
+) -> tuple[list[Kernel | Call], dict[int, int]]:
+    """Merge calls into the kernels that only add to their values: these steps, and the calls.
 
-    Attributes
-    ----------
-    call : int
-        Its instruction.
-    is_stored : bool
-        Whether other steps need its value.
-    is_sum : bool
-        Whether the kernel stores one value alone, the sum of the call's and its other operands.
-    """
-
-    call: int
-    is_stored: bool
-    is_sum: bool
-
-    def continued(self, program: Program, implementations: Any, kernel: Any) -> Any:
-        """The executable kernel of both, from the kernel's own; None if there is none."""
-        value, operands = len(program.leaves) + self.call, program.instructions[self.call].inputs
-        return implementations[self.call].with_epilogue(kernel, operands, value, self.is_stored, self.is_sum)
-
-
-def before_kernels(
-    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int], sizes: Sizes
-) -> tuple[Program, list[Kernel | Call], dict[int, Before]]:
-    """The steps without calls that kernels continue with, element by element; and these by the kernels' last numbers.
-
-    In the program that comes with them, later steps read the shape of a call's value from one that the kernel stores.
+    The calls are found by the last instructions of the kernels.
 
     Parameters
     ----------
     calls : collection of int
-        The indices of the calls that may be continued.
-    sizes : Sizes
-        The program's.
+        The indices of the calls that may be merged.
     """
     first = len(program.leaves)
     made_by = {
@@ -155,32 +129,18 @@ def before_kernels(
         for n, step in enumerate(steps)
         if isinstance(step, Call) and step.instruction in calls and not step.fused
     }
-    if not made_by:
-        return program, list(steps), {}
-    found: dict[int, Before] = {}
+    found: dict[int, int] = {}
     remaining, aliases = dict(enumerate(steps)), Aliases(program)
     for n, step in enumerate(steps):
         if not isinstance(step, Kernel) or step.reduced:
             continue
-        loaded = (i for i in made_by.keys() & step.axes.keys() - step.windowed if not _reads_shape(program, step, i))
-        value = max(loaded, key=made_by.__getitem__, default=None)
-        if value is None or not all(step.is_whole(i) for i in (value, *step.writes)):
+        value = max(made_by.keys() & step.axes.keys() - step.windowed, key=made_by.__getitem__, default=None)
+        if value is None or not step.is_whole(value) or not _is_sum(program, step, value):
             continue
-        between = steps[made_by[value] + 1 : n]
-        if _is_free(program, aliases, value, between) and not any(_reads(program, each, value) for each in between):
-            later = [each for each in steps[n + 1 :] if _reads(program, each, value)]
-            dims, type = sizes.dims[value], program.type_of(value)
-            alike = (i for i in step.writes if sizes.dims[i] == dims and program.type_of(i).dtype == type.dtype)
-            stored = next(alike, None)
-            is_stored = value in program.outputs
-            by_calls = all(isinstance(each, Call) and _reads_shape(program, each, value) for each in later)
-            if not is_stored and stored is not None and by_calls:
-                program = _reading(program, later, value, stored)
-            else:
-                is_stored = is_stored or bool(later)
-            found[step.instructions[-1]] = Before(value - first, is_stored, _is_sum(program, step, value))
+        if _may_wait(program, aliases, value, steps[made_by[value] + 1 : n], step.instructions):
+            found[step.instructions[-1]] = value - first
             del remaining[made_by.pop(value)]
-    return program, list(remaining.values()), found
+    return list(remaining.values()), found
 
 
 def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
@@ -189,25 +149,6 @@ def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
         return False
     terms = _terms(program, kernel, program.type_of(value).dtype)
     return terms is not None and value in terms and all(factor == ONE for factor in terms.values())
-
-
-def _reads_shape(program: Program, step: Kernel | Call, value: int) -> bool:
-    """Whether a step reads the shape alone of a value, which may be made after it."""
-    uses = [program.instructions[index] for index in step.instructions]
-    return all(n in op.index_map.shape_only for op, inputs, _ in uses for n, i in enumerate(inputs) if i == value)
-
-
-def _reading(program: Program, steps: Sequence[Kernel | Call], value: int, other: int) -> Program:
-    """A program whose steps read another value than one."""
-    instructions = program.instructions.copy()
-    for index in (index for step in steps for index in step.instructions):
-        inputs = tuple(other if i == value else i for i in instructions[index].inputs)
-        instructions[index] = instructions[index]._replace(inputs=inputs)
-    return program._replace(instructions=instructions)
-
-
-def _reads(program: Program, step: Kernel | Call, value: int) -> bool:
-    return any(value in program.instructions[index].inputs for index in step.instructions)
 
 
 def _may_wait(
@@ -221,11 +162,6 @@ def _may_wait(
     readers = {index for index, instruction in enumerate(program.instructions) if product in instruction.inputs}
     if product in program.outputs or not readers.issubset(users):
         return False
-    return _is_free(program, aliases, product, between)
-
-
-def _is_free(program: Program, aliases: Aliases, product: int, between: Sequence[Kernel | Call]) -> bool:
-    """Whether no step in between destroys an operand of a call."""
     operands = program.instructions[product - len(program.leaves)].inputs
     return not any(aliases.overwrites(index, operands) for step in between for index in step.instructions)
 

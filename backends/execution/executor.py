@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.epilogues import Before, Epilogue, ProductWithEpilogue, before_kernels, with_epilogues
+from backends.execution.epilogues import Epilogue, ProductWithEpilogue, before_sums, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run, layouts_of
@@ -97,7 +97,7 @@ class Draft:
         For each instruction its implementation, and its own step, on demand.
     fused : list of Kernel or Call
     epilogues, earlier : dict
-        By their last instructions, products' epilogues and the calls that kernels continue with.
+        By their last instructions, products' epilogues and the calls that kernels add to.
     groups : list of sequence of int
         The instructions of each step.
     kernels : dict of int to ExecutableKernel
@@ -123,7 +123,7 @@ class Draft:
         self.implementations: dict[int, Implementation] = OnDemand(implementation_of)
         self.fused: list[Kernel | Call] = []
         self.epilogues: dict[int, Epilogue] = {}
-        self.earlier: dict[int, Before] = {}
+        self.earlier: dict[int, int] = {}
         self.groups: list[Sequence[int]] = []
         self.kernels: dict[int, ExecutableKernel] = {}
         self.targets: dict[int, tuple[int, int]] = {}
@@ -148,15 +148,13 @@ def _fuse(draft: Draft) -> None:
 
 
 def _add_epilogues(draft: Draft) -> None:
-    products = draft.having("takes_epilogue") if draft.executor is not None else ()
-    if products:
+    if draft.executor is not None and (products := draft.having("takes_epilogue")):
         draft.fused, draft.epilogues = with_epilogues(draft.program, draft.fused, products)
 
 
 def _continue_calls(draft: Draft) -> None:
-    calls = draft.having("with_epilogue") if draft.sizes is not None else ()
-    if draft.sizes is not None and calls:
-        draft.program, draft.fused, draft.earlier = before_kernels(draft.program, draft.fused, calls, draft.sizes)
+    if draft.executor is not None and (calls := draft.having("with_sum")):
+        draft.fused, draft.earlier = before_sums(draft.program, draft.fused, calls)
 
 
 def _make_calls(draft: Draft) -> None:
@@ -194,12 +192,14 @@ def _make_kernels(draft: Draft) -> None:
             assert draft.sizes is not None
             kernel = draft.executor(draft.program, step, draft.sizes, known.__getitem__)
         if before is not None:
-            whole = None if kernel is None else before.continued(draft.program, known, kernel)
+            value, operands = len(draft.program.leaves) + before, draft.program.instructions[before].inputs
+            with_sum: Any = known[before].with_sum
+            whole = None if kernel is None else with_sum(kernel, operands, value)
             if whole is not None:
                 draft.kernels[len(groups)] = whole
-                groups.append([before.call, *step.instructions])
+                groups.append([before, *step.instructions])
                 continue
-            groups.append([before.call])
+            groups.append([before])
         if kernel is not None:
             draft.kernels[len(groups)] = kernel
         if kernel is None and isinstance(step, Kernel):

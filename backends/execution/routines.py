@@ -37,10 +37,9 @@ class Implementation(NamedTuple):
         Whether `into` writes nothing if it raises.
     takes_epilogue : bool
         Whether it computes what an `Epilogue` says along with a product.
-    with_epilogue : callable or None
-        From an executable kernel that reads its value, its operands and its value among the program's, whether other
-        steps need that, and whether the kernel's one value is the sum of its operands, to an executable kernel of both,
-        which runs the kernel on each block of the value as it is computed; None if there is none.
+    with_sum : callable or None
+        From an executable kernel that only adds to its value, which nothing else needs, its operands and its value
+        among the program's, to an executable kernel of both; None if there is none.
     is_captured : bool
         Whether a CUDA graph can capture it.
     is_routine : bool
@@ -56,7 +55,7 @@ class Implementation(NamedTuple):
     update: Callable[..., Any] | None = None
     is_atomic: bool = False
     takes_epilogue: bool = False
-    with_epilogue: Callable[..., Any] | None = None
+    with_sum: Callable[..., Any] | None = None
     is_captured: bool = False
     is_routine: bool = False
     label: str = ""
@@ -100,7 +99,7 @@ class Routine(NamedTuple):
             call,
             call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
-            with_epilogue=getattr(call, "with_epilogue", None),
+            with_sum=getattr(call, "with_sum", None),
             is_captured=self.is_captured,
             is_routine=self.computes,
             label="" if self.label is None else self.label(backend),

@@ -15,13 +15,12 @@ import numpy as np
 from backends.backend import Backend, Within
 from backends.creation import check_placement
 from backends.execution.ahead import Foresight
-from backends.execution.executor import CallStep, KernelStep, Step, runnable, steps_of, steps_text
+from backends.execution.executor import CallStep, Step, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
-from backends.gpu.convolution_epilogues import CudaConvolutionKernel
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
 from backends.gpu.cudnn import CuDNN, installed
 from backends.gpu.cupy_device import (
@@ -441,9 +440,6 @@ class GPUBackend(Backend):
         """The sources that steps need and that follow from the registers before the first one; these change."""
         foresight = Foresight(program, steps, values, self.memory)
         sources = [_source(*each) for each in foresight.run()]
-        for step in steps:
-            if isinstance(step, KernelStep) and isinstance(step.kernel, CudaConvolutionKernel):
-                sources += step.kernel.sources()
         for step, inputs in foresight.calls:
             call: Any = step.implementation.call
             if _has_kernels(step):

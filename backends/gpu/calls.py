@@ -68,8 +68,8 @@ _ATTENTION = Routine(_in_tiles, always, is_captured=True)
 
 def convolutions_by(device: Any) -> str:
     """The names of the libraries that compute convolutions on a device, for printing."""
-    own = _direct_by(device)
-    return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and by {own} where it has no plan"
+    own = "cuBLASLt, a product for each element of a filter"
+    return own if device.cudnn is None else f"cuDNN {device.cudnn.version}, and where it has no plan by {own}"
 
 
 def _direct_by(device: Any) -> str:
@@ -83,8 +83,8 @@ _POOL, _REGIONS = (
 )
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
-#: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN convolves, or kernels
-#: of ours do, which pool and take regions too.
+#: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN or cuBLASLt
+#: convolves; kernels of ours pool and take regions.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,

@@ -1,65 +1,24 @@
-"""Convolutions on a GPU: by cuDNN if it is installed and has a plan, else by generated implicit matrix products.
-
-The generated kernels support arrays of any layout, and epilogues (`backends.gpu.convolution_epilogues`).
-"""
+"""Convolutions on a GPU: by cuDNN if it is installed and has a plan, else by a product for each element of a filter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from backends.execution.convolution import ROLES, three
-from backends.execution.memory import element_strides
-from backends.execution.specialize import ExecutableKernel, FusedKernel
+from backends.execution.convolution import ROLES
+from backends.execution.specialize import ExecutableKernel, FusedKernel, layouts_of
 from backends.gpu.arrays import DeviceArray
-from backends.gpu.codegen.convolution import BY_INPUT, BY_WEIGHTS, FORWARD, THREADS, TILE, Role, kernel_names, source
-from backends.gpu.convolution_epilogues import CudaConvolutionKernel, CuDNNKernel, addends_of
 from backends.gpu.cudnn import problem_of
-from backends.gpu.direct import HUGE, type_of
-from backends.gpu.launch_config import Launch
+from backends.gpu.direct import HUGE
 from optree.arrays import overlap, stored
 from optree.cache import Cache
-from optree.dtypes import FLOAT32
 from optree.networks.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
-from optree.networks.windows import Sliding
 from optree.records import NamedTuple
 
-#: The number of blocks per multiprocessor that a derivative by weights is split into, and the minimum depth of a split.
-BLOCKS, LEAST_DEPTH = 2, 1024
-
-#: By kernel, the array that it computes.
-_COMPUTED = {FORWARD: "windows", BY_INPUT: "images", BY_WEIGHTS: "filters"}
-
-#: By op class, the kernel.
-_KERNELS: dict[type, Role] = {
-    Conv: FORWARD,
-    ConvInput: BY_INPUT,
-    ConvTranspose: BY_INPUT,
-    ConvWeights: BY_WEIGHTS,
-}
-
-
-class Launches(NamedTuple):
-    """The launch parameters of a convolution's kernels, for one set of array layouts.
-
-    Attributes
-    ----------
-    words : list of int
-        The numbers that kernels take after the arrays.
-    grid : tuple of int
-    splits : int
-        The number of parts of a sum.
-    elements : int
-        The elements of the value.
-    """
-
-    words: list[int]
-    grid: tuple[int, int]
-    splits: int
-    elements: int
+#: By op class, the array that it computes.
+_COMPUTED: dict[type, str] = {Conv: "windows", ConvInput: "images", ConvTranspose: "images", ConvWeights: "filters"}
 
 
 class Convolution:
@@ -73,46 +32,26 @@ class Convolution:
 
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
         self.device, self.op = device, op
-        self.role, self.roles = _KERNELS[type(op)], ROLES[type(op)]
-        self._launches = Cache("launches of convolutions", 64)
+        self.computed, self.roles = _COMPUTED[type(op)], ROLES[type(op)]
 
     def __call__(self, *arrays: DeviceArray, out: DeviceArray | None = None) -> Any:
-        op, cupy = self.op, self.device.cupy
-        shape: Any = op.output_shape(*(x.shape for x in arrays))
+        op, device = self.op, self.device
         dtype = op.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        if not self.fits([x.shape for x in arrays], shape):
-            return stored(self._by_library(arrays, dtype), out)
         operands = [x.astype(dtype, copy=False) for x in arrays[:2]]
-        is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
-        target: DeviceArray = cupy.empty(shape, dtype) if out is None or not is_apart else out
-        if not self.by_cudnn(operands, target):
-            if self.device.kernels is None:
-                return stored(self._by_library(arrays, dtype), out)
-            self.launch(operands, target, source(self.role, type_of(dtype)))
-        return stored(target, out)
+        if device.cudnn is not None:
+            shape: Any = op.output_shape(*(x.shape for x in arrays))
+            is_apart = out is not None and out.dtype == dtype and not any(overlap(out, x) for x in operands)
+            target: DeviceArray = device.cupy.empty(shape, dtype) if out is None or not is_apart else out
+            if self.by_cudnn(operands, target):
+                return stored(target, out)
+        found = op.by_products(*operands, *arrays[2:], matmul=partial(device.product, is_wide=True))
+        return stored(found.astype(dtype, copy=False), out)
 
-    def sources(self, *arrays: DeviceArray) -> list[str]:
-        """The sources that a call with these operands needs; none if one is unknown, or by cuDNN."""
-        if self.device.kernels is None or self.device.cudnn is not None or any(x is None for x in arrays):
-            return []
-        return [source(self.role, type_of(self.op.resolve_dtypes(*(x.dtype for x in arrays))[-1]))]
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The axes of the value in the order (N, C, spatial) or (O, I, spatial)."""
-        return self.op.weights_order if self.role is BY_WEIGHTS else self.op.order
-
-    def with_epilogue(
-        self, kernel: ExecutableKernel, operands: Sequence[int], value: int, is_stored: bool, is_sum: bool
-    ) -> ExecutableKernel | None:
-        """See `Implementation.with_epilogue`; `convolution_epilogues` says when."""
-        if self.device.kernels is None or not isinstance(kernel, FusedKernel):
+    def with_sum(self, kernel: ExecutableKernel, operands: Sequence[int], value: int) -> ExecutableKernel | None:
+        """See `Implementation.with_sum`: cuDNN adds an array of the value's shape, and a bias for each channel."""
+        if self.device.cudnn is None or not isinstance(kernel, FusedKernel):
             return None
-        if all(axis is None for axis in kernel.axes[value]):
-            return None
-        if self.device.cudnn is None:
-            return CudaConvolutionKernel(self, kernel, operands, value, is_stored)
-        addends = addends_of(self, kernel, value) if is_sum and not is_stored else None
+        addends = addends_of(self, kernel, value)
         return None if addends is None else CuDNNKernel(self, kernel, operands, value, addends)
 
     def by_cudnn(
@@ -122,7 +61,7 @@ class Convolution:
         bias: DeviceArray | None = None,
         addend: DeviceArray | None = None,
     ) -> bool:
-        """Compute a convolution by cuDNN; False if cuDNN is not installed or has no plan.
+        """Compute a convolution by cuDNN, which is installed; False if it has no plan.
 
         Parameters
         ----------
@@ -131,121 +70,97 @@ class Convolution:
         addend : array, optional
             An array of the value's shape to add.
         """
-        library, products = self.device.cudnn, self.device.product
-        if library is None:
+        library, products, op = self.device.cudnn, self.device.product, self.op
+        if not all(0 < prod(x.shape) < HUGE for x in (*operands, target)):
             return False
-        arrays = self._arrays(operands, target)
-        whole = None if addend is None else self.op.as_image(addend)
-        slidings = self._slidings(*arrays[:2])
-        problem = problem_of(_COMPUTED[self.role], products.tf32, *arrays, slidings, bias, whole)
+        x, w, y = (target if i < 0 else operands[i] for i in self.roles)
+        images, filters, windows = op.as_image(x), op.as_filters(w), op.as_image(y)
+        whole = None if addend is None else op.as_image(addend)
+        slidings = op.slidings(images.shape[2:], filters.shape[2:])
+        problem = problem_of(self.computed, products.tf32, images, filters, windows, slidings, bias, whole)
         plan = None if problem is None else library.plan(problem)
         if plan is None or plan.workspace is None:
             return False
         memory = products.workspace(plan.workspace)
         stream = self.device.cupy.cuda.get_current_stream().ptr
-        addresses = [x.data.ptr for x in (*arrays, whole, bias) if x is not None]
+        addresses = [x.data.ptr for x in (images, filters, windows, whole, bias) if x is not None]
         library.run(plan, addresses, 0 if memory is None else memory.data.ptr, stream)
         return True
 
-    def _arrays(
-        self, operands: Sequence[DeviceArray], target: DeviceArray
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """The images, filters and windows, as (N, C, spatial) and (O, I, spatial)."""
-        x, w, y = (target if i < 0 else operands[i] for i in self.roles)
-        return self.op.as_image(x), self.op.as_filters(w), self.op.as_image(y)
 
-    def _slidings(self, images: DeviceArray, filters: DeviceArray) -> Sequence[Sliding]:
-        return self.op.slidings(images.shape[2:], filters.shape[2:])
+class Addends(NamedTuple):
+    """The addends of a convolution, among the values of the program.
 
-    def _by_library(self, arrays: Sequence[Any], dtype: np.dtype) -> Any:
-        """The op's own value, in slices that CuPy multiplies."""
-        wide = FLOAT32 if dtype.itemsize == 2 else dtype
-        first, second = (x.astype(wide, copy=False) for x in arrays[:2])
-        return self.op.value(first, second, *arrays[2:]).astype(dtype, copy=False)
+    Attributes
+    ----------
+    whole : int or None
+        An array of its shape.
+    bias : int
+        A vector with an element for each channel.
+    """
 
-    @staticmethod
-    def fits(shapes: Sequence[Any], shape: Any) -> bool:
-        """Whether kernels or cuDNN compute a value of a shape, from operands of some shapes."""
-        return all(0 < prod(each) < HUGE for each in (shape, *shapes))
+    whole: int | None
+    bias: int
 
-    def launch(
-        self,
-        operands: Sequence[DeviceArray],
-        target: DeviceArray,
-        source: str,
-        words: Sequence[int] = (),
-        is_stored: bool = True,
+
+def addends_of(convolution: Convolution, kernel: FusedKernel, value: int) -> Addends | None:
+    """The addends of a kernel that only adds to a convolution's value; None if cuDNN does not add them."""
+    axes, others = kernel.axes, [i for i in kernel.reads if i != value]
+    channel = axes[value][convolution.op.order[1]]
+    if convolution.computed != "windows" or channel is None or axes[kernel.writes[0]] != axes[value]:
+        return None
+    biases = [i for i in others if [axis for axis in axes[i] if axis is not None] == [channel]]
+    wholes = [i for i in others if axes[i] == axes[value]]
+    if len(biases) != 1 or len(wholes) > 1 or len(biases) + len(wholes) < len(others):
+        return None
+    return Addends(next(iter(wholes), None), biases[0])
+
+
+class CuDNNKernel(ExecutableKernel):
+    """A convolution with a bias in one plan of cuDNN's, or the convolution and the kernel that adds the bias.
+
+    Parameters
+    ----------
+    convolution : Convolution
+    kernel : FusedKernel
+    operands : sequence of int
+        The convolution's, among the values of the program.
+    value : int
+        The convolution's value.
+    addends : Addends
+    """
+
+    def __init__(
+        self, convolution: Convolution, kernel: FusedKernel, operands: Sequence[int], value: int, addends: Addends
     ) -> None:
-        """Launch the kernels of a source.
+        self.convolution, self.kernel, self.operands = convolution, kernel, operands
+        self.value, self.addends = value, addends
+        self.rank, self.reduced, self.memory, self.sizes = kernel.rank, kernel.reduced, kernel.memory, kernel.sizes
+        self.reads = list(dict.fromkeys([*operands, *(i for i in kernel.reads if i != value)]))
+        self.shape_inputs, self.writes = kernel.shape_inputs, kernel.writes
+        self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in kernel.numbers)}
+        self.axes = {**dict.fromkeys(operands, ()), **kernel.axes}
+        # The convolution's operands are read after elements of the value have been written.
+        self.last_read, self.written_in = {**kernel.last_read, **dict.fromkeys(operands, 1)}, {value: 0}
+        self.written_in |= kernel.written_in
+        version = convolution.device.cudnn.version
+        self.label = f" after {convolution.op}, by cuDNN {version} in one plan, or in a plan and a kernel"
+        self._calls = Cache("kernels after convolutions by layout", 64)
 
-        Parameters
-        ----------
-        operands : sequence of array
-        target : array
-            The value.
-        words : sequence of int
-            The arguments of an epilogue.
-        is_stored : bool
-            Whether the value is stored; otherwise only the layout of the target is used.
-        """
-        kernels, address, dtype = self.device.kernels, self.device.memory.address, operands[0].dtype
-        key = tuple([(x.shape, x.strides) for x in (*operands, target)]), dtype
-        launches: Launches | None = self._launches.get(key)
-        if launches is None:
-            launches = self._launches[key] = self._prepared(*self._arrays(operands, target))
-        loaded = kernels.load(source, kernel_names(self.role))
-        x, w, y = (None if i < 0 else operands[i] for i in self.roles)
-        first, second = {FORWARD: (w, x), BY_INPUT: (w, y), BY_WEIGHTS: (y, x)}[self.role]
-        # Memory that is freed after the launches is used again in stream order.
-        wide = np.dtype("float64") if dtype == np.float64 else FLOAT32
-        elements = launches.splits * launches.elements if launches.splits > 1 else 1
-        sums, _memory = kernels.scratch(elements * wide.itemsize)
-        out = address(target) if is_stored else sums
-        given = [*launches.words, *words]
-        addresses = [address(first), address(second), out, sums]
-        kernels.bound(loaded[0], Launch("products", launches.grid, THREADS), [*addresses, *given])()
-        if launches.splits > 1:
-            grid = -(-launches.elements // THREADS), 1
-            kernels.bound(loaded[1], Launch("add_splits", grid, THREADS), [sums, out, *given])()
-
-    def _prepared(self, images: DeviceArray, filters: DeviceArray, windows: DeviceArray) -> Launches:
-        op = self.op
-        outputs, inputs = filters.shape[0] // op.groups, filters.shape[1]
-        positions = len(images) * prod(windows.shape[2:])
-        rows = inputs if self.role is BY_INPUT else outputs
-        columns = {
-            FORWARD: positions,
-            BY_INPUT: len(images) * prod(images.shape[2:]),
-            BY_WEIGHTS: inputs * prod(filters.shape[2:]),
-        }[self.role]
-        blocks = -(-columns // TILE), -(-rows // TILE) * op.groups
-        splits = self._splits(prod(blocks), positions) if self.role is BY_WEIGHTS else 1
-        words = [
-            *(op.groups, inputs, outputs, len(images), splits),
-            *(number for numbers in self._geometry(images, filters, windows) for number in numbers),
-            *(stride for array in (images, windows, filters) for stride in _strides(array)),
-        ]
-        return Launches(words, (blocks[0], blocks[1] * splits), splits, op.groups * rows * columns)
-
-    def _splits(self, blocks: int, depth: int) -> int:
-        """The number of parts of the depth, so that a derivative by few weights also occupies the device."""
-        wanted = -(-self.device.kernels.device.multiprocessors * BLOCKS // blocks)
-        return max(1, min(wanted, depth // LEAST_DEPTH))
-
-    def _geometry(self, images: DeviceArray, filters: DeviceArray, windows: DeviceArray) -> Sequence[Sequence[int]]:
-        """Sizes, counts, windows, steps, paddings and dilations along three axes."""
-        slidings = self._slidings(images, filters)
-        return [
-            three(images.shape[2:], 1),
-            three(windows.shape[2:], 1),
-            three(filters.shape[2:], 1),
-            three([s.stride for s in slidings], 1),
-            three([s.before for s in slidings], 0),
-            three([s.dilation for s in slidings], 1),
-        ]
-
-
-def _strides(array: DeviceArray) -> list[int]:
-    """The strides of the first two axes and of three spatial ones, in elements."""
-    outer, channel, *spatial = element_strides(array)
-    return [outer, channel, *three(spatial, 0)]
+    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
+        convolution, kernel, dtype = self.convolution, self.kernel, self.kernel.dtypes[self.value]
+        operands = [values[i].astype(dtype, copy=False) for i in self.operands]
+        shape = convolution.op.output_shape(*(x.shape for x in operands))
+        target = self.memory.empty(shape, dtype) if targets[0] is None else targets[0]
+        bias, whole = values[self.addends.bias], None if self.addends.whole is None else values[self.addends.whole]
+        is_apart = not any(x is not None and overlap(target, x) for x in (whole, bias))
+        if is_apart and convolution.by_cudnn(operands, target, bias.reshape(-1), whole):
+            return [target]
+        registers = [*values[: self.value], convolution(*operands), *values[self.value + 1 :], target]
+        arrays = [*(registers[i] for i in kernel.reads), target]
+        key = layouts_of(arrays, self.memory)
+        call = self._calls.get(key)
+        if call is None:
+            found = kernel.specialize(arrays, kernel.input_shapes(values))
+            call = self._calls[key] = None if found is None else kernel.call(found, registers, [len(values)])
+        return None if call is None or call(registers) else [target]

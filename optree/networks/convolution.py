@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import product
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import NARROW, is_floating
+from optree.dtypes import NARROW, is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.networks.windows import (
     ImageOperator,
@@ -36,6 +36,9 @@ from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
 from optree.tree.variable import Operand, Variable, in_dtype
+
+#: The product of matrices, and of stacks of them: `numpy.matmul`, or a backend's.
+Matmul = Callable[[Any, Any], Any]
 
 #: The most spatial dimensions.
 MOST = 3
@@ -148,19 +151,26 @@ class ConvolutionOperator(ImageOperator):
         """A view of weights with axes (O, I, spatial)."""
         return as_array(array).transpose(self.weights_order)
 
-    def correlate(self, x: Any, weights: Any) -> Any:
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        return self.by_products(*arrays)
+
+    def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
+        """The value by a matrix product for each element of a filter; of halves, the sum in float32."""
+        raise NotImplementedError
+
+    def correlate(self, x: Any, weights: Any, matmul: Matmul = np.matmul) -> Any:
         """The convolution of images with weights."""
         shape: Any = self.convolved_shape(x.shape, weights.shape)
-        dtype, groups = np.result_type(x, weights), self.groups
+        dtype, groups = wide_dtype(np.result_type(x.dtype, weights.dtype)), self.groups
         if self._is_of_vectors(x, weights, shape, dtype):
             (sliding,) = self.slidings(self.image(x.shape)[2:], self.filters(weights.shape)[2:])
             return _slid(x.reshape(-1), weights.reshape(-1), sliding, dtype).reshape(shape)
         out = np.zeros(shape, dtype, like=as_array(x))
         x, weights, target = self.as_image(x), self.as_filters(weights), self.as_image(out)
         for element, windows, slices in elements(self.slidings(x.shape[2:], weights.shape[2:])):
-            target[(..., *windows)] += _matched(
-                _factors(weights, element, groups), _grouped(x[(..., *slices)], groups), target[(..., *windows)].shape
-            )
+            part = target[(..., *windows)]
+            part += _matched(_factors(weights, element, groups), _grouped(x[(..., *slices)], groups), part, matmul)
         return out
 
     def _is_of_vectors(self, x: Any, weights: Any, shape: Any, dtype: np.dtype) -> bool:
@@ -171,26 +181,23 @@ class ConvolutionOperator(ImageOperator):
         is_vector = all(0 < v.size == v.shape[-1] for v in (x, weights))
         return is_vector and (prod(shape) < FEW_POSITIONS or (dtype.kind != "f" and dtype.itemsize > 2))
 
-    def spread(self, delta: Any, weights: Any, shape: Any) -> Any:
+    def spread(self, delta: Any, weights: Any, shape: Any, matmul: Matmul = np.matmul) -> Any:
         """The derivative of a convolution by its images, which have a shape, times delta."""
-        out = np.zeros(shape, np.result_type(delta, weights), like=as_array(delta))
+        out = np.zeros(shape, wide_dtype(np.result_type(delta.dtype, weights.dtype)), like=as_array(delta))
         delta, weights, target = self.as_image(delta), self.as_filters(weights), self.as_image(out)
         for element, windows, slices in elements(self.slidings(target.shape[2:], weights.shape[2:])):
-            target[(..., *slices)] += _matched(
-                _factors(weights, element, self.groups).swapaxes(-1, -2),
-                _grouped(delta[(..., *windows)], self.groups),
-                target[(..., *slices)].shape,
-            )
+            factors, part = _factors(weights, element, self.groups).swapaxes(-1, -2), target[(..., *slices)]
+            part += _matched(factors, _grouped(delta[(..., *windows)], self.groups), part, matmul)
         return out
 
-    def gather_weights(self, x: Any, delta: Any, shape: Any) -> Any:
+    def gather_weights(self, x: Any, delta: Any, shape: Any, matmul: Matmul = np.matmul) -> Any:
         """The derivative of a convolution by its weights, which have a shape, times delta."""
-        out = np.zeros(shape, np.result_type(x, delta), like=as_array(x))
+        out = np.zeros(shape, wide_dtype(np.result_type(x.dtype, delta.dtype)), like=as_array(x))
         x, delta, target = self.as_image(x), self.as_image(delta), self.as_filters(out)
         for element, windows, slices in elements(self.slidings(x.shape[2:], target.shape[2:])):
             rows = _by_groups(delta[(..., *windows)], self.groups)
             columns = _by_groups(x[(..., *slices)], self.groups)
-            total = np.matmul(rows, columns.swapaxes(-1, -2))
+            total = matmul(rows, columns.swapaxes(-1, -2))
             target[(..., *element)] += total.reshape(target.shape[:2])
         return out
 
@@ -271,10 +278,11 @@ def _factors(weights: Any, element: tuple[int, ...], groups: int) -> Any:
     return part.reshape(groups, part.shape[0] // groups, part.shape[1])
 
 
-def _matched(factors: Array, x: Array, shape: Shape) -> Any:
-    """The products of matrices and images, as images."""
-    is_one = x.shape[-2] == 1  # channel: no sum, and NumPy's product of matrices of integers has no BLAS
-    return (factors * x if is_one else np.matmul(factors, x)).reshape(shape)
+def _matched(factors: Any, x: Any, part: Any, matmul: Matmul) -> Any:
+    """The products of matrices and images, as images of the shape and dtype of others."""
+    if x.shape[-2] == 1:  # one channel: no sum, and NumPy's product of matrices of integers has no BLAS
+        return (factors.astype(part.dtype, copy=False) * x.astype(part.dtype, copy=False)).reshape(part.shape)
+    return matmul(factors, x).reshape(part.shape)
 
 
 class Conv(ConvolutionOperator, CompositeOperator):
@@ -336,9 +344,9 @@ class Conv(ConvolutionOperator, CompositeOperator):
     def decompose(self, *inputs: Any) -> Any:
         return self.by_elements(f.window_element, *inputs)
 
-    @portable
-    def numpy(self, x: Array, weights: Array) -> Any:
-        return self.correlate(x, weights)
+    def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
+        x, weights = arrays
+        return self.correlate(x, weights, matmul)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients
@@ -396,9 +404,9 @@ class ConvInput(ConvDerivative, CompositeOperator):
     def decompose(self, *inputs: Any) -> Any:
         return self.by_elements(f.window_element_input, *inputs) if set(self.stride) == {1} else None
 
-    @portable
-    def numpy(self, delta: Array, weights: Array, like: Array) -> Any:
-        return self.spread(delta, weights, like.shape)
+    def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
+        delta, weights, like = arrays
+        return self.spread(delta, weights, like.shape, matmul)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta, weights, _), (upon,) = inputs, output_gradients
@@ -430,9 +438,9 @@ class ConvWeights(ConvDerivative):
         (((0, 2, 4), (0, 3, 3), (3, 2, 2)), {}),
     )
 
-    @portable
-    def numpy(self, x: Array, delta: Array, like: Array) -> Any:
-        return self.gather_weights(x, delta, like.shape)
+    def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
+        x, delta, like = arrays
+        return self.gather_weights(x, delta, like.shape, matmul)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, delta, _), (upon,) = inputs, output_gradients
@@ -519,9 +527,9 @@ class ConvTranspose(ConvolutionOperator):
             raise ShapeError(f"an axis of {count} with a window of {window} and a padding of {padding} leaves nothing")
         return size
 
-    @portable
-    def numpy(self, x: Array, weights: Array) -> Any:
-        return self.spread(x, weights, self.output_shape(x.shape, weights.shape))
+    def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
+        x, weights = arrays
+        return self.spread(x, weights, self.output_shape(x.shape, weights.shape), matmul)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients

@@ -76,7 +76,7 @@ def test_a_plan_is_made_once_for_its_layouts() -> None:
     assert len(library.executed) == 5
 
 
-def test_kernels_compute_what_has_no_plan() -> None:
+def test_products_compute_what_has_no_plan() -> None:
     gpu, library = made(graphs=False)
     library.unsupported.add("conv_fprop")
     x, w = gpu.ones((1, 2, 6, 6)), gpu.ones((3, 2, 3, 3))
@@ -88,7 +88,6 @@ def test_kernels_compute_what_has_no_plan() -> None:
     assert (mirrored == 18).all()
     assert (unaligned == 18).all()
     assert library.executed == []
-    assert gpu.kernels.counts.launches == 3
 
 
 def test_a_step_is_one_cuda_graph_with_its_workspace() -> None:

@@ -13,7 +13,7 @@ from harness.nvrtc import compile_all, needs_nvrtc
 
 from backends.execution.pooling import KINDS
 from backends.gpu.codegen import pooling, vision
-from backends.gpu.codegen.convolution import TYPES
+from backends.gpu.codegen.device_functions import TYPES
 from optree import function, grad
 from optree.errors import OperandError
 from optree.networks.pooling import AvgUnpool

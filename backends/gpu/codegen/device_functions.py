@@ -6,6 +6,14 @@ from collections.abc import Sequence
 
 from backends.execution.dialect import grouped
 
+#: For each C type of elements: the headers, and the accumulator type.
+TYPES = {
+    "float": ("", "float"),
+    "double": ("", "double"),
+    "__half": ("#include <cuda_fp16.h>\n", "float"),
+    "__nv_bfloat16": ("#include <cuda_bf16.h>\n", "float"),
+}
+
 #: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)

@@ -10,8 +10,7 @@ from math import prod
 
 from backends.execution.dialect import grouped
 from backends.execution.pooling import Kind
-from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
+from backends.gpu.codegen.device_functions import QUOTIENT, TYPES, grid_stride_kernel, indices_of, offset_of
 from optree.records import NamedTuple
 
 #: The maximum elements of windows whose loops are unrolled.
@@ -56,7 +55,7 @@ def source(kind: Kind, type: str, axes: Axes, counts_padding: bool = False) -> s
     counts_padding : bool
         Whether the cells of a window are all of its elements, or those inside.
     """
-    headers, wide, _ = TYPES[type]
+    headers, wide = TYPES[type]
     types = dict.fromkeys("xy", type) | {"z": "int"}
     arrays = [f"{'' if name == 'x' else 'const '}{types[name]} *__restrict__ {name}s" for name in kind.arrays]
     parameters = [*arrays, *(f"const long long {name}" for name in parameter_names(axes))]

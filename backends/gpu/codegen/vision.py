@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from backends.gpu.codegen.convolution import TYPES
-from backends.gpu.codegen.device_functions import QUOTIENT, grid_stride_kernel, indices_of, offset_of
+from backends.gpu.codegen.device_functions import QUOTIENT, TYPES, grid_stride_kernel, indices_of, offset_of
 
 _HEAD = """{headers}typedef {type} T;
 typedef {wide} A;
@@ -22,7 +21,7 @@ typedef {wide} A;
 
 def _text(type: str, *kernels: tuple[str, Sequence[str], Sequence[str]]) -> str:
     """The source of kernels, each a name, its parameters and the lines of its body."""
-    headers, wide, _ = TYPES[type]
+    headers, wide = TYPES[type]
     found = _HEAD.format(headers=headers, type=type, wide=wide, quotient=QUOTIENT.strip("\n"))
     return found + "".join("\n" + grid_stride_kernel(*kernel) for kernel in kernels)
 
