@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.dtypes import is_narrow, rounded
-from optree.tree.variable import Variable
 
 
 class Engine:
@@ -59,7 +59,7 @@ class Engine:
             out[...] = found
         return found if out is None else out, lambda: None
 
-    def all_reduce(self, x: Variable, kind: str) -> Any:
+    def all_reduce(self, x: Array, kind: str) -> Any:
         """The sum, mean, max or min of all ranks' arrays."""
         return x.copy()
 
@@ -71,11 +71,11 @@ class Engine:
         """The sum over all ranks of their parts for this rank; the first axis has a part for each rank."""
         return parts[0].copy()
 
-    def broadcast(self, x: Variable, root: int) -> Any:
+    def broadcast(self, x: Array, root: int) -> Any:
         """The array of one rank."""
         return x.copy()
 
-    def reduce(self, x: Variable, root: int) -> Any:
+    def reduce(self, x: Array, root: int) -> Any:
         """The sum of all ranks' arrays on one rank, zeros on the others."""
         return x.copy()
 
@@ -97,7 +97,7 @@ def spec_of(x: Any) -> str:
     return f"{x.dtype} {x.shape}"
 
 
-def exchange_of(x: Variable, to: int | None, source: int | None) -> str:
+def exchange_of(x: Array, to: int | None, source: int | None) -> str:
     """The description of an exchange, for errors."""
     ends = [f"to rank {to}"] * (to is not None) + [f"from rank {source}"] * (source is not None)
     return f"send or recv of {spec_of(x)} {' and '.join(ends)}"

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.distributed.engine import Engine, as_bytes, contiguous, exchange_of, narrowed, spec_of, wide
 from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
 from optree.records import NamedTuple
 from optree.tree.types import Shape
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand
 
 #: The seconds between two checks of the watchdog.
 PAUSE = 0.05
@@ -108,7 +109,7 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
-    def all_gather(self, x: Variable) -> Any:
+    def all_gather(self, x: Array) -> Any:
         return _awaited(self._begin_all_gather(x))
 
     def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
@@ -127,13 +128,13 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.reduce_scatter, *([given, made, made.size, "sum"] if made.size else []))
         return self._begun(wait, given, made, parts.dtype, out)
 
-    def broadcast(self, x: Variable, root: int) -> Any:
+    def broadcast(self, x: Array, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {spec_of(x)}")
         made = x.copy(order="C")
         self._launch(self._comm.broadcast, *([as_bytes(made), root] if x.size else []))()
         return made
 
-    def reduce(self, x: Variable, root: int) -> Any:
+    def reduce(self, x: Array, root: int) -> Any:
         self.agree(f"reduce, sum of {spec_of(x)} to rank {root}")
         given = _reducible(x)
         made = self.cupy.zeros_like(given)

@@ -453,7 +453,7 @@ def _sums(out: TensorType) -> TensorType:
     return TensorType(wide_dtype(out.dtype), (*out.shape[:-1], 1))
 
 
-def _tile(query: Variable, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
+def _tile(query: Array, heads: int, keys: int, causal: bool) -> tuple[tuple[int, int], int]:
     """The maximum numbers of queries and keys of a tile, and of heads computed together."""
     queries, features = query.shape[-2:]
     if isinstance(query, np.ndarray):

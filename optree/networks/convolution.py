@@ -260,13 +260,13 @@ def _slid(x: np.ndarray, weights: np.ndarray, sliding: Sliding, dtype: np.dtype)
     return found
 
 
-def _grouped(x: Variable, groups: int) -> Any:
+def _grouped(x: Array, groups: int) -> Any:
     """Images as (N, groups, channels of a group, positions)."""
     n, c, *sizes = x.shape
     return x.reshape(n, groups, c // groups, prod(sizes))
 
 
-def _by_groups(x: Variable, groups: int) -> Any:
+def _by_groups(x: Array, groups: int) -> Any:
     """Images as (groups, channels of a group, positions of all images)."""
     n, c, *sizes = x.shape
     return _grouped(x, groups).transpose(1, 2, 0, 3).reshape(groups, c // groups, n * prod(sizes))

@@ -310,7 +310,7 @@ def _along(value: Operand, x: Variable, axes: Sequence[int], what: str, name: st
     return f.expand_dims(floats, tuple(i for i in range(x.ndim) if i not in axes))
 
 
-def _scaled(x: Variable, gain: Variable, bias: object) -> Variable:
+def _scaled(x: Variable, gain: Variable | None, bias: object) -> Variable:
     """The value times a gain, plus a bias, where there are any."""
     x = x if gain is None else x * gain
     return x if bias is None else x + bias

@@ -142,7 +142,7 @@ def _shifted(x: Any, axes: Axis, what: str, forward: bool) -> Any:
 
 
 @numpy_function(np.lib.stride_tricks.sliding_window_view)
-def _sliding_window_view(x: Variable, window_shape: object, axis: Axis = None) -> Any:
+def _sliding_window_view(x: Any, window_shape: object, axis: Axis = None) -> Any:
     """All windows of a shape along axes, as further axes; a copy, and no view."""
     x = variable_of(x, "sliding_window_view")
     widths = sizes_of(window_shape, "sliding_window_view")

@@ -43,7 +43,7 @@ OPTIONS = {
 
 @function()
 def pad_by(
-    x: Variable,
+    x: Any,
     pad_width: Any,
     mode: str = "constant",
     constant_values: Any = 0,

@@ -52,18 +52,18 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
 
 
 @function(numpy=np.polyadd)
-def polyadd(a1: Operand, a2: Operand) -> Any:
+def polyadd(a1: Any, a2: Any) -> Any:
     """The coefficients of the sum of two polynomials."""
     return f.add(*_of_one_degree(a1, a2, "polyadd"))
 
 
 @function(numpy=np.polysub)
-def polysub(a1: Operand, a2: Operand) -> Any:
+def polysub(a1: Any, a2: Any) -> Any:
     """The coefficients of the difference of two polynomials."""
     return f.sub(*_of_one_degree(a1, a2, "polysub"))
 
 
-def _of_one_degree(a1: Operand, a2: Operand, what: str) -> list[Variable]:
+def _of_one_degree(a1: Any, a2: Any, what: str) -> list[Variable]:
     found = [_coefficients(x, what) for x in (a1, a2)]
     count = max(x.shape[0] for x in found)
     return [f.pad(x, ((count - x.shape[0], 0),)) if x.shape[0] < count else x for x in found]
@@ -92,7 +92,7 @@ def _numpy_polyfit(x: Operand, y: Operand, deg: object, rcond: object = None, w:
 
 
 @function()
-def polyfit(x: Operand, y: Variable, deg: int, rcond: float | None = None, weights: Operand | None = None) -> Any:
+def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, weights: Any = None) -> Any:
     """The coefficients of the polynomial of a degree through points, by least squares; of columns y, as columns."""
     x, y = (in_dtype(v, promote(v.dtype, np.dtype("float64"))) for v in (variable_of(z, "polyfit") for z in (x, y)))
     if x.ndim != 1 or y.ndim not in (1, 2) or (None not in (x.shape[0], y.shape[0]) and x.shape[0] != y.shape[0]):

@@ -297,11 +297,11 @@ def nanmedian(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
 @function(numpy=np.quantile)
 def quantile(
     x: Operand,
-    q: Operand,
+    q: Any,
     axis: Axis = None,
     method: str = "linear",
     keepdims: bool = True,
-    weights: Operand | None = None,
+    weights: Any = None,
 ) -> Any:
     """The quantiles `q`, from 0 to 1, over axes; nan where there is a nan.
 
@@ -315,7 +315,7 @@ def quantile(
 
 
 @function(numpy=np.nanquantile)
-def nanquantile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
+def nanquantile(x: Operand, q: Any, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The quantiles over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, q, axis, method, keepdims, "nanquantile", True)
 
@@ -323,11 +323,11 @@ def nanquantile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear
 @function(numpy=np.percentile)
 def percentile(
     x: Operand,
-    q: Operand,
+    q: Any,
     axis: Axis = None,
     method: str = "linear",
     keepdims: bool = True,
-    weights: Operand | None = None,
+    weights: Any = None,
 ) -> Any:
     """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan. `weights` are `quantile`'s."""
     if weights is not None:
@@ -336,7 +336,7 @@ def percentile(
 
 
 @function(numpy=np.nanpercentile)
-def nanpercentile(x: Operand, q: Operand, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
+def nanpercentile(x: Operand, q: Any, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
     """The percentiles over axes, ignoring nans; nan where all elements are nan."""
     return _ranked(x, _fractions(q), axis, method, keepdims, "nanpercentile", True)
 
@@ -384,7 +384,7 @@ def _in_place(found: Variable, has_parts: bool, axes: tuple[int, ...], keepdims:
     return f.expand_dims(found, axes) if keepdims and axes else found
 
 
-def _weighted(x: Operand, q: Operand, axis: Axis, method: str, keepdims: bool, weights: Operand, what: str) -> Any:
+def _weighted(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, weights: Operand, what: str) -> Any:
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
@@ -510,9 +510,7 @@ def _between(first: Variable, second: Variable, weight: Any) -> Variable:
 
 
 @function(numpy=np.average)
-def average(
-    x: Operand, axis: Axis = None, weights: Operand | None = None, returned: bool = False, keepdims: bool = True
-) -> Any:
+def average(x: Operand, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = True) -> Any:
     """The weighted mean over axes; with `returned`, the sum of weights too."""
     x = variable_of(x, "average")
     if weights is None:
@@ -543,8 +541,8 @@ def cov(
     rowvar: bool = True,
     bias: bool = False,
     ddof: float | None = None,
-    fweights: Operand | None = None,
-    aweights: Operand | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
 ) -> Any:
     """The covariance matrix of variables, the rows of a matrix, or with ``rowvar=False`` its columns.
 

@@ -114,18 +114,18 @@ class Relu(MorphOperator, ElementwiseOperator):
 
 
 @function(numpy=np.fmax)
-def fmax(x: Variable, y: Variable) -> Any:
+def fmax(x: Operand, y: Operand) -> Any:
     """Elementwise maximum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.maximum, x, y, "fmax")
 
 
 @function(numpy=np.fmin)
-def fmin(x: Variable, y: Variable) -> Any:
+def fmin(x: Operand, y: Operand) -> Any:
     """Elementwise minimum of x and y that ignores nan; ties share the gradient."""
     return _of_numbers(f.minimum, x, y, "fmin")
 
 
-def _of_numbers(extreme: Any, x: Variable, y: Variable, what: str) -> Any:
+def _of_numbers(extreme: Any, x: Operand, y: Operand, what: str) -> Any:
     x, y = (as_operand(operand, what) for operand in (x, y))
     found = extreme(x, y)
     for one, other in ((x, y), (y, x)):

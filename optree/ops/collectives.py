@@ -27,7 +27,7 @@ from optree.op.traits import (
 )
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, normalise_axis, promote
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand
 
 #: The kinds of `AllReduce`.
 KINDS = ("sum", "mean", "max", "min")
@@ -71,7 +71,7 @@ class Collective(DividedOperator):
         (delta,) = output_gradients
         return [None, self.adjoint()(self.group.turn, delta)]
 
-    def begin(self, x: Variable, out: Array) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Array, out: Array) -> tuple[Any, Callable[[], None]]:
         """The array that will have the value, `out` if that is one, and a function that waits for it."""
         raise NotImplementedError
 
@@ -194,7 +194,7 @@ class AllReduce(Collective):
     def compute(self, x: Array) -> Any:
         return self.group.engine.all_reduce(x, self.kind)
 
-    def begin(self, x: Variable, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Array, out: Any) -> tuple[Any, Callable[[], None]]:
         return self.group.engine.begin("all_reduce", x, self.kind, out=out)  # type: ignore[no-any-return]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
@@ -290,7 +290,7 @@ class AllGather(AxisCollective):
     def compute(self, x: Array) -> Any:
         return _joined(self.group.engine.all_gather(x), self.axis)
 
-    def begin(self, x: Any, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Array, out: Any) -> tuple[Any, Callable[[], None]]:
         whole = None if out is None else out.reshape(self.group.size, *x.shape)
         stacked, finish = self.group.engine.begin("all_gather", x, out=whole)
         return _joined(stacked, self.axis) if out is None else out, finish
@@ -318,7 +318,7 @@ class ReduceScatter(AxisCollective):
     def compute(self, x: Array) -> Any:
         return self.group.engine.reduce_scatter(_parts(x, self.axis, self.group))
 
-    def begin(self, x: Variable, out: Any) -> tuple[Any, Callable[[], None]]:
+    def begin(self, x: Array, out: Any) -> tuple[Any, Callable[[], None]]:
         parts = _parts(x, self.axis, self.group)
         return self.group.engine.begin("reduce_scatter", parts, out=out)  # type: ignore[no-any-return]
 

@@ -152,7 +152,7 @@ class Indexing(FirstDtypeOperator, ArraysOperator):
         return [f.index_add(delta, x, *arrays, indexing=self)] + [None] * len(arrays)
 
 
-def checked_pick(what: str, x: Variable, index: tuple[Any, ...], pick: Callable[[], Any]) -> Any:
+def checked_pick(what: str, x: Array, index: tuple[Any, ...], pick: Callable[[], Any]) -> Any:
     """The elements at an index; AxisError if a value in it is out of range."""
     if not isinstance(x, np.ndarray):  # CuPy does not
         check_bounds(what, x.shape, index)

@@ -482,7 +482,7 @@ def append(x: Operand, values: Operand, axis: int | None = None) -> Any:
 
 
 @function(numpy=np.tile)
-def tile(x: Variable, reps: int | Sequence[int]) -> Any:
+def tile(x: Any, reps: int | Sequence[int]) -> Any:
     """The operand tiled `reps` times along each axis; further axes are new leading ones."""
     x = variable_of(x, "tile")
     counts = sizes_of(reps, "tile")
@@ -518,7 +518,7 @@ def _numpy_resize(a: Operand, new_shape: int | Sequence[int]) -> Any:
 
 
 @function(numpy=np.roll)
-def roll(x: Variable, shift: int | Sequence[int], axis: Axis = None) -> Any:
+def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> Any:
     """The operand shifted cyclically along axes; flattened for it, if the axis is None."""
     x = variable_of(x, "roll")
     if axis is None:

@@ -16,7 +16,6 @@ from optree.op.index_map import IndexMap, windowed
 from optree.op.op import Op
 from optree.op.traits import MorphOperator, NonDifferentiableOperator
 from optree.tree.types import TensorType
-from optree.tree.variable import Variable
 
 #: The unsigned dtypes by their bytes.
 UNSIGNED = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")}
@@ -57,7 +56,7 @@ def first_outside(
     return int(labels.reshape(-1)[at]), words
 
 
-def _all_below(labels: Variable, count: int) -> bool:
+def _all_below(labels: Array, count: int) -> bool:
     """Whether integers are from 0 up and below a count: one reduction, as unsigned integers."""
     return bool(np.maximum.reduce(labels.view(UNSIGNED[labels.dtype.itemsize]), axis=None) < count)
 

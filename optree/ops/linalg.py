@@ -460,7 +460,7 @@ def vdot(x: Operand, y: Operand) -> Any:
 
 
 @function(numpy=np.kron)
-def kron(x: Variable, y: Variable) -> Any:
+def kron(x: Any, y: Any) -> Any:
     """The Kronecker product: blocks of the second operand, scaled by each element of the first."""
     x, y = (variable_of(given, "kron") for given in (x, y))
     dtype = promote(x.dtype, y.dtype)
@@ -475,7 +475,7 @@ def kron(x: Variable, y: Variable) -> Any:
 
 
 @function(numpy=np.vecdot)
-def vecdot(x: Variable, y: Variable, axis: int = -1) -> Any:
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     """The sums of products of two vectors along an axis, the others broadcast."""
     x, y = (variable_of(given, "vecdot") for given in (x, y))
     sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]

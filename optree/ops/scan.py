@@ -363,7 +363,7 @@ def _end_of(x: Variable, value: object, axis: int) -> Variable:
 
 
 @function(numpy=np.diff)
-def diff(x: Variable, n: int = 1, axis: int = -1, prepend: object = None, append: object = None) -> Any:
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: object = None, append: object = None) -> Any:
     """The n-th differences along an axis, with values put before and after; for bools, whether neighbours differ."""
     x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
@@ -377,7 +377,7 @@ def diff(x: Variable, n: int = 1, axis: int = -1, prepend: object = None, append
 
 
 @function(numpy=np.ediff1d)
-def ediff1d(x: Variable, to_end: object = None, to_begin: object = None) -> Any:
+def ediff1d(x: Any, to_end: object = None, to_begin: object = None) -> Any:
     """The differences of consecutive elements of the operand, flattened, with values put before and after."""
     x = f.ravel(variable_of(x, "ediff1d"))
     parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]

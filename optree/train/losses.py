@@ -267,8 +267,8 @@ def _integers(given: object, what: str) -> Variable:
 
 
 def binary_cross_entropy(
-    scores: Variable,
-    labels: Variable,
+    scores: Any,
+    labels: Any,
     weights: Operand | None = None,
     positive: Operand = 1.0,
     smoothing: Operand = 0.0,

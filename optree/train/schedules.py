@@ -172,7 +172,7 @@ def _share(now: Any, steps: int) -> Any:
     return f.minimum(share, 1.0) if isinstance(share, Variable) else min(share, 1.0)
 
 
-def _maximum(x: Variable, y: object) -> Any:
+def _maximum(x: Any, y: object) -> Any:
     return f.maximum(x, y) if isinstance(x, Variable) else max(x, y)
 
 
@@ -182,9 +182,9 @@ def _where(condition: Operand, x: Operand, y: Operand) -> Any:
     return x if condition else y
 
 
-def _cos(x: Variable) -> Any:
+def _cos(x: Any) -> Any:
     return f.cos(x) if isinstance(x, Variable) else math.cos(x)
 
 
-def _power(base: float, exponent: Variable) -> Any:
+def _power(base: float, exponent: Any) -> Any:
     return f.exp(exponent * math.log(base)) if isinstance(exponent, Variable) else base**exponent

@@ -319,7 +319,7 @@ class Array(LazyValue):
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Variable, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
         if not all(isinstance(x, OPERANDS) or not hasattr(type(x), "__array_ufunc__") for x in inputs):
             return NotImplemented
