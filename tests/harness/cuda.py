@@ -323,7 +323,7 @@ def _write(target: Path, *command: str, text: str = "") -> None:
 
 
 def _place(*parts: object) -> Path:
-    return _folder() / hashlib.sha256(repr((_identity(), FLAGS, SANITIZERS, parts)).encode()).hexdigest()[:32]
+    return cache_folder() / hashlib.sha256(repr((_identity(), FLAGS, SANITIZERS, parts)).encode()).hexdigest()[:32]
 
 
 @cache
@@ -342,8 +342,8 @@ def _folders() -> tuple[str, ...]:
 
 
 @cache
-def _folder() -> Path:
-    """Where what is compiled is kept; nobody else can write there. What was not used for a week is deleted."""
+def cache_folder() -> Path:
+    """Where what g++ and NVRTC compile is kept. Nobody else can write there; what is unused for a week is deleted."""
     folder = Path(tempfile.gettempdir()) / f"optree-cuda-on-cpu-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if unsafe_reason(folder.resolve()) is not None:

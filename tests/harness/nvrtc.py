@@ -7,9 +7,12 @@ through the extra ``gpu``, serves too.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
 import os
+import pickle
 import re
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +20,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from harness.cuda import cache_folder
 
 #: What the kernels are compiled for: Turing, Ampere, Hopper and Blackwell.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
@@ -100,12 +105,28 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = ()) 
 
 
 def _compiled(source: str, arch: str, options: Sequence[str], kinds: Sequence[str]) -> tuple[list[bytes], str]:
-    """NVRTC's outputs of these kinds for a source, and the log."""
+    """NVRTC's outputs of these kinds for a source, and the log: from this run, or from disk."""
+    includes = {path: path.stat().st_mtime_ns for folder in folders() if (path := folder / "include").is_dir()}
+    given = [*(f"--include-path={path}" for path in includes), *options]
+    key = repr((version(), includes, arch, given, source, kinds))
+    path = cache_folder() / f"nvrtc-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+    if path.exists():
+        os.utime(path)
+        found: tuple[list[bytes], str] = pickle.loads(path.read_bytes())
+        return found
+    found = _run(source, arch, given, kinds)
+    made = path.with_name(f"tmp-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    made.write_bytes(pickle.dumps(found))
+    os.replace(made, path)
+    return found
+
+
+def _run(source: str, arch: str, options: Sequence[str], kinds: Sequence[str]) -> tuple[list[bytes], str]:
+    """NVRTC's outputs for a source with these options, and the log."""
     nvrtc, program = _library(), ctypes.c_void_p()
     _checked(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
-        includes = [f"--include-path={path}" for folder in folders() if (path := folder / "include").is_dir()]
-        given = [f"--gpu-architecture={arch}", *includes, *options]
+        given = [f"--gpu-architecture={arch}", *options]
         result = nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*map(str.encode, given)))
         log = _bytes(program, "ProgramLog").rstrip(b"\0").decode()
         # Found in the log: -Werror is known to CUDA 13 only, and not to the assembler, which warns too.
