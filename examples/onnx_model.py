@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from pathlib import Path
+from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,9 @@ AS_NUMPY: dict[str, Callable[..., Any]] = {
     "Round": np.rint,
     "Sub": np.subtract,
 }
+
+#: Operators that are reductions of NumPy's.
+REDUCTIONS = {f"Reduce{name}": getattr(np, name.lower()) for name in "Sum Mean Max Min Prod".split()}
 
 #: Operators that are methods of a backend.
 AS_BACKEND = {"Erf": "erf", "Sigmoid": "sig", "Softplus": "softplus", "Softsign": "softsign", "Det": "det"}
@@ -146,7 +150,7 @@ def _applied(operators: Operators, node: Any, given: Sequence[Any]) -> Sequence[
     if operator is None:
         raise ModelError("the operator is not among the known ones")
     attributes = {a.name: _attribute(a) for a in node.attribute}
-    parameters = inspect.signature(operator).parameters if inspect.ismethod(operator) else {}
+    parameters = inspect.signature(operator).parameters if isinstance(operator, MethodType | partial) else {}
     unknown = attributes.keys() - parameters.keys()
     if unknown:
         raise ModelError(f"its attribute {min(unknown)} is not among the known ones")
@@ -161,8 +165,9 @@ def _applied(operators: Operators, node: Any, given: Sequence[Any]) -> Sequence[
         raise ModelError(f"its output {node.output[len(found)]} is not computed")
     if any(isinstance(x, Variable) for x in given):
         return found
-    _check_size(max(x.size for x in found))
-    return [x.asnumpyarray() if isinstance(x, Variable) else np.asarray(x) for x in found]
+    arrays = [x if isinstance(x, Variable) else np.asarray(x) for x in found]
+    _check_size(max(x.size for x in arrays))
+    return [x.asnumpyarray() if isinstance(x, Variable) else x for x in arrays]
 
 
 def _attribute(attribute: Any) -> Any:
@@ -193,11 +198,19 @@ def _ints(x: Any, what: str) -> tuple[int, ...]:
     return tuple(int(n) for n in _fixed(x, what).reshape(-1))
 
 
+class OpenSize:
+    """An open size among the sizes that a model computes with: it may be moved, and be one of a new shape."""
+
+    def __int__(self) -> int:
+        raise ModelError("a size is open, and must be known here; sizes={...} fixes it")
+
+
+OPEN = OpenSize()
+
+
 def _size(x: Any, axis: int) -> int:
     """A size that must be known."""
-    if x.shape[axis] is None:
-        raise ModelError("a size is open, and must be known here; sizes={...} fixes it")
-    return int(x.shape[axis])
+    return int(OPEN if x.shape[axis] is None else x.shape[axis])
 
 
 def _part(x: Any, index: Any) -> Any:
@@ -216,6 +229,8 @@ class Operators:
             return AS_NUMPY[name]
         if name in AS_BACKEND:
             return getattr(self.be, AS_BACKEND[name])  # type: ignore[no-any-return]
+        if name in REDUCTIONS:
+            return partial(self._reduced, REDUCTIONS[name])
         return getattr(self, name, None) if name[:1].isupper() else None
 
     # Elementwise
@@ -306,7 +321,7 @@ class Operators:
     def _cast(self, x: Any, dtype: Any) -> Any:
         if is_floating(x.dtype) and np.dtype(dtype).kind in "iu":
             x = np.trunc(x)
-        return x if x.dtype == dtype else self.be.cast(x, dtype)
+        return x if x.dtype in (dtype, object) else self.be.cast(x, dtype)
 
     def Dropout(self, x: Any, ratio: Any = None, training_mode: Any = None, seed: int = 0) -> Any:
         if training_mode is not None and _fixed(training_mode, "training_mode"):
@@ -337,7 +352,8 @@ class Operators:
 
     def Shape(self, x: Any, start: int = 0, end: int | None = None) -> Any:
         axes = range(len(x.shape))[slice(start, end)]
-        return np.array([_size(x, i) for i in axes], np.int64)
+        sizes = [OPEN if x.shape[i] is None else x.shape[i] for i in axes]
+        return np.array(sizes, object if OPEN in sizes else np.int64)
 
     def Size(self, x: Any) -> Any:
         return np.array(prod(_size(x, i) for i in range(len(x.shape))), np.int64)
@@ -351,7 +367,8 @@ class Operators:
         return np.broadcast_to(x, np.broadcast_shapes(tuple(x.shape), _ints(shape, "the shape")))
 
     def Reshape(self, x: Any, shape: Any, allowzero: int = 0) -> Any:
-        sizes = [x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(_ints(shape, "the shape"))]
+        given = [-1 if n is OPEN else int(n) for n in _fixed(shape, "the shape")]
+        sizes = [x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(given)]
         return np.reshape(x, tuple(-1 if n is None else n for n in sizes))
 
     def Flatten(self, x: Any, axis: int = 1) -> Any:
@@ -431,62 +448,49 @@ class Operators:
         return np.eye(_size(x, 0), _size(x, 1), k, dtype=wanted)
 
     def DepthToSpace(self, x: Any, blocksize: int, mode: str = "DCR") -> Any:
-        n, _, h, w = (_size(x, i) for i in range(4))
-        parts = (blocksize, blocksize, -1) if mode == "DCR" else (-1, blocksize, blocksize)
-        order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
-        return np.reshape(np.transpose(np.reshape(x, (n, *parts, h, w)), order), (n, -1, h * blocksize, w * blocksize))
+        (n, _, h, w), b = (_size(x, i) for i in range(4)), blocksize
+        parts, order = ((b, b, -1), (0, 3, 4, 1, 5, 2)) if mode == "DCR" else ((-1, b, b), (0, 1, 4, 2, 5, 3))
+        return np.reshape(np.transpose(np.reshape(x, (n, *parts, h, w)), order), (n, -1, h * b, w * b))
 
     def SpaceToDepth(self, x: Any, blocksize: int, mode: str = "DCR") -> Any:
-        n, c, h, w = (_size(x, i) for i in range(4))
-        parts = np.reshape(x, (n, c, h // blocksize, blocksize, w // blocksize, blocksize))
+        (n, c, h, w), b = (_size(x, i) for i in range(4)), blocksize
         order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-        return np.reshape(np.transpose(parts, order), (n, -1, h // blocksize, w // blocksize))
+        return np.reshape(np.transpose(np.reshape(x, (n, c, h // b, b, w // b, b)), order), (n, -1, h // b, w // b))
 
     # Reductions and orders
 
-    def _reduced(self, function: Any, x: Any, axes: Any, keepdims: int, noop: int) -> Any:
+    def _reduced(
+        self, function: Any, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Any:
         along = () if axes is None else _ints(axes, "axes")
-        if not along and noop:
+        if not along and noop_with_empty_axes:
             return x
         return self._cast(function(x, axis=along or None, keepdims=bool(keepdims)), x.dtype)
-
-    def ReduceSum(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self._reduced(np.sum, x, axes, keepdims, noop_with_empty_axes)
-
-    def ReduceMean(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self._reduced(np.mean, x, axes, keepdims, noop_with_empty_axes)
-
-    def ReduceMax(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self._reduced(np.max, x, axes, keepdims, noop_with_empty_axes)
-
-    def ReduceMin(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self._reduced(np.min, x, axes, keepdims, noop_with_empty_axes)
-
-    def ReduceProd(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self._reduced(np.prod, x, axes, keepdims, noop_with_empty_axes)
 
     def ReduceLogSumExp(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         return self._reduced(self.be.logsumexp, x, axes, keepdims, noop_with_empty_axes)
 
     def ReduceL1(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self.ReduceSum(np.abs(x), axes, keepdims, noop_with_empty_axes)
+        return self._reduced(np.sum, np.abs(x), axes, keepdims, noop_with_empty_axes)
 
     def ReduceSumSquare(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return self.ReduceSum(np.square(x), axes, keepdims, noop_with_empty_axes)
+        return self._reduced(np.sum, np.square(x), axes, keepdims, noop_with_empty_axes)
 
     def ReduceL2(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         return np.sqrt(self.ReduceSumSquare(x, axes, keepdims, noop_with_empty_axes))
 
     def ReduceLogSum(self, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        return np.log(self.ReduceSum(x, axes, keepdims, noop_with_empty_axes))
+        return np.log(self._reduced(np.sum, x, axes, keepdims, noop_with_empty_axes))
+
+    def _best(self, function: Any, x: Any, axis: int, keepdims: int, is_last: int) -> Any:
+        found = function(np.flip(x, axis) if is_last else x, axis, keepdims=bool(keepdims))
+        return _size(x, axis) - 1 - found if is_last else found
 
     def ArgMax(self, x: Any, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        found = np.argmax(np.flip(x, axis) if select_last_index else x, axis, keepdims=bool(keepdims))
-        return _size(x, axis) - 1 - found if select_last_index else found
+        return self._best(np.argmax, x, axis, keepdims, select_last_index)
 
     def ArgMin(self, x: Any, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        found = np.argmin(np.flip(x, axis) if select_last_index else x, axis, keepdims=bool(keepdims))
-        return _size(x, axis) - 1 - found if select_last_index else found
+        return self._best(np.argmin, x, axis, keepdims, select_last_index)
 
     def TopK(self, x: Any, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Any]:
         (count,) = _ints(k, "k")
