@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _caches: dict[str, WeakSet[Cache]] = {}
 
@@ -47,34 +44,6 @@ class Cache(dict[Any, Any]):
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, for the set of caches
     __eq__ = object.__eq__
-
-
-def cached(name: str, size: int) -> Callable[[_Function], _Function]:
-    """A decorator that caches a function's values by its positional arguments, which are hashable.
-
-    Examples
-    --------
-    >>> @cached("squares", size=2)
-    ... def square(x):
-    ...     return x * x
-    >>> square(3), square(3), cache_stats()["squares"]
-    (9, 9, (1, 2))
-    """
-
-    def decorate(function: _Function) -> _Function:
-        known = Cache(name, size)
-
-        @wraps(function)
-        def lookup(*args: object) -> Any:
-            try:
-                return known[args]
-            except KeyError:
-                value = known[args] = function(*args)
-                return value
-
-        return lookup  # type: ignore[return-value]
-
-    return decorate
 
 
 def cache_stats() -> dict[str, tuple[int, int]]:

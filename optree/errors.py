@@ -22,36 +22,16 @@ Origin = tuple[CodeType, int, int]
 #: The characters of a value that an error shows, at most.
 BRIEF = 100
 
-_OWN_PACKAGES = frozenset(
-    (
-        *(
-            "optree",
-            "optree.tree",
-            "optree.op",
-            "optree.ops",
-            "optree.numpy",
-            "optree.networks",
-            "optree.autodiff",
-            "optree.compile",
-            "optree.run",
-            "optree.train",
-        ),
-        "optree.distributed",
-        *(
-            "optree.testing",
-            "optree.compat",
-            "optree.xp",
-            "backends",
-            "backends.execution",
-            "backends.cpu",
-            "backends.cpu.codegen",
-            "backends.cpu.export",
-            "backends.cpu.routines",
-            "backends.gpu",
-        ),
-        *("backends.gpu.codegen", "backends.neon"),
-    )
-)
+
+class _OwnPackages(dict[Any, bool]):
+    """Whether a package is one of op-tree's, by its name."""
+
+    def __missing__(self, package: Any) -> bool:
+        found = self[package] = str(package).partition(".")[0] in ("optree", "backends")
+        return found
+
+
+_is_own = _OwnPackages()
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 
@@ -178,9 +158,9 @@ class DisconnectedError(GradientError):
 
 def caller_origin() -> Origin:
     """The innermost line on the stack outside op-tree; the caller of this function is inside."""
-    frame, own = sys._getframe(2), _OWN_PACKAGES
+    frame, is_own = sys._getframe(2), _is_own
     while frame is not None:
-        if frame.f_globals.get("__package__") not in own:
+        if not is_own[frame.f_globals.get("__package__")]:
             return frame.f_code, frame.f_lasti, clock[0]
         frame = frame.f_back  # type: ignore[assignment]
     frame = sys._getframe(2)
@@ -190,14 +170,14 @@ def caller_origin() -> Origin:
 def caller_frame() -> FrameType:
     """The frame of the same line, for a warning."""
     frame = innermost = sys._getframe(1)
-    while frame.f_globals.get("__package__") in _OWN_PACKAGES and frame.f_back is not None:
+    while is_own(frame) and frame.f_back is not None:
         frame = frame.f_back
-    return innermost if frame.f_globals.get("__package__") in _OWN_PACKAGES else frame
+    return innermost if is_own(frame) else frame
 
 
 def is_own(frame: FrameType) -> bool:
     """Whether a frame runs code of op-tree's."""
-    return frame.f_globals.get("__package__") in _OWN_PACKAGES
+    return _is_own[frame.f_globals.get("__package__")]
 
 
 def is_of(package: str, frame: FrameType) -> bool:

@@ -24,58 +24,12 @@ ARGUMENTS = 256
 #: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
 
-_MAPS = "from optree.op.index_map"
-
-#: Facts of earlier versions, with their replacements.
-RENAMED = {
-    "axis_order": f"index_map = IndexMap(permuted(axes)), {_MAPS}",
-    "keeps_order": f"index_map = IndexMap(RESHAPED), {_MAPS}",
-    "keeps_shape": f"index_map = IndexMap(windowed()), or IndexMap(FLIPPED) of its elements reordered, {_MAPS}",
-    "rearranges": f"index_map = IndexMap(SELECTED), {_MAPS}",
-    "broadcasts": f"index_map = IndexMap(REPEATED, LIKE), {_MAPS}",
-    "broadcasts_operands": f"index_map = IndexMap(BROADCAST), {_MAPS}",
-    "shape_only": f"index_map, with LIKE or SHAPE for each operand whose values are not used, {_MAPS}",
-    "leads_with_batch": f"index_map = IndexMap(STACKED), {_MAPS}",
-    "equal_axes": f"index_map = IndexMap(contracted(axis), contracted(axis)), {_MAPS}",
-    "counted_axes": f"index_map = IndexMap(indexed(axis)), {_MAPS}",
-    "moves_axes": f"index_map = IndexMap(permuted(axes)) or IndexMap(RESHAPED), {_MAPS}",
-    "can_fail": "raises",
-    "may_fail": "raises; kernels and views never do",
-    "is_captured": "backends.gpu.capture.CAPTURED.add(the class); views need no row",
-    "checks_indices": "backends.gpu.capture.CHECKED.add(the class)",
-    "calls_lapack": "backends.gpu.capture.LAPACK.add(the class)",
-    "associative": "@associative before the class, from optree.registry",
-    "takes_parents": "nothing: it has parents as a UnaryOperator, BinaryOperator or AssociativeOperator",
-    "coefficients": "nothing: no compiler asks for it",
-    "runs_body": "class ...(LoopOperator), from optree.op.traits",
-    "begins": "class ...(BeginningOperator), from optree.op.traits",
-    "waits": "class ...(WaitingOperator), from optree.op.traits",
-    "writes_strided": "fill(self, out, *operands), which writes into an array of any layout",
-    "aliases": "@alias(...) before the class, from optree.registry",
-    "takes_columns": "backends.neon.allocation.COLUMNS.add(the class); elementwise ops need no row",
-    "kernel_by_number": "class ...(NumberOperator), from optree.op.traits",
-    "why_scalar": "nothing: no compiler asks for it",
-    "blocks": "class ...(BlockOperator), from optree.op.traits",
-    "update": "class ...(UpdateOperator), from optree.op.traits",
-    "sample": "examples = Examples(sample=(low, high)), from optree.op.examples",
-    "takes_floats": "examples = Examples(takes_floats=False), from optree.op.examples",
-    "random_props": "examples = Examples(random_props=...), from optree.op.examples",
-    "value": "numpy(self, *operands), a method of that name",
-    "numpy_names": "@numpy_function(...) before the class, from optree.registry",
-    "kernel_for": "kernel(self, *dtypes), a method of that name",
-    "is_flat_index": f"index_map = IndexMap(indexed()), {_MAPS}",
-}
-
 
 def check_and_register(cls: Any, base: Any) -> None:
     """Check an op's definition, and register it if it has a name; `base` is `Op`.
 
     It raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
-    for old in RENAMED.keys() & vars(cls).keys() - set(cls.__props__ or ()):
-        known = any(old in vars(kind) for kind in cls.__mro__[1:] if kind is not base)
-        if cls.__module__ != "optree.op.traits" and not known:
-            raise DefinitionError(f"{cls.__name__}: {old} is no fact of an op any more; write {RENAMED[old]}")
     if "kernel" in cls.__dict__:
         _check_kernel(cls)
     if cls.__dict__.get("name") is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from optree.arrays import check_unmasked, is_array, is_foreign, on_host
-from optree.cache import cached
 from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
 from optree.errors import (
     AxisError,
@@ -476,7 +476,6 @@ def weak_dtype(spec: Any) -> Any:
     return spec if spec in (int, float) else spec.type.dtype
 
 
-@cached("promoted dtypes", PROMOTIONS)
 def promote(*dtypes: object) -> np.dtype:
     """The promoted dtype of operands, by NEP 50; weak numbers are `int` or `float`.
 
@@ -485,6 +484,11 @@ def promote(*dtypes: object) -> np.dtype:
     >>> promote(np.dtype("float32"), float), promote(np.dtype("int8"), float)
     (dtype('float32'), dtype('float64'))
     """
+    return _promoted(dtypes)
+
+
+@lru_cache(PROMOTIONS)
+def _promoted(dtypes: tuple[Any, ...]) -> np.dtype:
     weak = {int: 0, float: 0.0}
     (found,) = by_float16(lambda known: [np.result_type(*(weak.get(d, d) for d in known))], dtypes)
     return found

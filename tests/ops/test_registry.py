@@ -22,10 +22,9 @@ from harness.op_examples import examples_for
 
 from optree import Autodiff, OpTreeNode, grad
 from optree.dtypes import bfloat16, finfo, is_floating
-from optree.errors import BackendError, DefinitionError, DTypeError, OperandError, OptreeError, ShapeError
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ShapeError
 from optree.op.examples import examples_in
 from optree.op.op import Op
-from optree.op.registration import RENAMED
 from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, ReductionOperator
 from optree.registry import FUNCTIONS, OPS, f
 from optree.testing import check_op
@@ -536,10 +535,3 @@ def test_reducing_nothing(name: str, cpu: Any) -> None:
 def test_an_op_has_no_more_facts_than_the_design_has() -> None:
     facts = [x for x, kind in Op.__annotations__.items() if "ClassVar" in kind and (x == "__props__" or x[0] != "_")]
     assert len(facts) <= 18, f"a fact that one compiler or layer asks for is a trait, or a row of its table: {facts}"
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_a_fact_of_an_earlier_version_is_refused_with_what_replaces_it(name: str) -> None:
-    with pytest.raises(DefinitionError, match=f"Old: {name} is no fact of an op any more; write "):
-        type("Old", (Op,), {"__props__": (), name: True})
-    type("Renamed", (Op,), {"__props__": (name,), name: True})  # a parameter may have its name
