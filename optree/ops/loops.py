@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -109,22 +109,34 @@ class Body:
 
     def values(self, arrays: Sequence[Any]) -> list[Any]:
         """The results' values on NumPy arrays, op by op."""
-        known: dict[int, Any] = {id(x): array for x, array in zip(self.arguments, arrays, strict=True)}
-        for node in self.order:
-            values = [known[id(x)] if isinstance(x, Variable) else x for x in operands_of(node)]
-            known[id(node)] = _performed(node, values)
-        return [known[id(x)] for x in self.results]
+        numbers, calls, results = self._calls
+        known = [*arrays, *numbers]
+        for call, operands in calls:
+            known.append(call(*[known[i] for i in operands]))
+        return [known[i] for i in results]
+
+    @cached_property
+    def _calls(self) -> tuple[list[Any], list[tuple[Callable[..., Any], list[int]]], list[int]]:
+        """Python numbers, and the operations with their operands, as indices into arguments, numbers and values."""
+        numbers = [x for node in self.order for x in operands_of(node) if not isinstance(x, Variable)]
+        index = {id(x): i for i, x in enumerate((*self.arguments, *numbers, *self.order))}
+        calls = [(_performer(node), [index[id(x)] for x in operands_of(node)]) for node in self.order]
+        return numbers, calls, [index[id(x)] for x in self.results]
 
 
-def _performed(node: OpTreeNode, values: list[Any]) -> Any:
-    """A node's value, a tuple for several outputs."""
-    op = node.op
-    if isinstance(node.type, TensorType) and not op.defines("perform") and widens(op, node.dtype):
-        return in_float32(op, node.dtype)(*values)
-    cells: list[list[Any]] = [[None] for _ in node.owner.outputs]
-    op.perform(node.owner, values, cells)
-    found = tuple(cell[0] for cell in cells)
-    return found if isinstance(node.type, TupleType) else found[0]
+def _performer(node: OpTreeNode) -> Callable[..., Any]:
+    """A function of the operands' values to a node's, a tuple for several outputs."""
+    op, apply = node.op, node.owner
+    if isinstance(node.type, TensorType) and not op.defines("perform"):
+        return in_float32(op, node.dtype) if widens(op, node.dtype) else op.value
+
+    def run(*values: object) -> Any:
+        cells: list[list[Any]] = [[None] for _ in apply.outputs]
+        op.perform(apply, list(values), cells)
+        found = tuple(cell[0] for cell in cells)
+        return found if isinstance(node.type, TupleType) else found[0]
+
+    return run
 
 
 class Scan(LoopOperator):
