@@ -441,7 +441,8 @@ class Backend(RandomMethods, Functions):
 
     def _run(self, key: tuple[Any, ...], leaves: Sequence[Any], roots: Sequence[Any]) -> Sequence[Any]:
         plan: Any = self.plans.get(key)
-        if plan is None or ((roots[0].spec.home is not self.home or len(roots) > 1) and self._is_foreign(roots)):
+        is_own = len(roots) == 1 and roots[0].spec.home is self.home  # the common case
+        if plan is None or not (is_own or all(root.spec.home in (self.home, None) for root in roots)):
             plan = self._plan(key, roots, len(leaves))
         self.executions += 1
         values = [
@@ -449,10 +450,6 @@ class Backend(RandomMethods, Functions):
             for x in leaves
         ]
         return plan.run(values, roots)
-
-    def _is_foreign(self, roots: Sequence[Any]) -> bool:
-        """Whether one of the trees is on another backend."""
-        return any(root.spec.home not in (self.home, None) for root in roots)
 
     @uncollected
     def _plan(self, key: tuple[Any, ...], roots: Sequence[Any], leaves: int) -> Any:

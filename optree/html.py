@@ -36,7 +36,7 @@ WIDTH, HEIGHT = 320, 90
 Card = tuple[str, dict[str, Any], Sequence[tuple[str, str, bool]]]
 
 
-def html(x: Any) -> str:
+def html(x: object) -> str:
     """The HTML of an object of a class in `CARDS`, or of a subclass."""
     title, facts, parts = next(CARDS[kind.__name__] for kind in type(x).__mro__ if kind.__name__ in CARDS)(x)
     cell = '<td style="text-align:left;white-space:pre-wrap">'
@@ -104,11 +104,11 @@ def _function(x: Function) -> Card:
     return str(x), facts, [("kernels and calls", _text(debugprint(x, "str", stage="fusion")), False)]
 
 
-def _printed(x: Any) -> Card:
+def _printed(x: object) -> Card:
     return repr(x), {}, [("table", _text(str(x)), True)]
 
 
-def _step_profile(x: Any) -> Card:
+def _step_profile(x: object) -> Card:
     drawn = _picture(lambda: import_later("optree.train.pictures").roofline(x).svg())
     title, facts, table = _printed(x)
     return title, facts, table if drawn is None else [("roofline and times", drawn, True), *table]
@@ -117,7 +117,7 @@ def _step_profile(x: Any) -> Card:
 def _optimizer(x: Any) -> Card:
     step = x.step.item()
 
-    def shown(value: Any) -> str:
+    def shown(value: object) -> str:
         if isinstance(value, Variable):
             return value.label
         return f"{value(step):.4g} (a schedule)" if callable(value) else str(value)

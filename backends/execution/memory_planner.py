@@ -13,7 +13,7 @@ from backends.execution.executor import KernelCall, KernelStep, Step
 from backends.execution.memory import empty_array
 from optree.cache import Cache
 from optree.compile.program import Program
-from optree.compile.shapes import shapes_of, shapes_told
+from optree.compile.shapes import leaf_shape, shapes_of, shapes_told
 from optree.compile.steps import Note, RegisterCall, Steps, outputs_of, plain, run_steps
 from optree.tree.types import TensorType
 
@@ -92,10 +92,6 @@ def planned_steps(program: Program, steps: Sequence[Step], constants: Sequence[o
     return Steps(program, steps, partial(slots_of, program, steps), constants)
 
 
-def _shape_of(value: object) -> Any:
-    return () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
-
-
 def slots_of(program: Program, steps: Sequence[Step], sizes: Any = None) -> dict[int, int]:
     """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape.
 
@@ -147,7 +143,7 @@ def planned(
     empty : callable
         From a size and a dtype to a new array.
     """
-    shapes = shapes_of(program, [_shape_of(x) for x in values[: len(program.leaves)]])
+    shapes = shapes_of(program, [leaf_shape(x) for x in values[: len(program.leaves)]])
     bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
     slots = slots_of(program, steps, bytes_of)
     sizes: dict[int, int] = {}

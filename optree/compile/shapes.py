@@ -39,6 +39,12 @@ def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
     return [found[i] for i in program.outputs]
 
 
+def leaf_shape(value: object) -> tuple[int, ...] | None:
+    """The shape of a leaf's value: () of a number, None of a value that has none."""
+    shape = () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
 def shapes_of(program: Program, shapes: Sequence[Any]) -> list[Any]:
     """The shapes of all values, from valid ones of the leaves; None for one that only a run determines."""
     found = list(shapes)
@@ -54,17 +60,11 @@ def broadcasts(instruction: Instruction) -> bool:
     return bool(op.index_map.broadcasts) and not op.defines("infer_shape")
 
 
-def tells_shape(instruction: Instruction) -> bool:
-    """Whether the shape of an instruction's value follows from the shapes of its inputs."""
-    op = instruction.op
-    return op.defines("infer_shape") or op.gives_shape  # type: ignore[no-any-return]
-
-
 def shapes_told(program: Program) -> list[bool]:
     """For each value, whether its shape follows from those of the leaves."""
     told = [True] * len(program.leaves)
-    for instruction in program.instructions:
-        told.append(tells_shape(instruction) and all(told[i] for i in instruction.inputs))
+    for op, inputs, _ in program.instructions:
+        told.append((op.defines("infer_shape") or op.gives_shape) and all(told[i] for i in inputs))
     return told
 
 

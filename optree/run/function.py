@@ -16,7 +16,7 @@ from optree.arrays import Region, is_foreign, is_value, on_host
 from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, stage_text
-from optree.compile.shapes import check_sizes
+from optree.compile.shapes import check_sizes, leaf_shape
 from optree.compile.steps import Plan, Steps
 from optree.errors import (
     BackendError,
@@ -448,10 +448,10 @@ class Function(Locked):
         return self.backend.borrowed(value) if self.backend is not None and isinstance(value, np.ndarray) else value
 
     def _check_sizes(self, values: Sequence[Any]) -> None:
-        given = tuple([None if i is None else _shape_of(values[i]) for i in self.argument_indices])
+        given = tuple([None if i is None else leaf_shape(values[i]) for i in self.argument_indices])
         if given in self._sizes_seen:
             return
-        shapes = [_shape_of(value) for value in values[: len(self.written.leaves)]]
+        shapes = [leaf_shape(value) for value in values[: len(self.written.leaves)]]
         check_sizes(self.written, shapes)  # rewrites drop ops whose only effect is a check
         if self._reports:
             print(f"{self}: {self._memory(values)}")
@@ -547,14 +547,6 @@ def _is_unchanged(input: Variable, given: object, array: np.ndarray) -> bool:
     if isinstance(given, Tensor):
         return given.array is array
     return given.__class__ is np.ndarray and given is array and type(input.type) is TensorType
-
-
-def _shape_of(value: object) -> Any:
-    """A value's shape: () for a number, None for values that have none."""
-    if isinstance(value, bool | int | float):
-        return ()
-    shape = getattr(value, "shape", None)
-    return None if shape is None else tuple(shape)
 
 
 def _stand_in(x: Variable) -> Input:

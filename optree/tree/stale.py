@@ -117,8 +117,8 @@ def _beside(old: list[OpTreeNode], known: set[int]) -> list[OpTreeNode]:
 def _look(old: list[OpTreeNode], leaves: Sequence[Any]) -> None:
     """Warn if one of these nodes was built before a tensor under it was written."""
     stale = _first_stale(old, leaves)
-    if stale is not None:
-        _tell(*stale)
+    if stale is not None:  # once for each line that runs one
+        tell("stale_trees", StaleTreeWarning, StaleTreeError, caller_frame(), partial(_message, *stale))
 
 
 def _first_stale(old: list[OpTreeNode], leaves: Sequence[Any]) -> tuple[OpTreeNode, Tensor] | None:
@@ -156,11 +156,6 @@ def _stale_above(suspects: list[OpTreeNode]) -> tuple[OpTreeNode, Tensor] | None
 def _named(node: OpTreeNode, suspects: list[OpTreeNode]) -> OpTreeNode:
     """The node, or if its line is inside op-tree, as a gradient's is, one above it with a user's line."""
     return next((x for x in (node, *suspects) if line_of(x.origin) is not None), node)
-
-
-def _tell(node: OpTreeNode, tensor: Tensor) -> None:
-    """Warn of a stale tree, once for each line that runs one, or raise."""
-    tell("stale_trees", StaleTreeWarning, StaleTreeError, caller_frame(), partial(_message, node, tensor))
 
 
 def _message(node: OpTreeNode, tensor: Tensor) -> str:

@@ -129,7 +129,7 @@ def portable(text: str) -> str:
     return text.replace("#if defined __x86_64__", "#if !defined OPTREE_PORTABLE && defined __x86_64__")
 
 
-def files_of(library: Library, f: Any, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
+def files_of(library: Library, f: object, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
     """The files, by name."""
     files = _Files(library, f, name, weights)
     found = {f"{files.name}{end}": files.filled(f"function{end}") for end in (".h", ".c")}
@@ -511,7 +511,7 @@ def _rows(items: Iterable[str], count: int) -> str:
     return "\n".join(f"    {', '.join(items[i : i + count])}," for i in range(0, len(items), count))
 
 
-def _array(name: str, values: Any) -> str:
+def _array(name: str, values: object) -> str:
     """The definition of an array."""
     values = np.asarray(values)
     return f"{DTYPES[str(values.dtype)]} {name}[{values.size}] = {{\n{_rows(map(_literal, values.reshape(-1)), 8)}\n}};"

@@ -25,6 +25,7 @@ from backends.execution.dialect import narrow_dtypes
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
 from backends.execution.memory import element_strides, unallocated_array
 from backends.execution.memory_planner import slots_of
+from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap, overlapping
 from optree.compile.loopnest import LoopNest, Statement
@@ -58,7 +59,7 @@ def exported(f: Any, name: str, weights: str, example: Sequence[Any] | None) -> 
     return files_of(_Fit(_Function(f, program, steps)).library(), f, name, weights, example)
 
 
-def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: Any) -> FusedKernel:
+def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
     """A kernel that is not compiled: a library's nests are printed together."""
     return FusedKernel(program, kernel, sizes, lambda nest: nest)
 
@@ -228,7 +229,7 @@ class Trace:
         key = ("alone", len(self.regions)) if slot is None else ("slot", slot)
         return self._region(np.empty(shape, dtype), Region("scratch", key))
 
-    def _constant(self, x: Any) -> np.ndarray:
+    def _constant(self, x: object) -> np.ndarray:
         x = np.array(x, order="C")
         return self._region(x, Region("constant", (str(x.dtype), x.shape, x.tobytes())))
 
@@ -257,7 +258,7 @@ class Trace:
 
     # Calls
 
-    def _add(self, what: Any, arrays: Sequence[np.ndarray], numbers: Sequence[int], comment: str = "") -> None:
+    def _add(self, what: object, arrays: Sequence[np.ndarray], numbers: Sequence[int], comment: str = "") -> None:
         places = [self._at(x) for x in arrays]
         self.calls.append(
             Call(what, tuple(n for n, _ in places), (*(offset for _, offset in places), *numbers), comment)
@@ -319,7 +320,7 @@ class Trace:
         else:
             self._refuse("it has no C; use other ops")
 
-    def _fixed(self, step: CallStep, value: Any) -> None:
+    def _fixed(self, step: CallStep, value: object) -> None:
         """A value that sizes alone decide: a number, which follows from them, or a constant."""
         x = np.array(value)
         if x.size == 1 and float(x.item()).is_integer():
@@ -347,7 +348,7 @@ class Trace:
         self._copy(x, made.reshape(x.shape))
         return made
 
-    def _target(self, step: CallStep, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _target(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """The array that a call writes."""
         register = step.output if step.persistent else step.out
         out = self._new(shape, dtype) if register is None else self.registers[register]

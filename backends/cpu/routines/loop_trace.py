@@ -156,7 +156,7 @@ class Trace:
         self.registers[value] = np.empty(shape, dtype)
         self.memories.append(Memory(self.registers[value], value))
 
-    def _constant(self, value: int, x: Any) -> None:
+    def _constant(self, value: int, x: object) -> None:
         """Set a value to an array or a number that is constant over all steps of all calls."""
         if not isinstance(x, np.ndarray | np.generic | bool | int | float):
             raise NotCompiled("a value is no array")
@@ -180,14 +180,14 @@ class Trace:
         self.registers[value], self.memory[value] = self.registers[other], self.memory[other]
         self.axes.add(self.axes.equal, value, other)
 
-    def _is_part(self, x: Any, value: int) -> bool:
+    def _is_part(self, x: object, value: int) -> bool:
         """Whether an array has its elements, if any, in the memory of a value."""
         if value not in self.memory or not isinstance(x, np.ndarray):
             return False
         low, high = byte_bounds(self.memories[self.memory[value]].array)
         return not x.size or low <= HOST.address(x) < high
 
-    def _view(self, value: int, of: int, view: Any) -> None:
+    def _view(self, value: int, of: int, view: object) -> None:
         if not self._is_part(view, of):
             raise NotCompiled("a view is of another array")
         self.registers[value], self.memory[value] = view, self.memory[of]
