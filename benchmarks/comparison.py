@@ -159,7 +159,8 @@ def report_bandwidths(found: Sequence[dict[str, Any]]) -> None:
     print("\nBytes read and written in a second, of arrays that fit no cache")
     for row in found:
         where = f"{row['workload']:<32}{row['elements']:>11,}{row['dtype']:>9}"
-        print(f"  {where}{row['rate'] / 1e9:>9.1f} GB/s, {row['share']:.0%} of the copy's by {row['copied by']}")
+        said = f", predicted {row['predicted']:.0%}" if row.get("predicted") else ""
+        print(f"  {where}{row['rate'] / 1e9:>9.1f} GB/s, {row['share']:.0%} of the copy's by {row['copied by']}{said}")
 
 
 def available(classes: Iterable[type[Peer]], options: argparse.Namespace) -> list[Peer]:

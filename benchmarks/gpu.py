@@ -52,6 +52,49 @@ LEAST_CALLS = 10
 SMALL, CALLS = 1 << 10, 100
 
 
+#: The rows of README.md's table by counts, by the titles of the workloads that they are of; and by how titles of rows
+#: of one length begin.
+COUNTED = {
+    "a*b + c*sin(d)": "chain",
+    "Adam, three results": "adam",
+    "x.T + y": "transposed add",
+    "sum": "total",
+    "mean((x - y)**2)": "squared error",
+    "sum of columns": "column sums",
+    "sum of rows": "row sums",
+    "batch norm over rows": "batch norm",
+    "softmax of rows": "softmax-8192",
+    "layer norm": "layer norm-8192",
+}
+OF_LENGTH = {"softmax of rows": "softmax", "layer norm": "layer norm"}
+
+
+def predictions(table: str) -> dict[tuple[str, str], float]:
+    """The shares of the memory's bandwidth that the table by counts has, by row and dtype."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    head = next(cells for cells in lines if cells[0] == "rows or arrays")
+    shares = {dtype: head.index(dtype) for dtype in ("float32", "float16", "bfloat16")}
+    return {
+        (cells[0], dtype): float(cells[n].removesuffix(" %")) / 100
+        for cells in lines[lines.index(head) + 1 :]
+        if len(cells) == len(head)
+        for dtype, n in shares.items()
+    }
+
+
+def with_predictions(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bandwidths with what is predicted of them, `None` where the table has no such row."""
+    known = predictions((Path(__file__).parent / "README.md").read_text())
+    for row in found:
+        of_rows = re.fullmatch(r"(.*), ([\d,]+) long", row["workload"])
+        if of_rows:
+            name = f"{OF_LENGTH.get(of_rows[1])}-{of_rows[2].replace(',', '')}"
+        else:
+            name = COUNTED.get(row["workload"], "")
+        row["predicted"] = known.get((name, row["dtype"]))
+    return found
+
+
 class DeviceClock:
     """Seconds by CUDA events, from an idle device to the end of all calls."""
 
@@ -154,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows = together(path.with_suffix(".json"), rows)
     machine = {"card": card, "system": platform.system(), "python": platform.python_version()}
     result = {"date": date, "machine": machine, "versions": versions, "faults": faults, "rows": rows}
-    result |= {"bandwidths": bandwidths(rows, LARGE), "on the host": on_host(be, options.rounds)}
+    result |= {"bandwidths": with_predictions(bandwidths(rows, LARGE)), "on the host": on_host(be, options.rounds)}
     result["first kernels"] = first_kernels(options.rounds)
     report(result)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -91,6 +91,9 @@ def test_every_workload_is_right_and_what_was_found_is_written(
     assert set(result["first kernels"]) == {"compiled by NVRTC", "kept on disk"}
     shares = {row["workload"] for row in result["bandwidths"]}
     assert "layer norm, 32 long" in shares and "training step" not in shares
+    predicted = {row["workload"]: row["predicted"] for row in result["bandwidths"]}
+    assert predicted["copy"] is None and predicted["layer norm, 32 long"] is None
+    assert 0.5 < predicted["softmax of rows, 32 long"] <= 1 and 0.5 < predicted["sum"] <= 1
     assert written.with_suffix(".png").stat().st_size > 1000
     assert "GB/s" in capsys.readouterr().out
 
@@ -132,6 +135,15 @@ def test_a_run_in_parts_is_put_together(cupy: Any, tmp_path: Path) -> None:
     assert comparison.together(path, [row("copy", 1.0)]) == [row("copy", 1.0)]
     path.write_text(json.dumps({"rows": [row("copy", 1.0), row("sum", 2.0)]}))
     assert comparison.together(path, [row("copy", 3.0)]) == [row("sum", 2.0), row("copy", 3.0)]
+
+
+def test_the_table_by_counts_predicts_what_it_names(cupy: Any) -> None:
+    gpu = importlib.import_module("gpu")
+    known = gpu.predictions((BENCHMARKS / "README.md").read_text())
+    assert {name for name, _ in known} >= {*gpu.COUNTED.values(), *(f"{each}-1024" for each in gpu.OF_LENGTH.values())}
+    titles = {workload.title for workload in gpu.WORKLOADS}
+    assert titles >= gpu.COUNTED.keys()
+    assert all(any(title.startswith(f"{each}, ") for title in titles) for each in gpu.OF_LENGTH)
 
 
 def test_times_are_those_between_events(cupy: Any) -> None:
