@@ -20,6 +20,7 @@ from backends.gpu.launch_config import DEVICES, Launch
 from backends.gpu.runtime import OPTIONS
 from backends.inspection import specialize_all
 from harness import ptx
+from harness.device import ATTRIBUTES
 from harness.nvrtc import compile_cuda
 from harness.ptx_memory import SECTOR, Imaginary, Memory
 from harness.ptx_values import TYPES
@@ -68,7 +69,7 @@ FREE = (
 THREADS = {"float": 128, "integer": 64, "double": 64, "slow": 16, "memory": 32, "control": 64}
 
 #: A card of compute capability 9.0: multiprocessors times cycles a second, and bytes a second.
-CYCLES, BYTES = 132 * 1.755e9, 3.35e12
+CYCLES, BYTES = ATTRIBUTES[16] * 1.755e9, 3.35e12
 
 
 @dataclass(frozen=True)

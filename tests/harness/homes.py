@@ -1,4 +1,12 @@
-"""The kinds of backend that tests run on."""
+"""The kinds of backend that tests run on.
+
+Three doubles stand in for a GPU, by one description of an H100 (`harness.device`):
+
+- The rig (`harness.rig`): real CuPy on simulated devices, with kernels compiled by g++. Streams, graphs, memory.
+- The stand-in (`harness.fake_cupy`): CuPy's functions by NumPy, with counts that CuPy does not give. It runs the whole
+  registry without kernels of ours in a minute; the rig takes half an hour, for it compiles each of CuPy's own kernels.
+- The interpreter of PTX (`harness.ptx`): instructions and bytes of compiled kernels, counted.
+"""
 
 from __future__ import annotations
 
