@@ -196,7 +196,7 @@ def schedule(program: Program) -> Program:
     while True:
         order = draft.possible_order()
         if len(order) == len(draft.order):
-            return draft.program(order)
+            return program if order == list(range(len(program.instructions))) else _ordered(program, draft.steps, order)
         ran = set(order)
         waiting = [step for step in draft.order if step not in ran and draft.steps[step].op.destroy_map]
         stuck = next(step for step in waiting if not isinstance(draft.steps[step].op, Assign))
@@ -289,14 +289,21 @@ def _needed_to_begin(program: Program) -> list[bool]:
 
 
 def _in_order_of_moments(program: Program) -> Program:
-    moment, first = moments(program), len(program.leaves)
+    moment = moments(program)
     order = sorted(range(len(moment)), key=moment.__getitem__)  # stable
-    number = list(range(first)) + [0] * len(order)
-    for position, index in enumerate(order, first):
-        number[first + index] = position
-    instructions = [program.instructions[index] for index in order]
-    moved = [Instruction(op, tuple([number[i] for i in inputs]), node) for op, inputs, node in instructions]
-    return program._replace(instructions=moved, outputs=[number[i] for i in program.outputs])
+    return _ordered(program, program.instructions, order)
+
+
+def _ordered(program: Program, steps: Sequence[Instruction], order: Sequence[int]) -> Program:
+    """A program with the steps in this order; the value of step n is the number of leaves + n."""
+    first = len(program.leaves)
+    number = list(range(first)) + [0] * len(steps)
+    for position, step in enumerate(order, first):
+        number[first + step] = position
+    instructions = [
+        Instruction(op, tuple([number[i] for i in inputs]), node) for op, inputs, node in map(steps.__getitem__, order)
+    ]
+    return program._replace(instructions=instructions, outputs=[number[i] for i in program.outputs])
 
 
 def _applied(op: object, inputs: tuple[int, ...], program: Program, like: object) -> Instruction:
@@ -382,31 +389,6 @@ def _copy_of(value: int, type: Type) -> Instruction:
     return Instruction(op, (value,), applied(op.op_dict(type, None), [Input(type)]))
 
 
-class _Aliasing(NamedTuple):
-    """Alias sets of a draft's values, and the steps that destroy and read memory.
-
-    Attributes
-    ----------
-    shared : dict
-        The alias sets of the values that do not have memory of their own.
-    destroyed : dict
-        The alias set that each destroying step overwrites.
-    readers : dict
-        For each memory that is destroyed, the steps that read it, in order.
-    rank : list of int
-        Each step's index in the order.
-    """
-
-    shared: dict[int, frozenset[Any]]
-    destroyed: dict[int, frozenset[Any]]
-    readers: dict[Any, list[int]]
-    rank: list[int]
-
-    def of(self, value: int) -> frozenset[Any]:
-        """A value's alias set."""
-        return self.shared.get(value) or frozenset([value])
-
-
 _NOWHERE: frozenset[Any] = frozenset()
 
 
@@ -421,6 +403,14 @@ class _Draft:
         The program's instructions, then the copies.
     order : list of int
         The steps in topological order.
+    rank : list of int
+        Each step's index in the order.
+    shared : dict
+        The alias sets of the values that do not have memory of their own.
+    destroyed : dict
+        The alias set that each destroying step overwrites.
+    readers : dict
+        For each memory that is destroyed, the steps that read it, in order.
     """
 
     def __init__(self, given: Program) -> None:
@@ -428,65 +418,65 @@ class _Draft:
         self._memory_keys = _memory_keys(given)
         self.steps = list(given.instructions)
         self.order = list(range(len(self.steps)))
-        self._known: _Aliasing | None = None
+        self._analyse()
 
-    def aliasing(self) -> _Aliasing:
-        """The aliasing of the steps, recomputed after a copy is added."""
-        if self._known is None:
-            shared = shared_memories(self.steps, self._memory_keys, self.order)
-            destroyed = {}
-            for step in self.order:
-                op, inputs, _ = self.steps[step]
-                if op.destroy_map:
-                    mine = [inputs[i] for i in op.destroyed_inputs()]
-                    destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
-            readers: dict[Any, list[int]] = {owner: [] for mine in destroyed.values() for owner in mine}
-            rank = [0] * len(self.steps)
-            for i, step in enumerate(self.order):
-                rank[step] = i
-                for x in self.steps[step].inputs:
-                    for owner in shared.get(x, (x,)):
-                        if owner in readers and readers[owner][-1:] != [step]:
-                            readers[owner].append(step)
-            self._known = _Aliasing(shared, destroyed, readers, rank)
-        return self._known
+    def _analyse(self) -> None:
+        """Set the rank and the aliasing of the steps."""
+        self.rank = [0] * len(self.steps)
+        for i, step in enumerate(self.order):
+            self.rank[step] = i
+        shared = self.shared = shared_memories(self.steps, self._memory_keys, self.order)
+        self.destroyed: dict[int, frozenset[Any]] = {}
+        for step in self.order:
+            op, inputs, _ = self.steps[step]
+            if op.destroy_map:
+                mine = [inputs[i] for i in op.destroyed_inputs()]
+                self.destroyed[step] = frozenset().union(*(shared.get(i, (i,)) for i in mine))
+        self.readers: dict[Any, list[int]] = {owner: [] for mine in self.destroyed.values() for owner in mine}
+        for step in self.order:
+            for x in self.steps[step].inputs:
+                for owner in shared.get(x, (x,)):
+                    if owner in self.readers and self.readers[owner][-1:] != [step]:
+                        self.readers[owner].append(step)
+
+    def memory_of(self, value: int) -> frozenset[Any]:
+        """A value's alias set."""
+        return self.shared.get(value) or frozenset([value])
 
     def needs_copy(self, step: int, position: int) -> bool:
         """Whether no order allows a step to destroy one of its inputs."""
-        aliasing = self.aliasing()
-        mine = aliasing.of(self.steps[step].inputs[position])
+        mine = self.memory_of(self.steps[step].inputs[position])
         if not all(isinstance(owner, Tensor) or _is_allocated(owner, self.first) for owner in mine):
             return True  # a constant, a number, or a caller's array
         after, new = self._after(step)
-        if any(aliasing.of(x) & mine and x not in new for x in self.given.outputs if not self._is_assignment(x)):
+        assigned = {self.first + i for i, each in enumerate(self.steps) if isinstance(each.op, Assign)}
+        if any(self.memory_of(x) & mine and x not in new for x in self.given.outputs if x not in assigned):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
         for other in self._readers_of(mine, new):
-            destroys = aliasing.destroyed.get(other, _NOWHERE) & mine
+            destroys = self.destroyed.get(other, _NOWHERE) & mine
             if other == step or (is_state and destroys):  # updates of a tensor run in program order
                 continue
             # Of two destroyers, the last needs no copy.
-            if self.first + other in after or (destroys and aliasing.rank[step] < aliasing.rank[other]):
+            if self.first + other in after or (destroys and self.rank[step] < self.rank[other]):
                 return True
         return False
 
-    def _is_assignment(self, value: int) -> bool:
-        return value >= self.first and isinstance(self.steps[value - self.first].op, Assign)
-
     def _readers_of(self, mine: frozenset[Any], new: set[int]) -> list[int]:
         """The steps that read these memories through a value that is not in `new`."""
-        aliasing = self.aliasing()
-        steps = dict.fromkeys(step for owner in mine for step in aliasing.readers.get(owner, ()))
-        return [step for step in steps if any(aliasing.of(x) & mine and x not in new for x in self.steps[step].inputs)]
+        steps = dict.fromkeys(step for owner in mine for step in self.readers.get(owner, ()))
+        return [
+            step for step in steps if any(self.memory_of(x) & mine and x not in new for x in self.steps[step].inputs)
+        ]
 
     def _after(self, step: int) -> tuple[set[int], set[int]]:
         """The values that depend on a step's, and those in the memory it destroyed, as they are after it."""
-        aliasing, value = self.aliasing(), self.first + step
-        after, new, mine = {value}, {value}, aliasing.destroyed.get(step, _NOWHERE)
+        value = self.first + step
+        after, new, mine = {value}, {value}, self.destroyed.get(step, _NOWHERE)
         is_state = all(isinstance(owner, Tensor) for owner in mine)
-        for other in self.order[aliasing.rank[step] + 1 :]:
+        for other in self.order[self.rank[step] + 1 :]:
             op, inputs, _ = self.steps[other]
-            if is_state and aliasing.destroyed.get(other, _NOWHERE) & mine:  # the next update of the tensor
+            if is_state and self.destroyed.get(other, _NOWHERE) & mine:  # the next update of the tensor
                 new.add(self.first + other)
             if not after.isdisjoint(inputs):
                 after.add(self.first + other)
@@ -503,11 +493,11 @@ class _Draft:
         self.steps.append(_copy_of(value, type))
         self.steps[step] = Instruction(op, (*inputs[:position], self.first + copy, *inputs[position + 1 :]), node)
         self.order.insert(self.order.index(step), copy)
-        self._known = None
+        self._analyse()
 
     def possible_order(self) -> list[int]:
         """The steps in topological order, ties broken by the present one, without those in cycles."""
-        waits, rank = self._waits(), self.aliasing().rank
+        waits, rank = self._waits(), self.rank
         if all(rank[other] < rank[step] for step, others in waits.items() for other in others):
             return self.order
         all_waits = [
@@ -518,32 +508,18 @@ class _Draft:
 
     def _waits(self) -> dict[int, list[int]]:
         """For each destroying step, those that must precede it besides its inputs."""
-        aliasing = self.aliasing()
         may_fail_first = failing(self.steps)
         waits: dict[int, list[int]] = {}
-        for step, mine in aliasing.destroyed.items():
+        for step, mine in self.destroyed.items():
             after, new = self._after(step)
             before = waits[step] = []
             if is_assignment(self.steps[step].op):
                 before += [other for other in may_fail_first if self.first + other not in after]
             for other in self._readers_of(mine, new):
-                later = aliasing.destroyed.get(other, _NOWHERE) & mine and aliasing.rank[other] > aliasing.rank[step]
+                later = self.destroyed.get(other, _NOWHERE) & mine and self.rank[other] > self.rank[step]
                 if other != step and not later:
                     before.append(other)
         return waits
-
-    def program(self, order: list[int]) -> Program:
-        """The program with the steps in this order."""
-        if order == list(range(len(self.given.instructions))):
-            return self.given
-        numbers = list(range(self.first)) + [0] * len(self.steps)
-        for number, step in enumerate(order, self.first):
-            numbers[self.first + step] = number
-        instructions = [
-            Instruction(op, tuple([numbers[x] for x in inputs]), node)
-            for op, inputs, node in (self.steps[step] for step in order)
-        ]
-        return Program(self.given.leaves, instructions, [numbers[x] for x in self.given.outputs])
 
 
 def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
