@@ -143,7 +143,7 @@ def _shifted(x: Any, axes: Axis, what: str, forward: bool) -> Any:
 
 @numpy_function(np.lib.stride_tricks.sliding_window_view)
 def _sliding_window_view(x: Any, window_shape: object, axis: Axis = None) -> Any:
-    """All windows of a shape along axes, as further axes; a copy, and no view."""
+    """All windows of a shape along axes, as further axes."""
     x = variable_of(x, "sliding_window_view")
     widths = sizes_of(window_shape, "sliding_window_view")
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
@@ -153,10 +153,9 @@ def _sliding_window_view(x: Any, window_shape: object, axis: Axis = None) -> Any
     for each, width in zip(axes, widths, strict=True):
         along = normalise_axis(each, ndim, "sliding_window_view")
         size = x.shape[along]
-        if size is None or not 0 <= width <= size:
+        if size is None or not 0 < width <= size:
             raise ShapeError(f"sliding_window_view: axis {each} of {describe(x)} has no windows of {width} elements")
-        places = np.arange(size - width + 1)[:, None] + np.arange(width)
-        x = f.moveaxis(f.take(x, places, axis=along), along + 1, -1)
+        x = f.windows(x, width, 1, axes=along)
     return x
 
 
@@ -261,22 +260,46 @@ def _order(by_numpy: Callable[..., Any], *given: object, x: Variable, axis: int,
         raise OperandError(f"{what}: {error}, for axis {axis} of {describe(x)}") from None
 
 
-#: The most slices that are joined, where take is slower.
+#: The most runs that are joined, where take is slower.
 FEW_RUNS = 16
 
 
-def _rearranged(parts: Sequence[Variable], order: Any, axis: int, size: int) -> Any:
+def rearranged(parts: Sequence[Variable], order: np.ndarray, axis: int, size: int) -> Any:
     """The elements of one or two arrays at indices along an axis; those of the second follow the first's, of `size`."""
-    breaks = np.flatnonzero((np.diff(order) != 1) | (order[1:] == size)) + 1
-    if order.size and size and len(breaks) < FEW_RUNS:
-        runs = []
-        for start, stop in pairwise([0, *breaks.tolist(), order.size]):
-            first = int(order[start])
-            part, first = (parts[0], first) if first < size else (parts[1], first - size)
-            count = stop - start
-            runs.append(part if count == part.shape[axis] else slice_along(part, axis, first, first + count))
-        return f.concatenate(runs, axis) if len(runs) > 1 else f.copy(runs[0])
-    return f.take(f.concatenate(parts, axis) if len(parts) > 1 else parts[0], order, axis)
+    runs = _runs_of(order, size)
+    if not runs or not size:
+        return f.take(f.concatenate(parts, axis) if len(parts) > 1 else parts[0], order, axis)
+    found = []
+    for first, step, count in runs:
+        part, first = (parts[0], first) if first < size else (parts[1], first - size)
+        if step == 0:
+            found.append(f.repeat(slice_along(part, axis, first, first + 1), count, axis))
+            continue
+        start = first if step > 0 else first - count + 1
+        piece = part if count == part.shape[axis] else slice_along(part, axis, start, start + count)
+        found.append(piece if step > 0 else f.flip(piece, axis))
+    return f.concatenate(found, axis) if len(found) > 1 else f.copy(found[0])
+
+
+def _runs_of(order: np.ndarray, size: int) -> list[tuple[int, int, int]]:
+    """The runs of indices that rise or fall by 1, or repeat: the first, the step and the count; none if they are many.
+
+    None has indices below a size and others.
+    """
+    steps, start, found = np.diff(order), 0, list[tuple[int, int, int]]()
+    while start < order.size:
+        if len(found) == FEW_RUNS:
+            return []
+        first, step = int(order[start]), int(steps[start]) if start < steps.size else 1
+        step, others = (step, np.flatnonzero(steps[start:] != step)) if abs(step) <= 1 else (1, [0])
+        count = int(others[0]) + 1 if len(others) else order.size - start
+        if step > 0 and first < size:
+            count = min(count, size - first)
+        elif step < 0 and first >= size:
+            count = min(count, first - size + 1)
+        found.append((first, step, count))
+        start += count
+    return found
 
 
 @function(numpy=np.delete)
@@ -286,7 +309,7 @@ def delete(x: Operand, obj: int | slice | Sequence[int] | np.ndarray, axis: Axis
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
     """
     x, axis, size = _along(x, axis, obj, "delete")
-    return _rearranged([x], _order(np.delete, np.arange(size), obj, x=x, axis=axis, what="delete"), axis, size)
+    return rearranged([x], _order(np.delete, np.arange(size), obj, x=x, axis=axis, what="delete"), axis, size)
 
 
 @function(numpy=np.insert)
@@ -319,7 +342,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     values = np.broadcast_to(values, wanted)
     places = np.arange(size, size + count)
     order = _order(np.insert, np.arange(size), obj, places, x=x, axis=axis, what="insert")
-    return _rearranged([x, values], order, axis, size)
+    return rearranged([x, values], order, axis, size)
 
 
 # Grids

@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.dtypes import is_floating
 from optree.errors import OperandError, ShapeError, describe
+from optree.numpy.arrangement import rearranged
 from optree.ops.joining import widths_of
 from optree.ops.shape import slice_along
 from optree.registry import f, function, numpy_function
@@ -80,7 +81,7 @@ def pad_by(
         if reflect_type == "odd":
             x = _odd(x, axis, width, mode)
         elif mode in GATHERED:
-            x = f.take(x, _gathered(x, axis, width, mode), axis=axis)
+            x = rearranged([x], _gathered(x, axis, width, mode), axis, x.shape[axis])
         else:
             sides = [
                 _side(x, axis, count, after, mode, values[axis][after], lengths[axis][after])
@@ -131,7 +132,7 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
     index = _gathered(x, axis, width, mode)
     last = x.shape[axis] - 1
     if not last:
-        return f.take(x, index, axis=axis)
+        return rearranged([x], index, axis, x.shape[axis])
     # Of two vectors NumPy's padding tells the coefficients, which together are 1.
     indices = np.arange(last + 1)
     of_index, of_squares = (np.pad(v, width, mode=mode, reflect_type="odd") for v in (indices, indices**2))
@@ -145,7 +146,7 @@ def _odd(x: Variable, axis: int, width: tuple[int, int], mode: Any) -> Variable:
     pieces = []
     for start, end in pairwise(ends):
         of_element, *of_edges = coefficients[:, start].tolist()
-        piece = f.take(given, index[start:end], axis=axis)
+        piece = rearranged([given], index[start:end], axis, given.shape[axis])
         added = [edge * count for count, edge in zip(of_edges, edges, strict=True) if count > 0]
         if added:
             piece = sum(added[1:], added[0]) + piece if of_element > 0 else sum(added[1:], added[0]) - piece

@@ -426,12 +426,12 @@ def _at_known_indices(rows: Variable, q: Any, method: str, what: str, dtype: np.
     if not count:
         raise ShapeError(f"{what}: the reduced axes are empty")
     if method == "median":
-        low, high = np.asarray((count - 1) // 2), np.asarray(count // 2)
-        first = f.take(rows, low, axis=-1)
-        return first if low == high else _midpoint(first, f.take(rows, high, axis=-1), dtype)
+        low, high = (count - 1) // 2, count // 2
+        first = f.slice(rows, (Ellipsis, low))
+        return first if low == high else _midpoint(first, f.slice(rows, (Ellipsis, high)), dtype)
     indices = np.clip(_fractional_index(method, count, q), 0, count - 1)
     whole = [np.clip(index, 0, count - 1).astype(np.int64) for index in _whole_indices(method, count, q, indices, np)]
-    elements = [f.take(rows, index, axis=-1) for index in whole]
+    elements = [f.take(rows, i, axis=-1) if i.ndim else f.slice(rows, (Ellipsis, int(i))) for i in whole]
     if method in TAKING:
         return elements[0]
     first, second = elements

@@ -20,7 +20,7 @@ from optree.errors import AxisError, DTypeError, OperandError, ShapeError
 from optree.op.examples import examples_in
 from optree.op.traits import ReductionOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS
-from optree.testing.comparison import compare
+from optree.testing.comparison import compare, nodes_of
 from optree.testing.examples import Example
 
 UFUNCS = [
@@ -300,6 +300,26 @@ def test_reductions_of_some_elements_are_numpys(call: Any, cpu: Any) -> None:
 def test_functions_that_have_numpys_name_alone_have_derivatives(call: Any, cpu: Any) -> None:
     x = cpu.array([[3.0, 1.0, 2.5, -4.0], [0.5, 6.0, -2.0, 5.0]], name="x")
     check_grad(call, [x])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.pad(x, 1, mode="edge"),
+        lambda x: np.pad(x, ((0, 0), (9, 4)), mode="reflect"),
+        lambda x: np.pad(x, 3, mode="reflect", reflect_type="odd"),
+        lambda x: np.insert(x, [0, 2], 7.0, axis=1),
+        lambda x: sliding_window_view(x, (2, 3)),
+        lambda x: np.median(x, axis=1),
+        lambda x: np.quantile(x, 0.3, axis=1),
+    ],
+    ids=lambda call: inspect.getsource(call).strip(),
+)
+def test_known_indices_are_slices_which_fuse(call: Any, cpu: Any) -> None:
+    x = cpu.array([[3.0, 1.0, 2.5, -4.0], [0.5, 6.0, -2.0, 5.0]], name="x")
+    tree = call(x)
+    assert not {"take", "gather"} & {node.op.name for node in nodes_of([tree])}
+    np.testing.assert_allclose(tree.asnumpyarray(), call(x.get()), rtol=1e-6)
 
 
 def test_a_function_of_vectors_is_called_once_and_draws_for_each(cpu: Any) -> None:
