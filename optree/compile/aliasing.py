@@ -418,6 +418,8 @@ class _Draft:
         self._memory_keys = _memory_keys(given)
         self.steps = list(given.instructions)
         self.order = list(range(len(self.steps)))
+        assigned = {value for value, each in enumerate(self.steps, self.first) if isinstance(each.op, Assign)}
+        self._returned = [value for value in given.outputs if value not in assigned]
         self._analyse()
 
     def _analyse(self) -> None:
@@ -449,8 +451,7 @@ class _Draft:
         if not all(isinstance(owner, Tensor) or _is_allocated(owner, self.first) for owner in mine):
             return True  # a constant, a number, or a caller's array
         after, new = self._after(step)
-        assigned = {self.first + i for i, each in enumerate(self.steps) if isinstance(each.op, Assign)}
-        if any(self.memory_of(x) & mine and x not in new for x in self.given.outputs if x not in assigned):
+        if any(self.memory_of(x) & mine and x not in new for x in self._returned):
             return True
         is_state = all(isinstance(owner, Tensor) for owner in mine)
         for other in self._readers_of(mine, new):
