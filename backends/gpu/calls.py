@@ -39,7 +39,7 @@ from optree.compile.reference import checked, performer, value_of_op
 from optree.networks.attention import Attention, AttentionGradient
 from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.networks.recurrent import Parts
-from optree.networks.vision import ArgmaxRoi, RoiAlign, RoiAlignInput
+from optree.networks.vision import ArgmaxRoi
 from optree.op.traits import CopyOperator, LoopOperator
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
@@ -95,7 +95,7 @@ ROUTINES: dict[type, Routine] = {
     Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     **dict.fromkeys(KINDS, _POOL),
-    **dict.fromkeys((ArgmaxRoi, RoiAlign, RoiAlignInput), _REGIONS),
+    ArgmaxRoi: _REGIONS,
 }
 
 

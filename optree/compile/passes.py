@@ -149,7 +149,8 @@ def decompose(program: Program, draws: bool = True, further: bool = False, windo
     draws : bool
         Whether random draws are decomposed too.
     further : bool
-        Whether products with vectors are, which a CPU leaves to BLAS, and argmax and argmin, which it leaves to NumPy.
+        Whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to NumPy, and
+        ops `of_devices`.
     windows : bool
         Whether ops of windows are, for kernels that read operands at affine indices.
     """
@@ -184,22 +185,32 @@ def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict
     applied += [reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
     applied += [_decomposed_windows] * windows
+    applied += [_decomposed_on_devices] * further
     return {name: [rule] for rule in applied for name in rule.ops}
 
 
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.of_windows))
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices)))
 def _decomposed(value: Value) -> Any:
     """A composite op's value as a tree of simpler ones."""
     return value.op.decompose(*(x.operand for x in value.inputs))
 
 
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not op.of_windows and not op.destroy_map))
+@on(
+    having=Having(
+        lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices or op.destroy_map)
+    )
+)
 def _decomposed_not_drawn(value: Value) -> Any:
     return _decomposed(value)
 
 
 @on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_windows))
 def _decomposed_windows(value: Value) -> Any:
+    return _decomposed(value)
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_devices))
+def _decomposed_on_devices(value: Value) -> Any:
     return _decomposed(value)
 
 

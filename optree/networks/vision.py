@@ -1,368 +1,29 @@
-"""Resizing of images, pooling of their regions of interest, and non-maximum suppression."""
+"""Pooling of regions of interest, and non-maximum suppression."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
-from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import Array, as_array, portable
+from optree.arrays import Array, as_array, is_any, portable
 from optree.dtypes import wide_dtype
 from optree.errors import OperandError, ShapeError, brief
+from optree.networks.resizing import INT64, NOWHERE, factors_of
 from optree.networks.windows import ImageOperator, arranged, layout_of, order_of, per_axis, spatial_of
-from optree.op.batching import with_images
 from optree.op.examples import Examples
 from optree.op.index_map import LIKE, OPAQUE, SHAPE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import CompositeOperator, NonDifferentiableOperator
-from optree.ops.reduction import MeanDtypeOperator, mean_dtype
+from optree.ops.reduction import mean_dtype
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, may_equal, normalise_axis, promote
+from optree.tree.types import Shape, TensorType, may_equal, promote
 from optree.tree.variable import Operand, in_dtype, is_neon, variable_of
-
-INT64 = np.dtype("int64")
-
-#: Maximum tables of resized axes that are kept, and a flat index beyond any array, also when others are added.
-TABLES, NOWHERE = 256, -(1 << 60)
 
 #: The columns of a box: the number of its image, and the first and last coordinates.
 BOX = ("image", "x0", "y0", "x1", "y1")
-
-
-# Resizing
-
-
-class ResizeOperator(ImageOperator):
-    """Images resized along their spatial axes, or the derivative of that. Its parameters are those of `resize`."""
-
-    raises = False
-    __props__: ClassVar[tuple[str, ...] | None] = ("size", "scale", "method", "align_corners", "layout")
-    size: Any = None
-    scale: Any = None
-    method: str = "bilinear"
-    align_corners: bool = False
-    is_transposed: ClassVar[bool] = False
-
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        what, ndim = str(self.name), types[self.images].ndim
-        if ndim < 3 or len({t.ndim for t in types}) > 1:
-            raise ShapeError("images have a batch, channels and spatial axes")
-        if self.method not in ("nearest", "bilinear"):
-            raise OperandError(f"{what}: method is 'nearest' or 'bilinear', not {self.method!r}")
-        if (self.size is None) == (self.scale is None):
-            raise OperandError(f"{what}: give a size or a scale, and not both")
-        size = None if self.size is None else per_axis(self.size, ndim - 2, f"{what}: size")
-        scale = None if self.scale is None else _factors(self.scale, ndim - 2, what)
-        layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
-        return self.with_props(size=size, scale=scale, align_corners=bool(self.align_corners), layout=layout)
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        axis = self.layout.index("N")
-        return with_images(self, inputs, batched, [axis] * len(inputs), axis)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The spatial axes."""
-        return order_of(self.layout, spatial_of(self.layout))
-
-    def resized_shape(self, shape: Shape) -> Shape:
-        """The shape of resized images."""
-        sizes = list(shape)
-        for i, axis in enumerate(self.axes):
-            known = shape[axis]
-            if known == 0:
-                raise ShapeError(f"axis {axis} is empty, and has no elements to interpolate")
-            if self.size is not None:
-                sizes[axis] = self.size[i]
-            elif known is not None:
-                sizes[axis] = max(1, int(known * self.scale[i]))
-        return tuple(sizes)
-
-    def table(self, shape: Sequence[int], axis: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each element of an axis of the value the elements that it is of, in order, and their weights.
-
-        Both are (taps, size); a tap that an element does not have is -1. The shape is that of images before.
-        """
-        after: Any = self.resized_shape(tuple(shape))
-        return _table(shape[axis], after[axis], self.method, self.align_corners, self.is_transposed)
-
-    def resampled(self, x: Array, shape: Sequence[int]) -> Any:
-        """The value, one axis after the other, in the dtype of x; the shape is that of images before."""
-        for axis in self.axes:
-            parts = []
-            for index, weight in zip(*self.table(shape, axis), strict=True):
-                part = np.take(x, np.asarray(np.maximum(index, 0), like=x), axis=axis)
-                if self.method != "nearest":
-                    part = part * _along(weight.astype(x.dtype), axis, part)
-                parts.append(
-                    part if index.min() >= 0 else np.where(_along(index >= 0, axis, part), part, x.dtype.type(0))
-                )
-            x = reduce(np.add, parts)
-        return x
-
-    def tables(self, like: Any, weights: bool = False) -> list[Any]:
-        """A tree of each resized axis's table of flat indices, or of weights: (taps, size)."""
-        make = self.other(ResizeTable).with_props(weights=weights, transposed=self.is_transposed)
-        return [make.with_props(axis=axis)(like) for axis in self.axes]
-
-    def others(self, like: Any) -> Any:
-        """A tree of the flat indices along the other axes; those that are resized have size 1."""
-        return self.other(ResizeTable).with_props(axis=None, transposed=self.is_transposed)(like)
-
-
-@lru_cache(TABLES)
-def _table(
-    before: int, after: int, method: str, align_corners: bool, transposed: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """The table of an axis that is resized (`ResizeOperator.table`)."""
-    i = np.arange(after)
-    # The centre of each element among those before, as a fraction: so its neighbours are exact.
-    center, unit = (i * (before - 1), max(after - 1, 1)) if align_corners else ((2 * i + 1) * before - after, 2 * after)
-    if method == "nearest":  # a centre between two elements is the upper one's
-        index = np.clip((2 * center + unit) // (2 * unit), 0, before - 1)[None]
-        weight = np.ones(index.shape)
-    else:
-        center = np.clip(center, 0, (before - 1) * unit)
-        low = center // unit
-        index, weight = np.stack([low, np.where(center > low * unit, low + 1, -1)]), center / unit - low
-        weight = np.stack([1 - weight, weight])
-    if not transposed:
-        return index, weight
-    targets, sources = index.T.reshape(-1), np.repeat(i, len(index))
-    order = np.argsort(targets, kind="stable")[np.count_nonzero(targets < 0) :]
-    there = targets[order]
-    rank = np.arange(len(order)) - np.searchsorted(there, there)
-    taps = _taps(before, after, method, align_corners, transposed)
-    found, weights = np.full((taps, before), -1), np.zeros((taps, before))
-    found[rank, there], weights[rank, there] = sources[order], weight.T.reshape(-1)[order]
-    return found, weights
-
-
-def _taps(before: int, after: int, method: str, align_corners: bool, transposed: bool) -> int:
-    """The number of taps of `_table`: in a derivative, the most elements of the value that one is of."""
-    reach = 1 if method == "nearest" else 2
-    if not transposed:
-        return reach
-    if before == 1 or after == 1:
-        return after
-    steps, size = (after - 1, before - 1) if align_corners else (after, before)
-    return -(-reach * steps // size)
-
-
-def _factors(value: Any, count: int, what: str) -> tuple[float, ...]:
-    values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
-    if len(values) != count or not all(isinstance(x, int | float | np.number) and 0 < x < np.inf for x in values):
-        several = f", or {count} of them" if count > 1 else ""
-        raise OperandError(f"{what}: scale is a number above 0{several}, not {brief(value)}")
-    return tuple(map(float, values))
-
-
-def _along(values: np.ndarray, axis: int, like: Array) -> Any:
-    """Numbers along an axis of an array, in its library."""
-    return np.asarray(values, like=like).reshape(-1, *(1,) * (like.ndim - axis - 1))
-
-
-class Resize(ResizeOperator, CompositeOperator):
-    """Images resized along their spatial axes.
-
-    Parameters
-    ----------
-    x : images
-    size : int or tuple of int, optional
-        The spatial sizes of the value.
-    scale : float or tuple of float, optional
-        The factors of the sizes, instead; sizes are rounded down.
-    method : str
-        ``"nearest"`` or ``"bilinear"``: linear along each axis.
-    align_corners : bool
-        Whether the centres of the first and last elements stay where they are, or the outer edges.
-    layout : str, optional
-        The axes of images, as of `conv`.
-
-    Examples
-    --------
-    >>> x = be.array([[[1.0, 3.0]]])
-    >>> be.resize(x, 4).asnumpyarray()
-    array([[[1. , 1.5, 2.5, 3. ]]], dtype=float32)
-    >>> be.resize(x, scale=2, method="nearest").asnumpyarray()
-    array([[[1., 1., 3., 3.]]], dtype=float32)
-    """
-
-    name = "resize"
-    of_windows = True
-    operands = ("x",)
-    examples = (
-        (((1, 2, 3, 4),), {"size": (5, 6)}),
-        (((1, 5, 2),), {"size": 3, "layout": "NWC", "method": "nearest"}),
-        (((1, 1, 4, 3),), {"scale": (0.5, 2.0)}),
-        (((1, 1, 4, 3),), {"size": (7, 1), "align_corners": True}),
-        (((1, 2, 1, 2, 1),), {"size": 2}),
-    )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.resized_shape(shapes[0])
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        x = promote(dtypes[0])
-        return x, x if self.method == "nearest" else mean_dtype(x)
-
-    def decompose(self, *inputs: Any) -> Any:
-        (x,) = inputs
-        dtype = self.resolve_dtypes(x.dtype)[-1]
-        is_copy = self.method == "nearest"
-        flat, terms = f.reshape(x if is_copy else in_dtype(x, wide_dtype(dtype)), (-1,)), []
-        indices, weights = self.tables(x), [] if is_copy else self.tables(x, weights=True)
-        each = range(len(self.axes))
-        for taps in product((0,) if is_copy else (0, 1), repeat=len(each)):
-
-            def placed(table: Any, n: int, taps: Any = taps) -> Any:
-                return _placed(f.slice(table, taps[n]), self.axes[n], x.ndim)
-
-            found = f.lookup(flat, reduce(f.add, map(placed, indices, each), self.others(x)))
-            terms.append(reduce(f.mul, map(placed, weights, each), found))
-        return in_dtype(reduce(f.add, terms), dtype)
-
-    @portable
-    def numpy(self, x: Array) -> Any:
-        x = as_array(x)
-        dtype = self.resolve_dtypes(x.dtype)[-1]
-        wide = x if self.method == "nearest" else x.astype(wide_dtype(dtype), copy=False)
-        return self.resampled(wide, x.shape).astype(dtype, copy=False)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(ResizeInput)(output_gradients[0], inputs[0])]
-
-    def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
-        return [self(eval_points[0])]
-
-
-class ResizeInput(MeanDtypeOperator, ResizeOperator, CompositeOperator):
-    """The derivative of `resize` by its images `like`, whose shape alone is read, times delta."""
-
-    name = "resize_input"
-    of_windows = is_transposed = True
-    operands = ("delta", "like")
-    index_map = IndexMap(OPAQUE, LIKE)
-    images = 1
-    examples = (
-        (((1, 2, 5, 6), (1, 2, 3, 4)), {"size": (5, 6)}),
-        (((1, 3, 2), (1, 5, 2)), {"size": 3, "layout": "NWC", "method": "nearest"}),
-        (((1, 1, 2, 6), (1, 1, 4, 3)), {"scale": (0.5, 2.0)}),
-        (((1, 1, 7, 1), (1, 1, 4, 3)), {"size": (7, 1), "align_corners": True}),
-    )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, like = shapes
-        wanted = self.resized_shape(like)
-        if not may_equal(delta, wanted):
-            raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
-        return like
-
-    def decompose(self, *inputs: Any) -> Any:
-        delta, like = inputs
-        dtype = mean_dtype(delta.dtype)
-        axes = list(zip(self.axes, range(like.ndim, like.ndim + len(self.axes)), strict=True))
-
-        def placed(tables: Sequence[Any]) -> list[Any]:
-            return [_placed(table, n, like.ndim + len(axes), at) for table, (n, at) in zip(tables, axes, strict=True)]
-
-        others = f.expand_dims(self.others(like), tuple(at for _, at in axes))
-        index = reduce(f.add, placed(self.tables(like)), others)
-        found = f.lookup(f.reshape(in_dtype(delta, wide_dtype(dtype)), (-1,)), index)
-        if self.method != "nearest":
-            found = reduce(f.mul, placed(self.tables(like, weights=True)), found)
-        return in_dtype(f.sum(found, axis=tuple(at for _, at in axes), keepdims=False), dtype)
-
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        delta, like = (as_array(a, *arrays) for a in arrays)
-        dtype = mean_dtype(delta.dtype)
-        return self.resampled(delta.astype(wide_dtype(dtype), copy=False), like.shape).astype(dtype, copy=False)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(Resize)(output_gradients[0]), None]
-
-
-def _placed(table: Any, axis: int, ndim: int, taps: int | None = None) -> Any:
-    """A table (taps, size), or a row of it, along an axis of `ndim` and one of its taps, to be broadcast."""
-    found = table if taps is None else f.transpose(table)
-    return f.expand_dims(found, tuple(i for i in range(1, ndim - axis) if i + axis != taps))
-
-
-class ResizeTable(ResizeOperator, NonDifferentiableOperator):
-    """For each element of an axis of resized images `like` the elements that it is of: flat indices, or their weights.
-
-    Parameters
-    ----------
-    size, scale, method, align_corners, layout
-        As of `resize`.
-    axis : int, optional
-        None for the flat indices along the axes that are not resized; those that are have size 1.
-    weights : bool
-        Whether it is the weights; or else the flat indices, to be added to those along other axes.
-    transposed : bool
-        Whether it is of the derivative: for each element of the images those of the value that are of it.
-    """
-
-    name = "resize_table"
-    operands = ("like",)
-    batch = Op.batch
-    index_map = IndexMap(SHAPE)
-    __props__ = (*(ResizeOperator.__props__ or ()), "axis", "weights", "transposed")
-    axis: int | None = None
-    weights: bool = False
-    transposed: bool = False
-    examples = (
-        (((1, 2, 3, 4),), {"size": (5, 6), "axis": 2}),
-        (((2, 3, 2, 4),), {"size": (5, 6), "layout": "NHWC"}),
-        (((1, 5, 2),), {"size": 3, "layout": "NWC", "axis": 1, "weights": True}),
-        (((1, 1, 4, 3),), {"scale": 0.5, "axis": 3, "transposed": True}),
-    )
-
-    @property
-    def is_transposed(self) -> bool:  # type: ignore[override]
-        return self.transposed
-
-    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
-        axis = None if self.axis is None else normalise_axis(self.axis, types[0].ndim, "resize_table")
-        return (
-            super()
-            .bind(types, backend)
-            .with_props(  # type: ignore[no-any-return]
-                axis=axis, weights=bool(self.weights), transposed=bool(self.transposed)
-            )
-        )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if self.axis is None:
-            return tuple(1 if axis in self.axes else size for axis, size in enumerate(shape))
-        before, after = shape[self.axis], self.resized_shape(shape)[self.axis]
-        if before is None or after is None:
-            return (None, before if self.transposed else after)
-        taps = _taps(before, after, self.method, self.align_corners, self.transposed)
-        return (taps, before if self.transposed else after)
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0])) if self.weights else INT64
-
-    @portable
-    def numpy(self, *arrays: Array) -> Any:
-        like = as_array(arrays[0])
-        source: Any = self.resized_shape(like.shape) if self.transposed else like.shape
-        steps = np.cumprod([1, *source[:0:-1]])[::-1].tolist()
-        if self.axis is None:
-            ranges = (range(1 if axis in self.axes else n) for axis, n in enumerate(source))
-            each = [np.arange(len(r)) * step for r, step in zip(ranges, steps, strict=True)]
-            return np.asarray(reduce(np.add.outer, each), like=like)
-        index, weight = self.table(like.shape, self.axis)
-        if self.weights:
-            return np.asarray(weight.astype(self.resolve_dtypes(like.dtype)[-1]), like=like)
-        return np.asarray(np.where(index < 0, NOWHERE, index * steps[self.axis]), like=like)
 
 
 # Regions of interest
@@ -385,7 +46,7 @@ class RegionOperator(ImageOperator):
             raise ShapeError(f"images have a batch, channels and two spatial axes, and this has {ndim} dimensions")
         return self.with_props(
             size=per_axis(self.size, 2, f"{what}: size"),
-            scale=_factors(self.scale, 1, what)[0],
+            scale=factors_of(self.scale, 1, what)[0],
             layout=layout_of(self.layout, ndim, "NC", f"{what}: layout"),
         )
 
@@ -404,15 +65,16 @@ def wrong_boxes(boxes: Any, count: int) -> Any:
     return ~(is_image & np.isfinite(boxes).all(axis=1))
 
 
-def image_numbers(boxes: np.ndarray, count: int, what: str) -> np.ndarray:
+def image_numbers(boxes: Array, count: int, what: str) -> Any:
     """The number of the image of each box; OperandError for `wrong_boxes`."""
-    numbers, is_wrong = boxes[:, 0], wrong_boxes(boxes, count)
-    if is_wrong.any():
+    is_wrong = wrong_boxes(boxes, count)
+    if is_any(is_wrong):
         wrong = int(is_wrong.argmax())
-        if np.isfinite(boxes[wrong]).all():
-            raise OperandError(f"{what}: box {wrong} is of image {numbers[wrong]:g}, and there are {count}")
-        raise OperandError(f"{what}: box {wrong} is {boxes[wrong].tolist()}, which is not finite")
-    return numbers.astype(INT64)
+        box = [float(number) for number in boxes[wrong]]
+        if np.isfinite(box).all():
+            raise OperandError(f"{what}: box {wrong} is of image {box[0]:g}, and there are {count}")
+        raise OperandError(f"{what}: box {wrong} is {box}, which is not finite")
+    return boxes[:, 0].astype(INT64)
 
 
 class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
@@ -493,10 +155,7 @@ def roi_pool(x: Operand, boxes: Operand, size: int | Sequence[int], scale: float
     x, boxes = (variable_of(a, "roi_pool") for a in (x, boxes))
     op = ArgmaxRoi.make(size=size, scale=scale, layout=layout)
     op.check_in("roi_pool", x, boxes)
-    indices = op(x, boxes)
-    is_some = f.ge(indices, 0)
-    values = f.take(f.reshape(x, (-1,)), f.maximum(indices, 0), axis=0)
-    return f.where(is_some, values, f.fill_like(values, 0))
+    return f.lookup(f.reshape(x, (-1,)), op(x, boxes))
 
 
 class AlignOperator(RegionOperator):
@@ -516,29 +175,96 @@ class AlignOperator(RegionOperator):
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return (*map(promote, dtypes), mean_dtype(dtypes[0]))
 
-    def weights(self, box: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-        """For rows and for columns, the weight of each element of the image in each bin.
+    def table(self, boxes: Array, limit: int, axis: int) -> tuple[Array, Array]:
+        """The elements of an axis, rows or columns, that are in each bin of each box, and their weights.
 
-        Points more than one element beyond the image count as 0.
+        Both are (taps, boxes, bins); -1 is none. Points more than one element beyond the image are.
         """
-        x0, y0, x1, y1 = box[1:] * self.scale - (0.5 if self.aligned else 0.0)
-        found = []
-        for begin, end, limit, count in ((y0, y1, sizes[0], self.size[0]), (x0, x1, sizes[1], self.size[1])):
-            extent = end - begin if self.aligned else max(end - begin, 1.0)
-            points = begin + extent * (np.arange(count * self.samples) + 0.5) / (count * self.samples)
-            matrix = np.zeros((count, limit))
-            for i, point in enumerate(points):
-                if not -1.0 <= point <= limit:
-                    continue
-                point = min(max(point, 0.0), limit - 1.0)
-                low = int(point)
-                matrix[i // self.samples, low] += (1 - (point - low)) / self.samples
-                matrix[i // self.samples, min(low + 1, limit - 1)] += (point - low) / self.samples
-            found.append(matrix)
-        return found
+        offset, count = 0.5 if self.aligned else 0.0, self.size[axis] * self.samples
+        begin, end = (boxes[:, column, None] * self.scale - offset for column in (2 - axis, 4 - axis))
+        extent = end - begin if self.aligned else np.maximum(end - begin, 1.0)
+        point = begin + extent * np.asarray((np.arange(count) + 0.5) / count, like=boxes)
+        is_inside = (point >= -1.0) & (point <= limit)
+        point = np.clip(point, 0.0, limit - 1.0)
+        low = np.floor(point)
+        found = np.where(is_inside, low, -1), np.where(is_inside & (point > low), low + 1, -1)
+        weights = (1 - (point - low)) / self.samples, (point - low) / self.samples
+        shape = len(boxes), self.size[axis], 2 * self.samples
+        index, weight = (np.stack(each, axis=-1).reshape(shape).transpose(2, 0, 1) for each in (found, weights))
+        return index.astype(INT64), weight
+
+    def matrix(self, boxes: Array, limit: int, axis: int, dtype: np.dtype) -> Any:
+        """The weight of each element of an axis in each bin: (boxes, bins, elements)."""
+        index, weight = self.table(boxes, limit, axis)
+        is_it = index[..., None] == np.asarray(np.arange(limit), like=boxes)
+        return np.where(is_it, weight[..., None], 0.0).sum(axis=0).astype(dtype)
 
 
-class RoiAlign(AlignOperator):
+class RoiTable(AlignOperator, NonDifferentiableOperator):
+    """The flat indices in images `like` of the elements that bins of boxes are of, or the weights.
+
+    Parameters
+    ----------
+    size, scale, layout, samples, aligned
+        As of `roi_align`.
+    along : {'H', 'W', 'C'}
+        Whether it is along rows, with the images' own, along columns, both (taps, boxes, bins), or along channels.
+    kind : {'indices', 'weights', 'matrix'}
+        With ``"matrix"``, the weight of each row of all images, or column, in each bin: (boxes, bins, elements).
+    """
+
+    name = "roi_table"
+    operands = ("boxes", "like")
+    index_map = IndexMap(OPAQUE, SHAPE)
+    images = 1
+    __props__ = (*(AlignOperator.__props__ or ()), "along", "kind")
+    along: str = "H"
+    kind: str = "indices"
+    examples = (
+        (([[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]], (2, 2, 4, 5)), {}),
+        (([[0, 2, 2, 8, 6]], (1, 5, 4, 2)), {"scale": 0.3, "layout": "NHWC", "along": "W", "aligned": False}),
+        (([[0, 0, 0, 4, 3]], (2, 2, 4, 5)), {"along": "W", "kind": "weights"}),
+        (([[1, 0, 0, 4, 3], [0, 1, 1, 2, 2]], (2, 2, 4, 5)), {"kind": "matrix"}),
+        (([[1, 0, 0, 4, 3]], (2, 2, 4, 5)), {"along": "W", "kind": "matrix", "size": (2, 3)}),
+        (([[0, 0, 0, 4, 3]], (2, 2, 4, 5)), {"along": "C"}),
+    )
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        boxes, images = shapes
+        if self.along == "C":
+            return (images[self.order[1]],)
+        which = "HW".index(self.along)
+        if self.kind != "matrix":
+            return (2 * self.samples, boxes[0], self.size[which])
+        n, _, *sizes = (images[axis] for axis in self.order)
+        limit = None if which == 0 and (n is None or sizes[0] is None) else sizes[1] if which else n * sizes[0]  # type: ignore[operator]
+        return (boxes[0], self.size[which], limit)
+
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
+        return (*map(promote, dtypes), INT64 if self.kind == "indices" else wide_dtype(mean_dtype(dtypes[1])))
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        boxes, like = (as_array(a, *arrays) for a in arrays)
+        steps = np.cumprod([1, *like.shape[:0:-1]])[::-1].tolist()
+        n, c, *image = self.order
+        if self.along == "C":
+            return np.asarray(np.arange(like.shape[c]) * steps[c], like=boxes)
+        boxes, which = boxes.astype(np.float64, copy=False), "HW".index(self.along)
+        limit, dtype = like.shape[image[which]], self.resolve_dtypes(boxes.dtype, like.dtype)[-1]
+        numbers = image_numbers(boxes, like.shape[n], "roi_align") if which == 0 else np.zeros(1, INT64, like=boxes)
+        if self.kind == "matrix":
+            matrix = self.matrix(boxes, limit, which, dtype)[:, :, None]
+            is_own = numbers[:, None] == np.asarray(np.arange(1 if which else like.shape[n]), like=boxes)
+            found = np.where(is_own[:, None, :, None], matrix, dtype.type(0))
+            return found.reshape(*matrix.shape[:2], found.shape[2] * limit)
+        index, weight = self.table(boxes, limit, which)
+        if self.kind == "weights":
+            return weight.astype(dtype)
+        return np.where(index < 0, NOWHERE, index * steps[image[which]] + numbers[:, None] * steps[n])
+
+
+class RoiAlign(AlignOperator, CompositeOperator):
     """The means of bilinear samples of boxes of images, each divided into bins.
 
     Parameters
@@ -567,6 +293,7 @@ class RoiAlign(AlignOperator):
     """
 
     name = "roi_align"
+    of_windows = True
     operands = ("x", "boxes")
     examples = (
         (((2, 2, 4, 5), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]]), {}),
@@ -579,26 +306,39 @@ class RoiAlign(AlignOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def numpy(self, x: Array, boxes: Array) -> Any:
-        dtype = mean_dtype(x.dtype)
-        images, boxes = x.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
-        shape: Any = self.regions_shape(x.shape, boxes.shape)
-        out = np.zeros(shape, images.dtype)
-        target = out.transpose(self.order)
-        for box, image in enumerate(image_numbers(boxes, len(images), "roi_align")):
-            rows, columns = (m.astype(images.dtype) for m in self.weights(boxes[box], images.shape[2:]))
-            target[box] = rows @ images[image] @ columns.T
-        return out.astype(dtype, copy=False)
+    def decompose(self, *inputs: Any) -> Any:
+        x, boxes = inputs
+        dtype, make = mean_dtype(x.dtype), self.other(RoiTable)
+
+        def placed(along: str, kind: str = "indices") -> Any:  # boxes, channels, rows, columns, and the taps of each
+            table = f.transpose(make.with_props(along=along, kind=kind)(boxes, x), (1, 2, 0))
+            return f.expand_dims(table, (1, 3, 5) if along == "H" else (1, 2, 4))
+
+        channels = f.expand_dims(make.with_props(along="C")(boxes, x), (1, 2, 3, 4))
+        found = f.lookup(f.reshape(in_dtype(x, wide_dtype(dtype)), (-1,)), placed("H") + placed("W") + channels)
+        found = f.sum(found * placed("H", "weights") * placed("W", "weights"), axis=(4, 5), keepdims=False)
+        return in_dtype(f.transpose(found, order_of("NC" + spatial_of(self.layout), self.layout)), dtype)
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        x, boxes = (as_array(a, *arrays) for a in arrays)
+        dtype, boxes = mean_dtype(x.dtype), boxes.astype(np.float64, copy=False)
+        images = x.transpose(self.order).astype(wide_dtype(dtype), copy=False)
+        rows, columns = (self.matrix(boxes, n, axis, images.dtype) for axis, n in enumerate(images.shape[2:]))
+        taken = images[image_numbers(boxes, len(images), "roi_align")]
+        found = np.matmul(np.matmul(rows[:, None], taken), columns[:, None].swapaxes(-1, -2))
+        return found.transpose(order_of("NC" + spatial_of(self.layout), self.layout)).astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, boxes), (delta,) = inputs, output_gradients
         return [self.other(RoiAlignInput)(delta, boxes, x), None]
 
 
-class RoiAlignInput(AlignOperator):
+class RoiAlignInput(AlignOperator, CompositeOperator):
     """The derivative of `roi_align` by its images `like`, whose shape alone is read, times delta."""
 
     name = "roi_align_input"
+    of_devices = True
     operands = ("delta", "boxes", "like")
     index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2
@@ -617,14 +357,29 @@ class RoiAlignInput(AlignOperator):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
 
-    def numpy(self, delta: Array, boxes: Array, like: Array) -> Any:
-        dtype = mean_dtype(delta.dtype)
-        deltas, boxes = delta.transpose(self.order).astype(wide_dtype(dtype)), np.asarray(boxes, np.float64)
-        out = np.zeros(like.shape, deltas.dtype)
-        target = out.transpose(self.order)
-        for box, image in enumerate(image_numbers(boxes, len(target), "roi_align")):
-            rows, columns = (m.astype(deltas.dtype) for m in self.weights(boxes[box], target.shape[2:]))
-            target[image] += rows.T @ deltas[box] @ columns
+    def decompose(self, *inputs: Any) -> Any:
+        delta, boxes, like = inputs
+        dtype, make, (n, c, h, w) = mean_dtype(delta.dtype), self.other(RoiTable).with_props(kind="matrix"), self.order
+        deltas = f.expand_dims(f.transpose(in_dtype(delta, wide_dtype(dtype)), (n, h, c, w)), 3)
+        columns = f.expand_dims(f.transpose(make.with_props(along="W")(boxes, like), (0, 2, 1)), (1, 2))
+        along_rows = f.sum(deltas * in_dtype(columns, deltas.dtype), axis=-1, keepdims=False)
+        rows = in_dtype(make(boxes, like), deltas.dtype)
+        found = f.tensordot(rows, along_rows, ((0, 1), (0, 1)))  # rows of images, channels, columns
+        found = f.reshape_like(found, f.transpose(like, (n, h, c, w)))
+        return in_dtype(f.transpose(found, tuple(np.argsort((n, h, c, w)).tolist())), dtype)
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        delta, boxes, like = (as_array(a, *arrays) for a in arrays)
+        dtype, boxes = mean_dtype(delta.dtype), boxes.astype(np.float64, copy=False)
+        deltas = delta.transpose(self.order).astype(wide_dtype(dtype), copy=False)
+        out = np.zeros(like.shape, deltas.dtype, like=deltas)
+        images, numbers = out.transpose(self.order), image_numbers(boxes, like.shape[self.order[0]], "roi_align")
+        rows, columns = (self.matrix(boxes, n, axis, deltas.dtype) for axis, n in enumerate(images.shape[2:]))
+        along_rows = np.matmul(deltas.swapaxes(1, 2), columns[:, None])  # boxes, bins, channels, columns
+        for n in range(len(images)):
+            own = numbers == n
+            images[n] = np.tensordot(rows[own], along_rows[own], ((0, 1), (0, 1))).swapaxes(0, 1)
         return out.astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

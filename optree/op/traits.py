@@ -304,9 +304,12 @@ class CompositeOperator(Op):
     ----------
     of_windows : bool
         Whether the tree has an `AffineOperator`, so that it is for kernels with affine reads alone.
+    of_devices : bool
+        Whether the tree is for a GPU, because a CPU takes less time by the op's value.
     """
 
     of_windows: ClassVar[bool] = False
+    of_devices: ClassVar[bool] = False
 
     def decompose(self, *inputs: Variable) -> Variable:
         """The value as a tree of simpler ops, of the same type and special values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -198,8 +197,6 @@ def sources() -> list[str]:
     axes = (None, pooling.Pooled(3, 2), pooling.Pooled(2, 2), None)
     found = [pooling.source(kind, "float", axes) for kind in KINDS.values()]
     found += [pooling.source(KINDS[AvgUnpool], type, axes) for type in TYPES]
-    for is_gradient, aligned in product((False, True), repeat=2):
-        found.append(vision.align_source("__half", "NHWC", 2, aligned, is_gradient))
     return [*found, vision.argmax_roi_source("double", "NCHW")]
 
 

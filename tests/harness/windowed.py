@@ -518,6 +518,35 @@ def roi_align_input(delta: Any, boxes: Any, like: Any, **props: Any) -> Any:
     return out.astype(_floating(delta.dtype))
 
 
+def roi_table(boxes: Any, like: Any, along: str = "H", kind: str = "indices", **props: Any) -> Any:
+    """The elements that each sampled point of a box is between along an axis, as flat indices, or their weights."""
+    order = _order(props.get("layout"), "NC", 4)
+    steps = [prod(like.shape[axis + 1 :]) for axis in order]
+    if along == "C":
+        return np.arange(like.shape[order[1]]) * steps[1]
+    which, samples = "HW".index(along), props.get("samples", 2)
+    limit, bins = like.shape[order[2 + which]], _each(props.get("size", 2), 2)[which]
+    scale, is_aligned = props.get("scale", 1.0), props.get("aligned", True)
+    count = like.shape[order[0]]
+    matrix = np.zeros((len(boxes), bins, limit * (1 if which else count)))
+    found = np.full((2 * samples, len(boxes), bins), 0.0 if kind == "weights" else -float(1 << 60))
+    for b, box in enumerate(boxes):
+        first, last = (box[i] * scale - 0.5 * is_aligned for i in (2 - which, 4 - which))
+        extent = last - first if is_aligned else max(last - first, 1.0)
+        for k in range(bins * samples):
+            point = first + extent * (k + 0.5) / (bins * samples)
+            at = min(max(point, 0.0), limit - 1.0)
+            for tap, (element, weight) in enumerate(((floor(at), 1 - at % 1), (floor(at) + 1, at % 1))):
+                place = 2 * (k % samples) + tap, b, k // samples
+                if kind == "weights":
+                    found[place] = weight / samples
+                elif -1 <= point <= limit and weight:
+                    found[place] = element * steps[2 + which] + (0 if which else box[0] * steps[0])
+                    matrix[b, place[2], int(element + (0 if which else box[0] * limit))] += weight / samples
+    wide = np.dtype("float32") if like.dtype.itemsize == 2 and like.dtype.kind == "f" else _floating(like.dtype)
+    return matrix.astype(wide) if kind == "matrix" else found.astype(wide if kind == "weights" else np.int64)
+
+
 def nms(boxes: Any, threshold: float = 0.5, normalized: bool = False, keepdims: bool = False) -> Any:
     """Greedily, box by box."""
     rows = [tuple(map(float, row)) for row in boxes]
@@ -561,6 +590,7 @@ MEANINGS = {
     "resize_input": resize_input,
     "argmax_roi": argmax_roi,
     "roi_align": roi_align,
+    "roi_table": roi_table,
     "roi_align_input": roi_align_input,
     "nms": nms,
 }
