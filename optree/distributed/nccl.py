@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partialmethod
 from hashlib import blake2b
 from importlib import import_module
 from threading import Thread
@@ -27,7 +28,6 @@ from optree.distributed.errors import DistributedError
 from optree.distributed.launch import Launch
 from optree.records import NamedTuple
 from optree.tree.types import Shape
-from optree.tree.variable import Operand
 
 #: The seconds between two checks of the watchdog.
 PAUSE = 0.05
@@ -59,6 +59,16 @@ class NCCLEngine(Engine):
     def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         begin: Callable[..., tuple[Any, Callable[[], None]]] = getattr(self, f"_begin_{method}")
         return begin(x, *args, out=out)
+
+    def _awaited(self, method: str, *args: Any) -> Any:
+        """The value of an operation, for which the current stream waits."""
+        value, finish = self.begin(method, *args)
+        finish()
+        return value
+
+    all_reduce = partialmethod(_awaited, "all_reduce")
+    all_gather = partialmethod(_awaited, "all_gather")
+    reduce_scatter = partialmethod(_awaited, "reduce_scatter")
 
     def _launch(self, operation: Callable[..., None], *args: Any) -> Callable[[], None]:
         """Launch an operation on the engine's stream; returns a function that makes the current stream wait for it.
@@ -98,9 +108,6 @@ class NCCLEngine(Engine):
         value = made if made.dtype == dtype else self._memory(made.shape, dtype, out)
         return value, _Begun(wait, given, made, value, divisor).finish
 
-    def all_reduce(self, x: Operand, kind: str) -> Any:
-        return _awaited(self._begin_all_reduce(x, kind))
-
     def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_reduce, {kind} of {spec_of(x)}")
         given = _reducible(x)
@@ -109,17 +116,11 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
-    def all_gather(self, x: Array) -> Any:
-        return _awaited(self._begin_all_gather(x))
-
     def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_gather of {spec_of(x)}")
         made, given = self._memory((self.size, *x.shape), x.dtype, out), as_bytes(x)
         wait = self._launch(self._comm.all_gather, *([given, as_bytes(made), x.nbytes] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out)
-
-    def reduce_scatter(self, parts: Any) -> Any:
-        return _awaited(self._begin_reduce_scatter(parts))
 
     def _begin_reduce_scatter(self, parts: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"reduce_scatter of {spec_of(parts)}, the parts of all ranks")
@@ -272,13 +273,6 @@ def end_process(message: str) -> None:
 def started(be: Any, launch: Launch, timeout: float) -> NCCLEngine:
     """The engine of the processes of a launch."""
     return NCCLEngine(be, launch, timeout)
-
-
-def _awaited(begun: tuple[Any, Callable[[], None]]) -> Any:
-    """Wait for a begun operation on the current stream; its value."""
-    value, finish = begun
-    finish()
-    return value
 
 
 def _reducible(x: Any) -> Any:

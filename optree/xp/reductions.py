@@ -15,21 +15,21 @@ def _reduced(name: str, x: Array, axis: Axis, keepdims: bool, **options: Any) ->
     return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims, **options))
 
 
-def _accumulated(name: str, x: Array, axis: Axis, keepdims: bool, dtype: object) -> Any:
-    """A reduction of an array, in a dtype."""
+def _accumulated(name: str, x: Array, dtype: DType, **options: Any) -> Any:
+    """A reduction or a scan of an array, in a dtype."""
     wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
-    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis=axis, keepdims=keepdims)
+    found = FUNCTIONS[name](in_dtype(x.tree, wanted), **options)
     return built(found if dtype is None else in_dtype(found, wanted))
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:
     """The sum over axes; small integers accumulate in 64 bits."""
-    return _accumulated("sum", x, axis, keepdims, dtype)
+    return _accumulated("sum", x, dtype, axis=axis, keepdims=keepdims)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:
     """The product over axes; small integers accumulate in 64 bits."""
-    return _accumulated("prod", x, axis, keepdims, dtype)
+    return _accumulated("prod", x, dtype, axis=axis, keepdims=keepdims)
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -71,20 +71,14 @@ def cumulative_sum(
     x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
 ) -> Array:
     """The cumulative sum along an axis, with an initial 0 if `include_initial`; a vector needs no axis."""
-    return _scanned("cumulative_sum", x, axis, dtype, include_initial)
+    return _accumulated("cumulative_sum", x, dtype, axis=axis, include_initial=include_initial)
 
 
 def cumulative_prod(
     x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
 ) -> Array:
     """The cumulative product along an axis, with an initial 1 if `include_initial`; a vector needs no axis."""
-    return _scanned("cumulative_prod", x, axis, dtype, include_initial)
-
-
-def _scanned(name: str, x: Array, axis: Axis, dtype: object, include_initial: bool) -> Array:
-    wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
-    found = FUNCTIONS[name](in_dtype(x.tree, wanted), axis, include_initial)
-    return built(found if dtype is None else in_dtype(found, wanted))
+    return _accumulated("cumulative_prod", x, dtype, axis=axis, include_initial=include_initial)
 
 
 def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
