@@ -42,7 +42,7 @@ from backends import gen_backend
 from backends.cpu import in_blocks
 from backends.cpu.codegen import printer
 from backends.cpu.plan import BLOCKS
-from backends.cpu.routines import attention, convolution, loops, pooling, products
+from backends.cpu.routines import attention, convolution, loops, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import can_cast, finfo, is_bfloat16, is_floating
 from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError
@@ -96,7 +96,6 @@ LEAST_WORK = (
     (loops, "LONG_WORK"),
     (attention, "ALONE"),
     (convolution, "ALONE"),
-    (pooling, "ALONE"),
     (products, "SHARED"),
     (in_blocks, "BYTES"),
 )

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Iterator
 
 from backends.cpu.compiler import c_text, find_compiler
-from backends.cpu.routines import attention, pooling
+from backends.cpu.routines import attention
 from backends.cpu.routines.vectors import FOLDER, vector_source
 from backends.cpu.runtime import sharing_source
-from backends.execution.pooling import KINDS
 
 #: A configuration need not use all functions of a file, nor a function all parameters of its role.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Wno-psabi")
@@ -34,8 +33,6 @@ def sources() -> Iterator[tuple[str, str]]:
         yield f"convolution.c, {number}, direct", vector_source("convolution.c", number, PANEL=2, DIRECT=1)
         for is_gradient in (False, True):
             yield f"attention.c, {number}, {is_gradient}", attention.source(number, is_gradient)
-        for op, kind in KINDS.items():
-            yield f"pooling.c, {number}, {op.__name__}", pooling.source(kind, number)
 
 
 def main() -> int:

@@ -77,10 +77,10 @@ class CPUBackend(Backend):
             if self._optional.failure is not None:
                 when = "before it failed, and are not any more"
             runs = f"fused kernels compiled by {self.compiler}, {when}, and NumPy"
-        return f"{runs}; {self.product.info()}; convolutions, pools and attention by {self.windows_by()}"
+        return f"{runs}; {self.product.info()}; convolutions and attention by {self.windows_by()}"
 
     def windows_by(self) -> str:
-        """The implementation of convolutions, pools and attention, for printouts."""
+        """The implementation of convolutions and attention, for printouts."""
         if not self.has_compiler:
             return "NumPy"
         return "compiled C" if self.compiles_at_once else "compiled C where it pays"

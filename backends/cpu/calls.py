@@ -49,7 +49,7 @@ ROUTINES: dict[type, Routine] = {
 FAMILIES = frozenset(
     (
         "optree.ops.collectives",
-        *(f"optree.networks.{name}" for name in ("attention", "convolution", "pooling", "recurrent")),
+        *(f"optree.networks.{name}" for name in ("attention", "convolution", "recurrent")),
     )
 )
 

@@ -1,4 +1,4 @@
-"""The rows of the CPU's table of routines for convolutions, pools, attention and recurrent networks."""
+"""The rows of the CPU's table of routines for convolutions, attention and recurrent networks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from operator import methodcaller
 
 from backends.cpu.routines.attention import CompiledAttention
 from backends.cpu.routines.convolution import Convolution
-from backends.cpu.routines.pooling import Pool
-from backends.execution.routines import BEGINNING, Routine, always, takes_floats, takes_floats_first, views
+from backends.execution.routines import BEGINNING, Routine, always, takes_floats, views
 from optree.networks.attention import Attention, AttentionGradient
 from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
-from optree.networks.pooling import AvgUnpool, MaxUnpool
 from optree.networks.recurrent import Parts
 from optree.ops.collectives import Begin
 
 _WINDOWS_BY = methodcaller("windows_by")
-_POOL = Routine(Pool, takes_floats_first, writes_out=True, label=_WINDOWS_BY)
 _ATTENTION = Routine(CompiledAttention, always, label=_WINDOWS_BY)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, label=_WINDOWS_BY)
 
 ROUTINES: dict[type, Routine] = {Parts: Routine(views, always, computes=False), Begin: BEGINNING}
 ROUTINES.update(dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION))
-ROUTINES.update(dict.fromkeys((MaxUnpool, AvgUnpool), _POOL))
 ROUTINES.update(dict.fromkeys((Attention, AttentionGradient), _ATTENTION))

@@ -49,6 +49,9 @@ MAX_IN_REGISTERS = 1 << 13
 #: would have few elements of such a row each.
 SHORT_ROW = 64
 
+#: Where the innermost loop is this many times shorter than the one around it, a kernel with taps exchanges the two.
+SHORTER = 4
+
 #: The least size of two loops that are tiled.
 MIN_TILED = 16
 
@@ -389,6 +392,8 @@ class FusedKernel(ExecutableKernel):
         count, bounded = len(strides), sorted({axis for tap in taps for axis in (*tap.bounds, *tap.spaced)})
         strides += [[int(axis == each) for axis in range(self.rank)] for each in bounded]
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
+        if taps and outer is not None and not self.reduced:
+            outer = with_long_rows(*outer)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
         loops = [domain for domain in (outer, inner) if domain is not None]
         loop_sizes = [size for domain in loops for size in domain[0]]
@@ -667,6 +672,20 @@ def collapsed_axes(sizes: Sequence[int], strides: Strides) -> tuple[list[int], S
     if not found_sizes:
         return [1], [[0] for _ in strides]
     return found_sizes, found
+
+
+def with_long_rows(sizes: list[int], strides: Strides) -> tuple[list[int], Strides]:
+    """Loops of which the last two are exchanged where the last is much shorter: a row costs as much as some elements.
+
+    Examples
+    --------
+    >>> with_long_rows([8, 32, 3], [[96, 3, 1]])
+    ([8, 3, 32], [[96, 1, 3]])
+    """
+    if len(sizes) > 1 and sizes[-1] * SHORTER <= sizes[-2]:
+        for loops in sizes, *strides:
+            loops[-2:] = loops[-1], loops[-2]
+    return sizes, strides
 
 
 def strides_along(array: np.ndarray, axes: Sequence[int | None], rank: int) -> list[int]:

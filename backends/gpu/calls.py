@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from backends.execution.loops import loop
-from backends.execution.pooling import KINDS
 from backends.execution.routines import (
     BEGINNING,
     Implementation,
@@ -30,7 +29,6 @@ from backends.execution.tiles import BackendTiles
 from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
-from backends.gpu.pooling import Pool
 from backends.gpu.vision import Regions
 from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
@@ -77,14 +75,11 @@ def _direct_by(device: Any) -> str:
     return "CuPy" if device.kernels is None else "CUDA kernels"
 
 
-_POOL, _REGIONS = (
-    Routine(kernels, takes_floats_first, writes_out=True, is_captured=True, label=_direct_by)
-    for kernels in (Pool, Regions)
-)
+_REGIONS = Routine(Regions, takes_floats_first, writes_out=True, is_captured=True, label=_direct_by)
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN or cuBLASLt
-#: convolves; kernels of ours pool and take regions.
+#: convolves; kernels of ours take regions.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -94,7 +89,6 @@ ROUTINES: dict[type, Routine] = {
     Parts: Routine(views, always, is_captured=True, computes=False),
     Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
-    **dict.fromkeys(KINDS, _POOL),
     ArgmaxRoi: _REGIONS,
 }
 

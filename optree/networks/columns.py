@@ -11,7 +11,7 @@ import numpy as np
 from optree.arrays import Array, as_array, filled, portable, strided
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
-from optree.networks.pooling import PoolOperator
+from optree.networks.window_elements import PoolOperator
 from optree.networks.windows import (
     elements,
     layout_of,

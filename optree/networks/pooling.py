@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from optree.arrays import as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
-from optree.errors import OperandError, ShapeError, brief
-from optree.networks.windows import (
-    Sliding,
-    WindowOperator,
-    elements,
-    layout_of,
-    order_of,
-    padding_of,
-    paddings,
-    per_axis,
-    slidings,
-    spatial_of,
-    window_counts,
+from optree.errors import OperandError, ShapeError
+from optree.networks.window_elements import (
+    INT32,
+    LONGEST,
+    UNROLLED,
+    PoolOperator,
+    WindowElement,
+    WindowFacts,
+    WindowStep,
 )
-from optree.op.batching import shifted, spread_all
-from optree.op.index_map import AFFINE, LIKE, OPAQUE, SHAPE, IndexMap
+from optree.networks.windows import (
+    layout_of,
+    per_axis,
+)
+from optree.op.index_map import LIKE, OPAQUE, IndexMap
 from optree.op.op import Op
 from optree.op.traits import (
-    AffineOperator,
-    Along,
     CompositeOperator,
     FirstDtypeOperator,
     MorphOperator,
@@ -39,306 +35,8 @@ from optree.op.traits import (
 )
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, check_fits, may_equal, normalise_axes, promote
-from optree.tree.variable import in_dtype, variable_of
-
-INT32 = np.dtype("int32")
-
-#: The maximum elements of a window that are unrolled, and along one axis. A larger window is along one axis after the
-#: other; one that is longer along an axis is reduced in loops.
-UNROLLED, LONGEST = 16, 32
-
-
-class PoolOperator(WindowOperator):
-    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`.
-
-    Attributes
-    ----------
-    is_covered : bool
-        Whether each window must have an element that is not padding.
-    """
-
-    raises = False
-    __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
-    window: Any = 2
-    stride: Any = None
-    padding: Any = 0
-    axes: Any = None
-    ceil: bool = False
-    is_covered: ClassVar[bool] = True
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        return self.bound(types, str(self.name))
-
-    def bound(self, types: Sequence[TensorType], what: str) -> Op:
-        ndim = types[self.images].ndim
-        if len({t.ndim for t in types}) > 1:
-            raise ShapeError("the operands have different numbers of dimensions")
-        axes = self._axes(ndim, what)
-        window = per_axis(self.window, len(axes), f"{what}: window")
-        padding = padding_of(self.padding, len(axes), what)
-        if self.is_covered and not isinstance(padding, str):
-            for pair, size in zip(padding, window, strict=True):
-                if max(pair) >= size:
-                    raise OperandError(f"{what}: a padding of {max(pair)} leaves a window of {size} without an element")
-        return self.with_props(
-            window=window,
-            stride=window if self.stride is None else per_axis(self.stride, len(axes), f"{what}: stride"),
-            padding=padding,
-            layout=None,
-            axes=axes,
-            ceil=bool(self.ceil),
-        )
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        return self.with_props(axes=shifted(self.axes))(*spread_all(inputs, batched))
-
-    def _axes(self, ndim: int, what: str) -> tuple[int, ...]:
-        if self.axes is not None:
-            if self.layout is not None:
-                raise OperandError(f"{what}: a layout or axes, not both")
-            return normalise_axes(self.axes, ndim, what)
-        if ndim < 3:
-            raise ShapeError(f"images have a batch, channels and spatial axes, and this has {ndim} dimensions")
-        layout = layout_of(self.layout, ndim, "NC", f"{what}: layout")
-        return order_of(layout, spatial_of(layout))
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return self.pooled_shape(shapes[0])
-
-    @property
-    def dilations(self) -> tuple[int, ...]:
-        """The steps between the elements of a window."""
-        return (1,) * len(self.axes)
-
-    def slidings(self, shape: Sequence[int]) -> list[Sliding]:
-        """The windows along each pooled axis of an operand of this shape."""
-        sizes = [shape[axis] for axis in self.axes]
-        return slidings(sizes, self.window, self.stride, self.dilations, self.padding, self.ceil)
-
-    def pooled_shape(self, shape: Shape) -> Shape:
-        """The shape of one number for each window; ShapeError if a window is larger than its padded axis."""
-        sizes = list(shape)
-        pooled = tuple(shape[axis] for axis in self.axes)
-        counts = window_counts(pooled, self.window, self.stride, self.dilations, self.padding, self.ceil)
-        for axis, count in zip(self.axes, counts, strict=True):
-            sizes[axis] = count
-        return tuple(sizes)
-
-    def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
-        """Raise ShapeError for operands that have not a number for each window."""
-        wanted = self.pooled_shape(images)
-        for shape in given:
-            if not may_equal(shape, wanted):
-                raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether a window begins at each element."""
-        return set(self.stride) <= {1}
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether a window may have elements outside of the images."""
-        return self.ceil or self.padding == "same" or any(max(pair) for pair in self.padding)
-
-    def unrolled(self, cls: type[Op], *operands: Any, **props: Any) -> list[Any]:
-        """An `ElementOperator` of operands, for each element of a window, in order."""
-        make = self.other(cls)
-        indices = product(*(range(size) for size in self.window))
-        return [make.with_props(element=index, **props)(*operands) for index in indices]
-
-    def one_after_another(self) -> list[Any]:
-        """The pools along few axes at once that give the same one after another."""
-        if prod(self.window) <= UNROLLED:
-            return [self]
-        padding = paddings(self.padding, len(self.axes))
-        each = zip(self.axes, self.window, self.stride, padding, strict=True)
-        return [
-            self.with_props(axes=(axis,), window=(size,), stride=(step,), padding=room if room == "same" else (room,))
-            for axis, size, step, room in each
-        ]
-
-    def in_loops(self, x: Any, outside: Any = 0) -> Any:
-        """The windows of an operand as further axes, to be reduced; None where they are few enough to be unrolled."""
-        if prod(self.window) <= LONGEST:
-            return None
-        return f.windows(x, self.window, self.stride, self.padding, axes=self.axes, ceil=self.ceil, outside=outside)
-
-    def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
-        """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
-        whole = [slice(None)] * len(shape)
-        found = []
-        for element, windows, slices in elements(self.slidings(shape)):
-            number = int(np.ravel_multi_index(element, self.window)) if element else 0
-            window_index, index = list(whole), list(whole)
-            for axis, window, inside in zip(self.axes, windows, slices, strict=True):
-                window_index[axis], index[axis] = window, inside
-            found.append((number, tuple(window_index), tuple(index)))
-        return found
-
-
-class ElementOperator(PoolOperator, AffineOperator):
-    """The element of each window at the same index within it, or the derivative: `element`, one for each axis."""
-
-    __props__ = (*(PoolOperator.__props__ or ()), "element")
-    element: Any = None
-
-    def bound(self, types: Sequence[TensorType], what: str) -> Op:
-        found: Any = super().bound(types, what)
-        window = found.window
-        element = (0,) * len(window) if self.element is None else per_axis(self.element, len(window), what, 0)
-        if any(i >= size for i, size in zip(element, window, strict=True)):
-            raise OperandError(f"{what}: element is an index within a window of {window}, not {brief(self.element)}")
-        return found.with_props(element=element)
-
-    def slices(self, shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The indices of windows and of the images that meet at the element."""
-        windows, index = [slice(None)] * len(shape), [slice(None)] * len(shape)
-        for axis, s, e in zip(self.axes, self.slidings(shape), self.element, strict=True):
-            windows[axis], index[axis] = s.slices(e)
-        return tuple(windows), tuple(index)
-
-
-class WindowElement(ElementOperator, MorphOperator):
-    """The element of each window of images at one index within it; `outside`, a number, where that is padding.
-
-    The other parameters are those of `max_pool`.
-
-    Parameters
-    ----------
-    x : images
-    element : int or tuple of int
-        The index. By default the first.
-    outside : number
-
-    Examples
-    --------
-    >>> be.window_element(be.array([[[1.0, 3.0, 2.0, 5.0]]]), 2, element=1).asnumpyarray()
-    array([[[3., 5.]]], dtype=float32)
-    """
-
-    name = "window_element"
-    __props__ = (*(ElementOperator.__props__ or ()), "outside")
-    index_map = IndexMap(AFFINE)
-    outside: Any = 0  # type: ignore[assignment]
-    examples = (
-        (((1, 2, 4, 5),), {"element": (1, 0)}),
-        (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "outside": 2}),
-        (((4, 3),), {"window": 3, "stride": 1, "padding": 1, "axes": 0, "element": 2}),
-        (((2, 5, 2),), {"window": 2, "ceil": True, "layout": "CWN", "element": (1,)}),
-    )
-
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
-        check_fits(self.outside, types[0].dtype, "window_element: outside")
-        return super().bind(types, backend)
-
-    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
-        (shape,) = shapes
-        found = [Along(axis, 1, 0, 0, size) for axis, size in enumerate(shape)]
-        for axis, s, e in zip(self.axes, self.slidings(shape), self.element, strict=True):
-            windows, _ = s.slices(e)
-            found[axis] = Along(axis, s.stride, e - s.before, windows.start, windows.stop)
-        return found
-
-    @portable
-    def numpy(self, *arrays: Any) -> Any:
-        x = as_array(arrays[0])
-        out = filled(self.pooled_shape(x.shape), self.outside, x.dtype, x)  # type: ignore[arg-type]
-        windows, index = self.slices(x.shape)
-        out[windows] = x[index]
-        return out
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(WindowElementInput)(output_gradients[0], inputs[0])]
-
-
-class WindowElementInput(ElementOperator, FirstDtypeOperator):
-    """The derivative of `window_element` by its images `like`, whose shape alone is read, times delta.
-
-    The parameters are those of `window_element`.
-    """
-
-    name = "window_element_input"
-    operands = ("delta", "like")
-    images = 1
-    examples = (
-        (((1, 2, 2, 2), (1, 2, 4, 5)), {"element": (1, 0)}),
-        (((1, 3, 2), (1, 5, 2)), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC"}),
-        (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0, "element": (2,)}),
-    )
-
-    index_map = IndexMap(AFFINE, LIKE)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, like = shapes
-        self.check_pooled([delta], like)
-        return like
-
-    def along(self, *shapes: tuple[int, ...]) -> list[Along]:
-        _, like = shapes
-        found = [Along(axis, 1, 0, 0, size) for axis, size in enumerate(like)]
-        for axis, s, e in zip(self.axes, self.slidings(like), self.element, strict=True):
-            _, inside = s.slices(e)
-            found[axis] = Along(axis, 1, s.before - e, inside.start, inside.stop, s.stride)
-        return found
-
-    @portable
-    def numpy(self, *arrays: Any) -> Any:
-        delta, like = (as_array(a, *arrays) for a in arrays)
-        out = np.zeros(like.shape, delta.dtype, like=delta)
-        windows, index = self.slices(like.shape)
-        out[index] = delta[windows]
-        return out
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        return [self.other(WindowElement)(output_gradients[0]), None]
-
-
-class WindowFacts(PoolOperator, NonDifferentiableOperator):
-    """Of each window on images `like`, whose shape alone is read, a number by its position: of size 1 elsewhere.
-
-    Parameters
-    ----------
-    fact : {'cells', 'first'}
-        The number of its elements that are inside the images, or the index of the first of them, -1 without any.
-    """
-
-    name = "window_facts"
-    operands = ("like",)
-    __props__ = (*(PoolOperator.__props__ or ()), "fact")
-    fact: Any = "cells"
-    index_map = IndexMap(SHAPE)
-    examples = (
-        (((1, 2, 4, 5),), {"padding": 1}),
-        (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "fact": "first"}),
-    )
-
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), INT32
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        (like,) = inputs
-        rows = f.flat_indices(f.sum(like, axis=tuple(range(1, like.ndim)), keepdims=True))  # of the batch's shape
-        return f.cast(self.with_props(axes=shifted(self.axes))(like) + 0 * rows, INT32)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        pooled = self.pooled_shape(shapes[0])
-        return tuple(size if axis in self.axes else 1 for axis, size in enumerate(pooled))
-
-    @portable
-    def numpy(self, *arrays: Any) -> Any:
-        like = as_array(arrays[0])
-        found = np.ones((1,) * like.ndim, INT32) if self.fact == "cells" else np.zeros((1,) * like.ndim, INT32)
-        for axis, window, s in zip(self.axes, self.window, self.slidings(like.shape), strict=True):
-            ends = [each.reshape(-1, *(1,) * (like.ndim - axis - 1)) for each in s.inside()]
-            if self.fact == "cells":
-                found = found * (ends[1] - ends[0])
-            else:
-                first = np.where((found < 0) | (ends[1] <= ends[0]), -1, ends[0])
-                found = np.where((found < 0) | (first < 0), -1, found * window + first)
-        return np.asarray(found, INT32, like=like)
-
+from optree.tree.types import Shape, TensorType, promote
+from optree.tree.variable import constant, in_dtype, variable_of
 
 _POOLS: tuple[Any, ...] = (
     (((1, 2, 4, 5),), {}),
@@ -405,7 +103,13 @@ class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        return [self.other(MaxUnpool)(delta, self.other(ArgmaxPool)(x), x)]
+        is_heavy = len(self.laps()) > UNROLLED
+        pools, values = self.by_axis()[::-1] if is_heavy else [self], [x]  # the last axis first, as of `ArgmaxPool`
+        for pool in pools[:-1]:
+            values.append(pool(values[-1]))
+        for pool, value in zip(reversed(pools), reversed(values), strict=True):
+            delta = pool.other(MaxUnpool)(delta, pool.other(ArgmaxPool)(value), value)
+        return [delta]
 
 
 def _greatest(values: Sequence[Any]) -> Any:
@@ -513,14 +217,18 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     def decompose(self, *inputs: Any) -> Any:
         delta, indices, like = inputs
-        if not self.is_dense or prod(self.window) > UNROLLED:
+        laps = self.laps()
+        if len(laps) > 2 * LONGEST:
             return None
-        pairs = zip(
-            self.unrolled(WindowElementInput, widened(delta), like),
-            self.unrolled(WindowElementInput, indices, like),
-            strict=True,
-        )
-        terms = [f.where(f.eq(index, number), each, 0) for number, (each, index) in enumerate(pairs)]
+        weights = [prod(self.window[n + 1 :]) for n in range(len(self.window))]
+        steps = np.zeros([dict(zip(self.axes, self.stride, strict=True)).get(n, 1) for n in range(like.ndim)], INT32)
+        for axis, stride, weight in zip(self.axes, self.stride, weights, strict=True):
+            steps += np.arange(stride, dtype=INT32).reshape(-1, *[1] * (like.ndim - axis - 1)) * weight
+        number = self.other(WindowStep)(constant(steps), like) if steps.size > 1 else 0
+        terms = []
+        for op in laps:
+            place = number + sum(e * weight for e, weight in zip(op.element, weights, strict=True))
+            terms.append(f.where(f.eq(op(indices, like), place), op(widened(delta), like), 0))
         return in_dtype(reduce(f.add, terms), delta.dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -691,10 +399,16 @@ class AvgUnpool(MeanOperator):
     def decompose(self, *inputs: Any) -> Any:
         delta, like = inputs
         dtype = mean_dtype(delta.dtype)
-        if not self.is_dense or prod(self.window) > UNROLLED:
-            return None
-        share = self.mean_of(in_dtype(delta, wide_dtype(dtype)), like)
-        return in_dtype(reduce(f.add, self.unrolled(WindowElementInput, share, like)), dtype)
+        total, after = in_dtype(delta, wide_dtype(dtype)), float(prod(self.window))
+        if self.is_padded and not self.count_padding:
+            total, after = self.mean_of(total, like), 1.0
+        pools = self.by_axis() if len(self.laps()) > UNROLLED else [self]
+        likes = [like]
+        for pool in pools[:-1]:
+            likes.append(pool.other(WindowElement)(likes[-1]))  # of its shape alone
+        for pool, under in zip(reversed(pools), reversed(likes), strict=True):
+            total = pool.spread(total, under)
+        return in_dtype(total / after, dtype)
 
     def output_shape(self, *shapes: Shape) -> Shape:
         delta, like = shapes

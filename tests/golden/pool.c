@@ -38,96 +38,59 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
             const int g2 = (i1 >= low2) & (i1 < high2);
             int64_t from = 0, to = n2;
             from = from > low1 ? from : low1, to = to < high1 ? to : high1;
-            if (to < from)
+            if (to - from < 128 || !(g0) || !(g2))
                 from = to = 0;
-            if (g0 & g2)
+            const int64_t limit0 = g0 ? high1 : 0;
+            const int64_t limit1 = g0 ? n2 : 0;
+            const int64_t limit2 = g2 ? high1 : 0;
+            const int64_t limit3 = g2 ? n2 : 0;
+            #pragma omp simd
+            for (int64_t i = from; i < to; i++)
             {
-                #pragma omp simd
-                for (int64_t i = from; i < to; i++)
-                {
-                    const float v1 = x1[i * s1_2];
-                    const float v2 = x2[i * s1_2];
-                    const float v3 = x3[i * s1_2];
-                    const float v4 = x4[i * s1_2];
-                    const float v5 = x5[i * s1_2];
-                    const float v6 = x6[i * s1_2];
-                    const _Bool v8 = (_Bool)(v1 != v1);
-                    const _Bool v9 = (_Bool)(v2 != v2);
-                    const _Bool v10 = (_Bool)(v8 != 0 || v9 != 0);
-                    const _Bool v11 = (_Bool)(v3 != v3);
-                    const _Bool v12 = (_Bool)(v4 != v4);
-                    const _Bool v13 = (_Bool)(v11 != 0 || v12 != 0);
-                    const _Bool v14 = (_Bool)(v10 != 0 || v13 != 0);
-                    const _Bool v15 = (_Bool)(v5 != v5);
-                    const _Bool v16 = (_Bool)(v6 != v6);
-                    const _Bool v17 = (_Bool)(v15 != 0 || v16 != 0);
-                    const _Bool v18 = (_Bool)(v14 != 0 || v17 != 0);
-                    const _Bool v19 = (_Bool)(v2 > v1);
-                    const float v20 = (float)(v19 != 0 ? v2 : v1);
-                    const _Bool v21 = (_Bool)(v3 > v20);
-                    const float v22 = (float)(v21 != 0 ? v3 : v20);
-                    const _Bool v23 = (_Bool)(v4 > v22);
-                    const float v24 = (float)(v23 != 0 ? v4 : v22);
-                    const _Bool v25 = (_Bool)(v5 > v24);
-                    const float v26 = (float)(v25 != 0 ? v5 : v24);
-                    const _Bool v27 = (_Bool)(v6 > v26);
-                    const float v28 = (float)(v27 != 0 ? v6 : v26);
-                    const float v29_1 = (float)v7;
-                    const float v29 = (float)(v18 != 0 ? v29_1 : v28);
-                    const float v30 = (float)(v29 > 0 || v29 != v29 ? v29 : (float)0);
-                    x7[i] = v30;
-                }
-            }
-            else
-            {
-                #pragma omp simd
-                for (int64_t i = from; i < to; i++)
-                {
-                    const float v1 = g0 ? x1[i * s1_2] : -INFINITY;
-                    const float v2 = g0 ? x2[i * s1_2] : -INFINITY;
-                    const float v3 = g0 ? x3[i * s1_2] : -INFINITY;
-                    const float v4 = g2 ? x4[i * s1_2] : -INFINITY;
-                    const float v5 = g2 ? x5[i * s1_2] : -INFINITY;
-                    const float v6 = g2 ? x6[i * s1_2] : -INFINITY;
-                    const _Bool v8 = (_Bool)(v1 != v1);
-                    const _Bool v9 = (_Bool)(v2 != v2);
-                    const _Bool v10 = (_Bool)(v8 != 0 || v9 != 0);
-                    const _Bool v11 = (_Bool)(v3 != v3);
-                    const _Bool v12 = (_Bool)(v4 != v4);
-                    const _Bool v13 = (_Bool)(v11 != 0 || v12 != 0);
-                    const _Bool v14 = (_Bool)(v10 != 0 || v13 != 0);
-                    const _Bool v15 = (_Bool)(v5 != v5);
-                    const _Bool v16 = (_Bool)(v6 != v6);
-                    const _Bool v17 = (_Bool)(v15 != 0 || v16 != 0);
-                    const _Bool v18 = (_Bool)(v14 != 0 || v17 != 0);
-                    const _Bool v19 = (_Bool)(v2 > v1);
-                    const float v20 = (float)(v19 != 0 ? v2 : v1);
-                    const _Bool v21 = (_Bool)(v3 > v20);
-                    const float v22 = (float)(v21 != 0 ? v3 : v20);
-                    const _Bool v23 = (_Bool)(v4 > v22);
-                    const float v24 = (float)(v23 != 0 ? v4 : v22);
-                    const _Bool v25 = (_Bool)(v5 > v24);
-                    const float v26 = (float)(v25 != 0 ? v5 : v24);
-                    const _Bool v27 = (_Bool)(v6 > v26);
-                    const float v28 = (float)(v27 != 0 ? v6 : v26);
-                    const float v29_1 = (float)v7;
-                    const float v29 = (float)(v18 != 0 ? v29_1 : v28);
-                    const float v30 = (float)(v29 > 0 || v29 != v29 ? v29 : (float)0);
-                    x7[i] = v30;
-                }
+                const float v1 = x1[i * s1_2];
+                const float v2 = x2[i * s1_2];
+                const float v3 = x3[i * s1_2];
+                const float v4 = x4[i * s1_2];
+                const float v5 = x5[i * s1_2];
+                const float v6 = x6[i * s1_2];
+                const _Bool v8 = (_Bool)(v1 != v1);
+                const _Bool v9 = (_Bool)(v2 != v2);
+                const _Bool v10 = (_Bool)(v8 != 0 || v9 != 0);
+                const _Bool v11 = (_Bool)(v3 != v3);
+                const _Bool v12 = (_Bool)(v4 != v4);
+                const _Bool v13 = (_Bool)(v11 != 0 || v12 != 0);
+                const _Bool v14 = (_Bool)(v10 != 0 || v13 != 0);
+                const _Bool v15 = (_Bool)(v5 != v5);
+                const _Bool v16 = (_Bool)(v6 != v6);
+                const _Bool v17 = (_Bool)(v15 != 0 || v16 != 0);
+                const _Bool v18 = (_Bool)(v14 != 0 || v17 != 0);
+                const _Bool v19 = (_Bool)(v2 > v1);
+                const float v20 = (float)(v19 != 0 ? v2 : v1);
+                const _Bool v21 = (_Bool)(v3 > v20);
+                const float v22 = (float)(v21 != 0 ? v3 : v20);
+                const _Bool v23 = (_Bool)(v4 > v22);
+                const float v24 = (float)(v23 != 0 ? v4 : v22);
+                const _Bool v25 = (_Bool)(v5 > v24);
+                const float v26 = (float)(v25 != 0 ? v5 : v24);
+                const _Bool v27 = (_Bool)(v6 > v26);
+                const float v28 = (float)(v27 != 0 ? v6 : v26);
+                const float v29_1 = (float)v7;
+                const float v29 = (float)(v18 != 0 ? v29_1 : v28);
+                const float v30 = (float)(v29 > 0 || v29 != v29 ? v29 : (float)0);
+                x7[i] = v30;
             }
             for (int k = 0; k < 2; k++)
             {
-                const int64_t first = k ? to : 0, until = k ? n2 : from;
+                const int64_t lower = k ? to : 0, upper = k ? n2 : from;
                 #pragma omp simd
-                for (int64_t i = first; i < until; i++)
+                for (int64_t i = lower; i < upper; i++)
                 {
-                    const float v1 = g0 & (i >= low1) & (i < high1) ? x1[i * s1_2] : -INFINITY;
-                    const float v2 = g0 ? x2[i * s1_2] : -INFINITY;
-                    const float v3 = g0 ? x3[i * s1_2] : -INFINITY;
-                    const float v4 = g2 & (i >= low1) & (i < high1) ? x4[i * s1_2] : -INFINITY;
-                    const float v5 = g2 ? x5[i * s1_2] : -INFINITY;
-                    const float v6 = g2 ? x6[i * s1_2] : -INFINITY;
+                    const float v1 = (i >= low1) & (i < limit0) ? x1[i * s1_2] : -INFINITY;
+                    const float v2 = i < limit1 ? x2[i * s1_2] : -INFINITY;
+                    const float v3 = i < limit1 ? x3[i * s1_2] : -INFINITY;
+                    const float v4 = (i >= low1) & (i < limit2) ? x4[i * s1_2] : -INFINITY;
+                    const float v5 = i < limit3 ? x5[i * s1_2] : -INFINITY;
+                    const float v6 = i < limit3 ? x6[i * s1_2] : -INFINITY;
                     const _Bool v8 = (_Bool)(v1 != v1);
                     const _Bool v9 = (_Bool)(v2 != v2);
                     const _Bool v10 = (_Bool)(v8 != 0 || v9 != 0);

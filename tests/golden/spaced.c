@@ -18,47 +18,49 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
         const float *x3 = (const float *)a[1] + o3 + quotient1 * s3_0;
         float *x4 = (float *)a[4] + i0 * s4_0;
         const int g0 = (i0 >= low0) & (i0 < high0);
-        int64_t from = 0, to = n1;
-        from = (from + 1) / 2 * 2, to = to / 2 * 2;
-        if (to < from)
-            from = to = 0;
-        if (g0 & (rest1 < 1))
+        int64_t first = (0 + 1) / 2 * 2 - 0, final = (n1 + 0) / 2 * 2 - 0;
+        if (final < first)
+            first = final = 0;
+        int64_t from = first, to = final;
+        from = (from + 1) / 2 * 2 - 0, to = (to + 0) / 2 * 2 - 0;
+        if (to - from < 0 || !(g0 & (rest1 < 1)))
+            from = to = first;
+        const int64_t limit0 = g0 & (rest1 < 1) ? final : 0;
+        #pragma omp simd
+        for (int64_t c = (from + 0) / 2; c < (to + 0) / 2; c++)
         {
-            #pragma omp simd
-            for (int64_t c = from / 2; c < to / 2; c++)
             {
-                {
-                    const int64_t i = c * 2 + 0;
-                    const float v2 = x2[c + 0];
-                    const float v3 = x3[i];
-                    const float v4 = (float)(v2 + v3);
-                    x4[i] = v4;
-                }
-                {
-                    const int64_t i = c * 2 + 1;
-                    const float v2 = 0.0f;
-                    const float v3 = x3[i];
-                    const float v4 = (float)(v2 + v3);
-                    x4[i] = v4;
-                }
+                const int64_t i = c * 2 + 0 - 0;
+                const float v2 = x2[c + 0];
+                const float v3 = x3[i];
+                const float v4 = (float)(v2 + v3);
+                x4[i] = v4;
+            }
+            {
+                const int64_t i = c * 2 + 1 - 0;
+                const float v2 = 0.0f;
+                const float v3 = x3[i];
+                const float v4 = (float)(v2 + v3);
+                x4[i] = v4;
             }
         }
-        else
+        for (int k = 0; k < 2; k++)
         {
+            const int64_t lower = k ? to : first, upper = k ? final : from;
             #pragma omp simd
-            for (int64_t c = from / 2; c < to / 2; c++)
+            for (int64_t c = (lower + 0) / 2; c < (upper + 0) / 2; c++)
             {
                 {
-                    const int64_t i = c * 2 + 0;
+                    const int64_t i = c * 2 + 0 - 0;
                     const float v2 = x2[c + 0];
-                    const float v3 = g0 & (rest1 < 1) ? x3[i] : 0.0f;
+                    const float v3 = i < limit0 ? x3[i] : 0.0f;
                     const float v4 = (float)(v2 + v3);
                     x4[i] = v4;
                 }
                 {
-                    const int64_t i = c * 2 + 1;
+                    const int64_t i = c * 2 + 1 - 0;
                     const float v2 = 0.0f;
-                    const float v3 = g0 & (rest1 < 1) ? x3[i] : 0.0f;
+                    const float v3 = i < limit0 ? x3[i] : 0.0f;
                     const float v4 = (float)(v2 + v3);
                     x4[i] = v4;
                 }
@@ -66,9 +68,9 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
         }
         for (int k = 0; k < 2; k++)
         {
-            const int64_t first = k ? to : 0, until = k ? n1 : from;
+            const int64_t lower = k ? final : 0, upper = k ? n1 : first;
             #pragma omp simd
-            for (int64_t i = first; i < until; i++)
+            for (int64_t i = lower; i < upper; i++)
             {
                 const float v2 = ((i + 0) % 2 < 1) ? x2[(i + 0) / 2] : 0.0f;
                 const float v3 = g0 & (rest1 < 1) ? x3[i] : 0.0f;

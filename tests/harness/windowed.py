@@ -158,6 +158,7 @@ class _Windows:
             if props.get("ceil") and (counts[axis] - 1) * s >= size + a:
                 counts[axis] -= 1
         self.counts, self.full, self.window = tuple(counts), prod(window), tuple(window)
+        self.axes, self.stride, self.before = axes, stride, [a for a, _ in pads]
         self.found = []
         for index in np.ndindex(*counts):
             cells = []
@@ -187,12 +188,27 @@ def window_element(x: Any, element: Any = 0, outside: Any = 0, **props: Any) -> 
     return out
 
 
-def window_element_input(delta: Any, like: Any, element: Any = 0, **props: Any) -> Any:
-    """Each delta where the element of its window is."""
-    number, out = _number(element, props), np.zeros(like.shape, delta.dtype)
-    for index, cells in _Windows(like.shape, props).found:
-        for n, at in cells:
-            out[at] += delta[index] * (n == number)
+def window_element_input(delta: Any, like: Any, element: Any = 0, cells: Any = 1, **props: Any) -> Any:
+    """Each delta where the elements of its window are."""
+    windows, out = _Windows(like.shape, props), np.zeros(like.shape, delta.dtype)
+    rank = len(windows.window)
+    lows, counts = _each(0 if element is None else element, rank), _each(cells, rank)
+    for index, found in windows.found:
+        for n, at in found:
+            places = zip(np.unravel_index(n, windows.window), lows, counts, strict=True)
+            out[at] += delta[index] * all(low <= place < low + count for place, low, count in places)
+    return out
+
+
+def window_step(x: Any, like: Any, **props: Any) -> Any:
+    """The element at the steps since a window could have begun."""
+    windows, out = _Windows(like.shape, props), np.zeros(like.shape, x.dtype)
+    x = np.broadcast_to(x, [n if a in windows.axes else like.shape[a] for a, n in enumerate(x.shape)])
+    for index in np.ndindex(*like.shape):
+        at = list(index)
+        for axis, stride, before in zip(windows.axes, windows.stride, windows.before, strict=True):
+            at[axis] = (index[axis] + before) % stride
+        out[index] = x[tuple(at)]
     return out
 
 
@@ -577,6 +593,7 @@ MEANINGS = {
     "window_element": window_element,
     "window_element_input": window_element_input,
     "window_facts": window_facts,
+    "window_step": window_step,
     "max_pool": max_pool,
     "argmax_pool": argmax_pool,
     "max_unpool": max_unpool,

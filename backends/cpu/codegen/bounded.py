@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backends.execution.dialect import Lines, braced
+from optree.compile.loopnest import Quotient
+from optree.records import NamedTuple
 
-#: The maximum elements that are computed together where taps read at quotients of the vector loop's index.
-MOST_RESIDUES = 8
+#: The maximum remainders of the vector loop's index that are statements of their own.
+MOST_RESIDUES = 4
+
+#: The least elements between a row's bounds that have a loop without conditions.
+SHORT = 128
 
 
 def simd(loop: str) -> Lines:
@@ -17,7 +22,7 @@ def simd(loop: str) -> Lines:
 
 
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
-    """The loop where all taps are within their bounds along it, with tests along outer loops or none, then its ends.
+    """A loop without conditions, where all taps read; and one with conditions before and after it, or in its place.
 
     Parameters
     ----------
@@ -26,47 +31,134 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
         The body at an index, `i`.
     start, end : str
     """
-    nest, outer = printer.nest, range(printer.last)
-    along = [n for n, loop in enumerate(nest.ranges) if loop == printer.last]
-    spacings = {each.spacing for each in nest.quotients if each.loop == printer.last}
-    conditions = {printer.within(array, outer, lambda _: None) for array in range(len(nest.reads))} - {""}
-    lines, edges = printer.flags(), Lines()
-    if len(spacings) > 1 or max(spacings, default=1) > MOST_RESIDUES:
-        return [*lines, *_elements(printer, element, start, end, range(nest.rank))]
-    (spacing,) = spacings or {1}
-    if along or spacing > 1:
-        lines.append(f"int64_t from = {start}, to = {end};")
-        for n in along:
-            lines.append(f"from = from > low{n} ? from : low{n}, to = to < high{n} ? to : high{n};")
-        if spacing > 1:
-            lines.append(f"from = (from + {spacing - 1}) / {spacing} * {spacing}, to = to / {spacing} * {spacing};")
-        lines += ["if (to < from)", f"    from = to = {start};"]
-        ends = f"const int64_t first = k ? to : {start}, until = k ? {end} : from;"
-        edge = [ends, *_elements(printer, element, "first", "until", range(nest.rank))]
-        edges, start, end = ["for (int k = 0; k < 2; k++)", *braced(edge)], "from", "to"
-    middle = _elements(printer, element, start, end, (), spacing)
-    if conditions:
-        tested = _elements(printer, element, start, end, outer, spacing)
-        middle = [f"if ({' & '.join(sorted(conditions))})", *braced(middle), "else", *braced(tested)]
-    return [*lines, *middle, *edges]
+    nest, last = printer.nest, printer.last
+    along = [n for n, loop in enumerate(nest.ranges) if loop == last]
+    lines, rest = printer.flags(), Lines()
+
+    def whole(array: int) -> str:
+        within: str = printer.within(array, range(nest.rank), lambda loop: "i" if loop == last else None)
+        return within
+
+    schedule = _Spacing.of([each for each in nest.quotients if each.loop == last])
+    if schedule is None:
+        return [*lines, *_elements(printer, element, (start, end), whole)]
+    if schedule.spacing > 1:  # whole multiples of it, and the elements before and after
+        lines += [f"int64_t first = {schedule.up(start)}, final = {schedule.down(end)};"]
+        lines += ["if (final < first)", f"    first = final = {start};"]
+        rest = _twice(_elements(printer, element, ("lower", "upper"), whole), (start, "first"), ("final", end))
+        start, end = "first", "final"
+    tests = _Tests(printer, along, end)
+    if not tests.rows and not along:
+        return [*lines, *_elements(printer, element, (start, end), lambda array: "", schedule), *rest]
+    lines.append(f"int64_t from = {start}, to = {end};")
+    for n in along:
+        lines.append(f"from = from > low{n} ? from : low{n}, to = to < high{n} ? to : high{n};")
+    if schedule.spacing > 1:
+        lines.append(f"from = {schedule.up('from')}, to = {schedule.down('to')};")
+    refusals = [f"to - from < {SHORT * bool(along)}", *(f"!({each})" for each in tests.rows)]
+    lines += [f"if ({' || '.join(refusals)})", f"    from = to = {start};"]
+    free = _elements(printer, element, ("from", "to"), lambda array: "", schedule)
+    tested = _elements(printer, element, ("lower", "upper"), tests.condition, schedule)
+    return [*lines, *tests.limits(), *free, *_twice(tested, (start, "from"), ("to", end)), *rest]
+
+
+def _twice(loop: Lines, before: tuple[str, str], after: tuple[str, str]) -> Lines:
+    """A loop from `lower` to `upper`, over two ranges."""
+    lower, upper = (f"k ? {later} : {earlier}" for earlier, later in zip(before, after, strict=True))
+    bounds = f"const int64_t lower = {lower}, upper = {upper};"
+    return ["for (int k = 0; k < 2; k++)", *braced([bounds, *loop])]
+
+
+class _Spacing(NamedTuple):
+    """The schedule of a vector loop whose quotients have a spacing, for whole multiples of it.
+
+    Each of a few remainders is a statement of its own, so the elements that a tap reads are next to each other, and
+    those at which it reads none are known. Many are the vector loop, in which the quotient is constant.
+    """
+
+    spacing: int
+    phase: int
+    is_along: bool
+
+    @classmethod
+    def of(cls, quotients: Sequence[Quotient]) -> _Spacing | None:
+        """The schedule for the quotients of a loop's index; None if none serves these."""
+        spacings, phases = {each.spacing for each in quotients} or {1}, {each.phase for each in quotients} or {0}
+        spacing, phase, is_along = max(spacings), max(phases), max(spacings) > MOST_RESIDUES
+        if len(spacings) > 1 or (is_along and len(phases) > 1):
+            return None
+        return cls(spacing, phase * is_along, is_along)
+
+    def up(self, index: str) -> str:
+        """The first multiple from an index on."""
+        return f"({index} + {self.phase + self.spacing - 1}) / {self.spacing} * {self.spacing} - {self.phase}"
+
+    def down(self, index: str) -> str:
+        """The last multiple up to an index."""
+        return f"({index} + {self.phase}) / {self.spacing} * {self.spacing} - {self.phase}"
+
+    def loop(self, printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
+        """The loop over whole multiples."""
+        s, phase = self.spacing, self.phase
+        loop = f"for (int64_t c = ({start} + {phase}) / {s}; c < ({end} + {phase}) / {s}; c++)"
+        body: Lines = []
+        for printer.residue in ["r"] if self.is_along else map(str, range(s)):
+            body += braced([f"const int64_t i = c * {s} + {printer.residue} - {phase};", *element()])
+        printer.residue = ""
+        if self.is_along:
+            return [loop, *braced([*simd(f"for (int64_t r = 0; r < {s}; r++)"), *body])]
+        return [*simd(loop), *braced(body)]
+
+
+class _Tests:
+    """The conditions of taps as limits of the vector loop's index: GCC vectorises no load whose condition is constant.
+
+    Attributes
+    ----------
+    rows : list of str
+        The conditions along outer loops.
+    """
+
+    def __init__(self, printer: Any, along: Sequence[int], end: str) -> None:
+        self._end, taps, first = end, printer.nest.taps, len(printer.nest.reads) - len(printer.nest.taps)
+        self._of: dict[int, tuple[str, int | None]] = {}
+        for array, tap in enumerate(taps, first):
+            row = printer.within(array, range(printer.last), lambda loop: None)
+            self._of[array] = row, next((n for n in along if n in tap.ranges), None)
+        self.rows = sorted({row for row, _ in self._of.values()} - {""})
+        self._limits = list(dict.fromkeys(each for each in self._of.values() if each != ("", None)))
+
+    def condition(self, array: int) -> str:
+        """The condition that an array is read at `i`."""
+        found = self._of.get(array, ("", None))
+        if found not in self._limits:
+            return ""
+        _, number = found
+        below = f"i < limit{self._limits.index(found)}"
+        return below if number is None else f"(i >= low{number}) & ({below})"
+
+    def limits(self) -> Lines:
+        """The limits of a row."""
+        lines = []
+        for n, (row, number) in enumerate(self._limits):
+            high = self._end if number is None else f"high{number}"
+            lines.append(f"const int64_t limit{n} = {f'{row} ? {high} : 0' if row else high};")
+        return lines
 
 
 def _elements(
-    printer: Any, element: Callable[[], Lines], start: str, end: str, tested: Collection[int], spacing: int = 1
+    printer: Any,
+    element: Callable[[], Lines],
+    ends: tuple[str, str],
+    condition: Callable[[int], str],
+    schedule: _Spacing | None = None,
 ) -> Lines:
-    """A vectorised loop over elements, which tests the conditions of taps along some loops.
-
-    With a spacing, it is over that many elements at once: so the elements that a tap reads are next to each other, and
-    those at which it reads none are known.
-    """
-    printer.tested = tested
-    if spacing == 1:
-        lines = [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(element())]
+    """A vectorised loop over elements, in which loads of taps test a condition."""
+    start, end = ends
+    before, printer.condition = printer.condition, condition
+    if schedule is not None and schedule.spacing > 1:
+        lines = schedule.loop(printer, element, start, end)
     else:
-        body: Lines = []
-        for printer.residue in range(spacing):
-            body += braced([f"const int64_t i = c * {spacing} + {printer.residue};", *element()])
-        printer.residue = None
-        lines = [*simd(f"for (int64_t c = {start} / {spacing}; c < {end} / {spacing}; c++)"), *braced(body)]
-    printer.tested = ()
+        lines = [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(element())]
+    printer.condition = before
     return lines

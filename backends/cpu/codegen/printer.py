@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import prod
 
 import numpy as np
@@ -24,7 +24,7 @@ from backends.execution.dialect import (
     without_unused,
 )
 from backends.execution.printer_common import Access, Printer
-from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, products_of, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, products_of, stages_of
 from optree.dtypes import FLOAT16, is_narrow, wide_dtype
 from optree.records import NamedTuple
 
@@ -216,10 +216,10 @@ class CPrinter(Printer):
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
         self.is_bounded = bool(nest.ranges or nest.quotients)
-        #: The loops along which loads of taps test the conditions, and the index along the vector loop of the statement
-        #: that is printed, modulo its spacing; None where it is any.
-        self.tested: Collection[int] = ()
-        self.residue: int | None = None
+        #: The condition that loads of a tap test; and the remainder of the vector loop's index by its taps' spacing, in
+        #: the statement that is printed: a number, a variable, or none.
+        self.condition: Callable[[int], str] = lambda array: ""
+        self.residue = ""
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
         #: The products of a contraction by their sums, and by their own numbers.
         self.products = products_of(nest) if nest.registers else {}
@@ -495,21 +495,31 @@ class CPrinter(Printer):
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
 
     def loaded(self, array: int, pointer: str, offset: str) -> str:
-        found, spaced = super().loaded(array, pointer, offset), self.nest.spaced_along(array, self.last)
-        if self.residue is not None and spaced is not None:
-            _, spacing, phase = self.nest.quotients[spaced.quotient]
-            if not spaced.is_remainder and (self.residue + phase) % spacing >= spaced.cells:
+        found, spaced, tests = super().loaded(array, pointer, offset), None, [self.condition(array)]
+        if self.residue:
+            spaced = self.nest.spaced_along(array, self.last)
+        if spaced is not None and not spaced.is_remainder:
+            remainder, spacing = self.residue_of(spaced)[1], self.nest.quotients[spaced.quotient].spacing
+            if remainder.isdecimal() and int(remainder) >= spaced.cells:
                 return self.outside(array)
-        condition = self.within(array, self.tested, lambda loop: "i" if loop == self.last else None)
+            if not remainder.isdecimal() and spaced.cells < spacing:
+                tests.append(f"({remainder} < {spaced.cells})")
+        condition = " & ".join(filter(None, tests))
         return f"{condition} ? {found} : {self.outside(array)}" if condition else found
 
     def vector_index(self, array: int, index: str) -> str:
         spaced = self.nest.spaced_along(array, self.nest.vector)
-        if spaced is None or self.residue is None:
+        if spaced is None or not self.residue:
             return super().vector_index(array, index)
+        return self.residue_of(spaced)[spaced.is_remainder]
+
+    def residue_of(self, spaced: Spaced) -> tuple[str, str]:
+        """The quotient and the remainder in a statement of one residue."""
         _, spacing, phase = self.nest.quotients[spaced.quotient]
-        quotient, remainder = divmod(self.residue + phase, spacing)
-        return f"{remainder}" if spaced.is_remainder else f"c + {quotient}"
+        if not self.residue.isdecimal():
+            return "c", self.residue
+        quotient, remainder = divmod(int(self.residue) + phase, spacing)
+        return f"c + {quotient}", str(remainder)
 
     def tiled(self) -> tuple[str, Lines]:
         """A nest whose two loops are tiled, so that rows along either stay in the cache."""
