@@ -22,16 +22,18 @@ Origin = tuple[CodeType, int, int]
 #: The characters of a value that an error shows, at most.
 BRIEF = 100
 
+#: The packages of frames so far: op-tree's, and others.
+_own: set[Any] = set()
+_others: set[Any] = set()
 
-class _OwnPackages(dict[Any, bool]):
+
+def is_own_package(package: Any) -> bool:
     """Whether a package is one of op-tree's, by its name."""
+    if package not in _own and package not in _others:
+        (_own if str(package).partition(".")[0] in ("optree", "backends") else _others).add(package)
+    return package in _own
 
-    def __missing__(self, package: Any) -> bool:
-        found = self[package] = str(package).partition(".")[0] in ("optree", "backends")
-        return found
 
-
-_is_own = _OwnPackages()
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 
@@ -158,9 +160,10 @@ class DisconnectedError(GradientError):
 
 def caller_origin() -> Origin:
     """The innermost line on the stack outside op-tree; the caller of this function is inside."""
-    frame, is_own = sys._getframe(2), _is_own
+    frame, own, others = sys._getframe(2), _own, _others
     while frame is not None:
-        if not is_own[frame.f_globals.get("__package__")]:
+        package = frame.f_globals.get("__package__")
+        if package not in own and (package in others or not is_own_package(package)):
             return frame.f_code, frame.f_lasti, clock[0]
         frame = frame.f_back  # type: ignore[assignment]
     frame = sys._getframe(2)
@@ -177,7 +180,7 @@ def caller_frame() -> FrameType:
 
 def is_own(frame: FrameType) -> bool:
     """Whether a frame runs code of op-tree's."""
-    return _is_own[frame.f_globals.get("__package__")]
+    return is_own_package(frame.f_globals.get("__package__"))
 
 
 def is_of(package: str, frame: FrameType) -> bool:

@@ -167,8 +167,10 @@ def test_imports_point_down() -> None:
 
 
 def test_errors_know_the_packages_whose_lines_are_not_the_users() -> None:
-    assert all(errors._is_own[_module_name(path.parent / "__init__.py")] for path in CORE.values())
-    assert not any(errors._is_own[package] for package in ("", None, "__main__", "numpy.lib", "optreeing", "tests"))
+    assert all(errors.is_own_package(_module_name(path.parent / "__init__.py")) for path in CORE.values())
+    assert not any(
+        errors.is_own_package(package) for package in ("", None, "__main__", "numpy.lib", "optreeing", "tests")
+    )
 
 
 def test_optree_knows_no_backend() -> None:
