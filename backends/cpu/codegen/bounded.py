@@ -16,11 +16,6 @@ MOST_RESIDUES = 4
 SHORT = 128
 
 
-def simd(loop: str) -> Lines:
-    """The head of a loop that compilers vectorise."""
-    return ["#pragma omp simd", loop]
-
-
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
     """A loop without conditions, where all taps read; and one with conditions before and after it, or in its place.
 
@@ -106,8 +101,8 @@ class _Spacing(NamedTuple):
             body += braced([f"const int64_t i = c * {s} + {printer.residue} - {phase};", *element()])
         printer.residue = ""
         if self.is_along:
-            return [loop, *braced([*simd(f"for (int64_t r = 0; r < {s}; r++)"), *body])]
-        return [*simd(loop), *braced(body)]
+            return [loop, *braced([*printer.simd(f"for (int64_t r = 0; r < {s}; r++)"), *body])]
+        return [*printer.simd(loop), *braced(body)]
 
 
 class _Tests:
@@ -159,6 +154,6 @@ def _elements(
     if schedule is not None and schedule.spacing > 1:
         lines = schedule.loop(printer, element, start, end)
     else:
-        lines = [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(element())]
+        lines = [*printer.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(element())]
     printer.condition = before
     return lines

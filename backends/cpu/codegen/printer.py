@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from backends.cpu.codegen.bounded import bounded_loop, simd
+from backends.cpu.codegen.bounded import bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_function
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
@@ -279,8 +279,13 @@ class CPrinter(Printer):
 
     # Columns
 
+    @staticmethod
+    def simd(loop: str) -> Lines:
+        """The head of a loop that compilers vectorise."""
+        return ["#pragma omp simd", loop]
+
     def column_loop(self) -> Lines:
-        return simd("for (int64_t j = 0; j < m; j++)")
+        return self.simd("for (int64_t j = 0; j < m; j++)")
 
     def has_columns(self, value: int) -> bool:
         return super().has_columns(value) and value >= len(self.nest.reads)
@@ -473,7 +478,7 @@ class CPrinter(Printer):
         if self.is_bounded:
             return bounded_loop(self, lambda: self.at_element(stage, "x", "i"), start, end)
         if not self.halves:
-            return [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
+            return [*self.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
 
         def load(value: int) -> str:
@@ -490,7 +495,7 @@ class CPrinter(Printer):
         lines += [f"float b{array}[{HALVES_BLOCK}];" for array in self.halves]
         lines += [f"widen_halves(x{array} + c, b{array}, m);" for array in self.halves if array < first]
         element = self.element(stage, plain._replace(load=load, store=store))
-        lines += [*simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
+        lines += [*self.simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
 
@@ -542,7 +547,7 @@ class CPrinter(Printer):
             row.append(f"{self.pointer_type(array)}x{array} = b{array} + (i{across} - t{across}) * {PITCH};")
         strides = tuple(1 if array in transposed else stride for array, stride in enumerate(nest.vector_strides))
         element = CPrinter(nest._replace(vector_strides=strides)).at_element(self.stages[0], "x", "i")
-        row += [*simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(element)]
+        row += [*self.simd(f"for (int64_t i = 0; i < m{last}; i++)"), *braced(element)]
         rows = f"for (int64_t i{across} = t{across}; i{across} < t{across} + m{across}; i{across}++)"
         return collapsed(loops, [*body, rows, *braced(row)])
 
@@ -626,7 +631,7 @@ class CPrinter(Printer):
         """The last inner loop, where it is the vector loop."""
         body = braced(self.at_element(stage, "y", "i"))
         if not stage.reductions:
-            return [*simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
+            return [*self.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
         if self.finds_bool(stage):
             return self.first_bool(stage.reductions[0], start, end)
         names = [(r, "+" if r.accumulator.sums else f"join{r.value}") for r in stage.reductions]
@@ -701,7 +706,7 @@ class CPrinter(Printer):
         lanes = LANES_BYTES // (1 if counts else max(self.part_dtype(r).itemsize for r in stage.reductions))
         types = ["uint8_t" if counts else self.part_type(r) for r in stage.reductions]
         lines = [f"{type} l{name}[{lanes}];" for type, name in zip(types, names, strict=True)]
-        loop = simd(f"for (int64_t j = 0; j < {lanes}; j++)")
+        loop = self.simd(f"for (int64_t j = 0; j < {lanes}; j++)")
         lines += [*loop, *braced([f"l{name}[j] = 0;" for name in names])]
         body = ["const int64_t i = c + j;", *self.element(stage, self.access("y", "i", "l{}[j]"))]
         lines += [f"for (int64_t c = b; c < e; c += {lanes})", *braced([*loop, *braced(body)])]
@@ -712,7 +717,7 @@ class CPrinter(Printer):
         while lanes > 1:  # by halves
             lanes //= 2
             joined = [f"l{name}[j] += l{name}[j + {lanes}];" for name in names]
-            lines += [*simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
+            lines += [*self.simd(f"for (int64_t j = 0; j < {lanes}; j++)"), *braced(joined)]
         return lines + [f"p{name} = l{name}[0];" for name in names]
 
     # Split nests
