@@ -19,7 +19,7 @@ known = set(sys.modules)
 from backends import gen_backend
 be = gen_backend("cpu", jit=True)
 z = be.empty(4096)
-z[:] = be.full(4096, 2) * 3 + be.sin(be.zeros(4096))
+z[:] = be.multiply(be.full(4096, 2), 3) + be.sin(be.zeros(4096))  # a composed function, and an op
 assert z.get().tolist() == [6.0] * 4096
 print(be.stats()["kernels"]["disk_hits"], *sorted(set(sys.modules) - known))
 """
