@@ -15,10 +15,10 @@ def rounded_when_stored(
 ) -> tuple[list[Statement | Reduction], list[int]]:
     """A kernel's statements with float32 for narrow values, and the new number of each value.
 
-    Values are rounded where a cast to a narrow dtype asks for it, and where they decide: in comparisons, casts to
-    integers and indices of extremes. Another kernel may have the same value as it was stored. Casts that change
-    nothing any more are left out, and so are statements that are equal without them, such as the mean of x beside that
-    of its variance.
+    Values are rounded where a cast to a narrow dtype asks for it, and where they decide: in comparisons, truth values,
+    casts to integers and indices of extremes. Another kernel may have the same value as it was stored. Casts that
+    change nothing any more are left out, and so are statements that are equal without them, such as the mean of x
+    beside that of its variance.
 
     Parameters
     ----------
@@ -27,24 +27,38 @@ def rounded_when_stored(
         The dtypes and levels of the values that come before those of the statements.
     """
     found, level_of, number_of = list(dtypes), list(levels), list(range(len(dtypes)))
+    given = [*dtypes, *(s.dtype if isinstance(s, Statement) else s.result for s in statements)]
     made: dict[Statement | Reduction, int] = {}
+
+    def number(s: Statement | Reduction, level: str) -> int:
+        if s not in made:
+            made[s] = len(found)
+            found.append(s.dtype if isinstance(s, Statement) else s.result)
+            level_of.append(level)
+        return made[s]
+
+    def operand(i: int, taken: np.dtype, stage: int) -> int:
+        """The number of an operand that is taken in a dtype: a bool or an integer is of the rounded value."""
+        new = number_of[i]
+        if is_floating(taken) or not is_narrow(given[i]) or found[new] == given[i]:
+            return new
+        return number(Statement(0, "{0}", (new,), (found[new],), given[i], level_of[new], stage), level_of[new])
+
     used = {i for s in statements for i in (s.arguments if isinstance(s, Statement) else (s.argument,))}
     for s in statements:
         if isinstance(s, Reduction):
             is_rounded = s.value not in used or s.accumulator.replaces
             dtype, level = s.dtype if is_rounded else wide_dtype(s.dtype), "outer"
-            s = s._replace(value=0, argument=number_of[s.argument], dtype=dtype)
+            s = s._replace(value=0, argument=operand(s.argument, s.dtype, s.stage), dtype=dtype)
         else:
-            level, arguments = s.level, tuple([number_of[i] for i in s.arguments])
+            pairs = zip(s.arguments, s.loop, strict=True)
+            level, arguments = s.level, tuple([operand(i, taken, s.stage) for i, taken in pairs])
             s = _unrounded(s, [found[i] for i in arguments], s.value in used)._replace(value=0, arguments=arguments)
             if _is_identity(s, found[arguments[0]]) and level_of[arguments[0]] == level:
                 number_of.append(arguments[0])
                 continue
-        number_of.append(made.setdefault(s, len(found)))
-        if number_of[-1] == len(found):
-            found.append(s.dtype if isinstance(s, Statement) else s.result)
-            level_of.append(level)
-    return [s._replace(value=number) for s, number in made.items()], number_of
+        number_of.append(number(s, level))
+    return [s._replace(value=value) for s, value in made.items()], number_of
 
 
 def _unrounded(s: Statement, given: Sequence[np.dtype], is_used: bool) -> Statement:

@@ -105,6 +105,7 @@ def test_values_are_rounded_where_they_decide(dtype: np.dtype) -> None:
     """Another kernel may have the value as it was stored: a comparison with it, an index, or an integer is NumPy's."""
     be, numpy = gen_backend("cpu", jit=True), gen_backend("cpu", jit=False)
     x, y = halves(dtype, 0, 30, 50), halves(dtype, 1, 30, 50)
+    least = float(positive_numbers(dtype)[1])  # a quarter of it is rounded to 0
     largest = rounded((x.astype(np.float32) * y.astype(np.float32)).max(axis=1, keepdims=True), dtype)
     trees = (
         lambda be, x, y, m: be.sum(x * y == m, axis=1),
@@ -112,6 +113,10 @@ def test_values_are_rounded_where_they_decide(dtype: np.dtype) -> None:
         lambda be, x, y, m: be.argmax(x * y, axis=1),
         lambda be, x, y, m: be.cast(x * y * 8, "int32"),
         lambda be, x, y, m: be.isinf(x * float(finfo(dtype).max)),
+        lambda be, x, y, m: be.logical_and(x * least * 0.125, y),
+        lambda be, x, y, m: be.any(x * least * 0.125, axis=1),
+        lambda be, x, y, m: be.all(x * least * 0.125, axis=0),
+        lambda be, x, y, m: be.where(be.logical_or(be.max(x, axis=1) * least * 0.125, be.any(x * m, axis=1)), x, y),
     )
     for tree in trees:
         ours, numpys = (
