@@ -112,3 +112,15 @@ def test_a_new_size_compiles_nothing(counted: Any) -> None:
         x = be.array(np.arange(float(size)).reshape(2, -1))
         np.testing.assert_array_equal((be.pad(x, 1) * 2).asnumpyarray(), np.pad(x.asnumpyarray(), 1) * 2)
         assert size == 10 or counted()["misses"] + counted()["hits"] == before
+
+
+@pytest.mark.parametrize(("window", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (8, 8, 0), (3, 1, 1)])
+def test_the_gradient_of_a_pool_is_one_kernel_of_its_delta(window: int, stride: int, padding: int) -> None:
+    be = gen_backend("cpu", jit=True)
+    x = be.ones((1, 2, 16, 16))
+    props = {"window": window, "stride": stride, "padding": padding}
+    delta = be.ones(be.max_pool(x, **props).shape)
+    indices = be.argmax_pool(x, **props).astensor()
+    for tree in (be.max_unpool(delta, indices, x, **props), be.avg_unpool(delta, x, **props, count_padding=True)):
+        text = debugprint(tree, stage="fusion", file="str")
+        assert text.count("kernel,") == 1 and "call" not in text, text
