@@ -13,6 +13,7 @@ from backends import gen_backend
 from optree import train
 
 onnx = pytest.importorskip("onnx")
+importlib.import_module("onnx.reference")  # which onnx itself does not import
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
 
 #: The differences that are rounding: kernels compute halves in float32.
