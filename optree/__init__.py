@@ -42,6 +42,7 @@ LATER = (
     "testing",
     "train",
     "networks",
+    "onnx",
     "xp",
     "distributed",
     "pictures",

@@ -114,6 +114,10 @@ class ExportError(OptreeError, ValueError):
     """A function that cannot be written as a program of another language."""
 
 
+class ModelError(OptreeError, ValueError):
+    """A file of a model that is malformed, or has an operator that no op computes."""
+
+
 class CompilerError(BackendError):
     """A compiler that is missing, fails or does not end."""
 

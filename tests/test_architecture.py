@@ -39,7 +39,7 @@ PACKAGES = (
     *("optree.autodiff", "optree.ops"),
     *("optree.numpy", "optree.networks", "optree.rest"),
     *("optree.compile", "optree.run", "optree.html", "optree.xp", "optree.compat", "optree.testing", "optree.pictures"),
-    *("optree.train", "optree.distributed", "optree"),
+    *("optree.train", "optree.distributed", "optree.onnx", "optree"),
     *(
         "backends.intact",
         "backends.lazy",
@@ -55,6 +55,8 @@ PACKAGES = (
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.
 EXTRAS = {
     "optree.distributed.mpi": {"mpi4py"},
+    "optree.onnx.reading": {"google", "onnx"},
+    "optree.onnx.values": {"onnx"},
     "optree.pictures": {"grandalf", "matplotlib"},
     "optree.train.images": {"PIL"},
     "optree.train.pictures": {"matplotlib"},
