@@ -207,9 +207,9 @@ class LoopNest(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """An estimate of the instruction count for each element."""
+        """An estimate of the instruction count for each element, at least 1: a copy of one element has no statement."""
         computing = sum(s.cost if isinstance(s, Statement) else 1 for s in self.statements)
-        return computing + sum(level == "inner" for level in self.levels)
+        return max(1, computing + sum(level == "inner" for level in self.levels))
 
     @property
     def reductions(self) -> list[Reduction]:

@@ -208,7 +208,8 @@ class RoiTable(AlignOperator, NonDifferentiableOperator):
     size, scale, layout, samples, aligned
         As of `roi_align`.
     along : {'H', 'W', 'C'}
-        Whether it is along rows, with the images' own, along columns, both (taps, boxes, bins), or along channels.
+        Whether it is along rows, with the images' own, along columns, both (taps, boxes, bins), or along channels,
+        (channels, 1).
     kind : {'indices', 'weights', 'matrix'}
         With ``"matrix"``, the weight of each row of all images, or column, in each bin: (boxes, bins, elements).
     """
@@ -232,7 +233,7 @@ class RoiTable(AlignOperator, NonDifferentiableOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         boxes, images = shapes
         if self.along == "C":
-            return (images[self.order[1]],)
+            return (images[self.order[1]], 1)
         which = "HW".index(self.along)
         if self.kind != "matrix":
             return (2 * self.samples, boxes[0], self.size[which])
@@ -249,7 +250,7 @@ class RoiTable(AlignOperator, NonDifferentiableOperator):
         steps = np.cumprod([1, *like.shape[:0:-1]])[::-1].tolist()
         n, c, *image = self.order
         if self.along == "C":
-            return np.asarray(np.arange(like.shape[c]) * steps[c], like=boxes)
+            return np.asarray(np.arange(like.shape[c])[:, None] * steps[c], like=boxes)
         boxes, which = boxes.astype(np.float64, copy=False), "HW".index(self.along)
         limit, dtype = like.shape[image[which]], self.resolve_dtypes(boxes.dtype, like.dtype)[-1]
         numbers = image_numbers(boxes, like.shape[n], "roi_align") if which == 0 else np.zeros(1, INT64, like=boxes)
@@ -314,7 +315,7 @@ class RoiAlign(AlignOperator, CompositeOperator):
             table = f.transpose(make.with_props(along=along, kind=kind)(boxes, x), (1, 2, 0))
             return f.expand_dims(table, (1, 3, 5) if along == "H" else (1, 2, 4))
 
-        channels = f.expand_dims(make.with_props(along="C")(boxes, x), (1, 2, 3, 4))
+        channels = f.expand_dims(make.with_props(along="C")(boxes, x), (2, 3, 4))
         found = f.lookup(f.reshape(in_dtype(x, wide_dtype(dtype)), (-1,)), placed("H") + placed("W") + channels)
         found = f.sum(found * placed("H", "weights") * placed("W", "weights"), axis=(4, 5), keepdims=False)
         return in_dtype(f.transpose(found, order_of("NC" + spatial_of(self.layout), self.layout)), dtype)

@@ -422,8 +422,9 @@ class Lookup(Op):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, rest), (delta,) = inputs, output_gradients
-        is_inside = f.ne(self(f.fill_like(x, 1), rest), 0)
-        return [f.scatter_add(f.fill_like(x, 0), f.where(is_inside, rest, 0), f.where(is_inside, delta, 0)), None]
+        like = in_dtype(x, delta.dtype)
+        is_inside = f.ne(self(f.fill_like(like, 1), rest), 0)
+        return [f.scatter_add(f.fill_like(like, 0), f.where(is_inside, rest, 0), f.where(is_inside, delta, 0)), None]
 
     def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
         return [None if eval_points[0] is None else self(eval_points[0], inputs[1])]

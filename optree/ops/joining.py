@@ -349,7 +349,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
         (x,), (delta,) = inputs, output_gradients
         after = self.axis + 1
         runs = f.reshape_like(delta, f.repeat(f.expand_dims(x, after), self.repeats, after))
-        return [f.sum(runs, axis=after, keepdims=False)]
+        return [f.reshape_like(f.sum(runs, axis=after), x)]  # in neon's mode sums keep their axes
 
 
 # Composed functions

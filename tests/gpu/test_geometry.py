@@ -401,5 +401,7 @@ def test_the_golden_trees_fill_every_device(be: Any, tree: Any) -> None:
                 "adam",
                 "cross_entropy",
                 "softmax_in_parts",
+                "pool",
+                "spaced",
             )
             assert few or prod(launch.grid) >= device.multiprocessors

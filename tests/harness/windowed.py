@@ -539,7 +539,7 @@ def roi_table(boxes: Any, like: Any, along: str = "H", kind: str = "indices", **
     order = _order(props.get("layout"), "NC", 4)
     steps = [prod(like.shape[axis + 1 :]) for axis in order]
     if along == "C":
-        return np.arange(like.shape[order[1]]) * steps[1]
+        return np.arange(like.shape[order[1]])[:, None] * steps[1]
     which, samples = "HW".index(along), props.get("samples", 2)
     limit, bins = like.shape[order[2 + which]], _each(props.get("size", 2), 2)[which]
     scale, is_aligned = props.get("scale", 1.0), props.get("aligned", True)
