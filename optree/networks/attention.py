@@ -146,6 +146,7 @@ class AttentionOperator(Op):
     """
 
     operands = None
+    raises = False
     __props__ = ("causal", "scale")
     causal: bool = False
     scale: Any = None

@@ -351,6 +351,8 @@ class AffineOperator(Op):
     further operands the shape alone is read.
     """
 
+    raises = False
+
     @property
     def outside(self) -> Any:
         """The number that is the value out of bounds."""

@@ -208,6 +208,7 @@ class TensorDot(BinaryOperator):
 
     name = "tensordot"
     widened = NARROW
+    raises = False
     __props__ = ("axes",)
     axes: Any = 2
     examples = (

@@ -43,6 +43,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
     """Operands joined along an axis; flattened first, if that is None."""
 
     name = "concatenate"
+    raises = False
     index_map = IndexMap()
     axis: Any = 0
     examples = Examples(
@@ -285,6 +286,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
     """
 
     name = "repeat"
+    raises = False
     __props__ = ("repeats", "axis")
     repeats: Any = 1
     axis: Any = None
