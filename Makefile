@@ -49,7 +49,7 @@ fuzz: $(VENV)/dev.stamp ## run random programs against NumPy: make fuzz ARGS="--
 
 # Real CuPy on simulated devices: what it refuses, it refuses here. Kernels are compiled one by one, which takes its time.
 test-rig: export OPENBLAS_NUM_THREADS ?= 1
-test-rig: $(VENV)/dev.stamp ## run the tests of a GPU on simulated devices, by real CuPy (half an hour)
+test-rig: $(VENV)/rig.stamp ## run the tests of a GPU on simulated devices, by real CuPy (half an hour)
 	$(PYTEST) --home gpu --rig $(ARGS)
 
 gpu-report: driver $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run what says most of a GPU, and write it down to be sent in
@@ -103,6 +103,12 @@ clean: ## delete .venv and what runs have left behind
 $(VENV)/%.stamp: $(VENV)/made.stamp $(VENV)/constraints.txt $(METADATA)
 	@echo "Installing into $(VENV) (once; a minute or two)"
 	$(BIN)/python -m pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable '.[$*]'
+	@touch $@
+
+# PyCUDA for simulated devices alone: built once (two to four minutes), where no program finds it.
+$(VENV)/rig.stamp: $(VENV)/dev.stamp tests/harness/rig/build_pycuda.py
+	@echo "Building PyCUDA for simulated devices into $(VENV)/pycuda (once; a few minutes)"
+	$(BIN)/python tests/harness/rig/build_pycuda.py $(VENV)/pycuda
 	@touch $@
 
 # Written where it changes: it is newer than a stamp if another file of versions is named.

@@ -10,7 +10,6 @@ import math
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +167,6 @@ def test_pytorchs_tensors_come_and_go(real: Any) -> None:
     assert torch.from_dlpack(x).data_ptr() == theirs.data_ptr()
     assert theirs.cpu().numpy().tolist() == [[0, 2, 4], [6, 8, 10]]
     assert torch.as_tensor(real.ones(3), device="cuda").cpu().numpy().tolist() == [1, 1, 1]
-
-
-def test_pycuda_launches_kernels_and_shares_its_arrays(real: Any) -> None:
-    pytest.importorskip("pycuda.driver")
-    be = gen_backend("gpu", launcher="pycuda")
-    import_module("pycuda.autoprimaryctx")
-    array = import_module("pycuda.gpuarray").to_gpu(np.arange(4, dtype=np.float32))
-    x = be.adopt(array)
-    x[:] = be.exp(x) * 0 + x + 1
-    assert array.get().tolist() == [1, 2, 3, 4]
 
 
 def test_the_asynchronous_allocator(real: Any) -> None:

@@ -13,7 +13,7 @@ from harness.homes import home
 from backends import gen_backend
 from backends.cpu.compiler import find_compiler
 from backends.execution.executor import _is_readable
-from optree import TensorType, function
+from optree import TensorType, debugprint, function, grad
 from optree.arrays import Region, overlapping
 from optree.compile.aliasing import Aliases
 from optree.compile.program import flatten
@@ -331,3 +331,14 @@ def test_a_value_is_read_from_a_target_that_is_its_alone(cpu):
         target = program.instructions[assignment].inputs[0]
         found = _is_readable(program, Aliases(program), len(program.leaves) + index, target, assignment)
         assert found is is_readable
+
+
+def test_updates_after_attention_and_joins_are_written_in_place(cpu):
+    """None of these ops can fail: assignments need not wait for the last of them, in memory of their own."""
+    x, w, u = cpu.ones((2, 3, 8)), cpu.ones((8, 24), name="w"), cpu.ones((8, 8), name="u")
+    heads = [cpu.slice(x @ w, np.s_[:, :, i : i + 8]) for i in (0, 8, 16)]
+    cost = cpu.sum(cpu.square(np.concatenate([cpu.attention(*heads) @ u, x], axis=1)))
+    step = function(
+        [], cost, updates={each: each - 0.1 * d for each, d in zip((w, u), grad(cost, [w, u]), strict=True)}
+    )
+    assert "call assign" not in debugprint(step, stage="plan", file="str")

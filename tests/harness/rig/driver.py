@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
@@ -23,7 +23,10 @@ VERSION = 13990
 _THREADS, _STATIC, _REGISTERS = 0, 1, 4
 
 #: Calls that drop what there was do well without a driver.
-_WITHOUT = re.compile("Destroy|Free|Unload|Error")
+_WITHOUT = re.compile("Destroy|Free|Unload|Error|Ctx[PD]")
+
+#: The handle of the first device's context.
+_CONTEXTS = 0xC000
 
 #: `cudaMemPoolAttrReleaseThreshold`.
 _THRESHOLD = 4
@@ -520,7 +523,7 @@ class Driver:
     @call("P", any_time=True)
     def cuCtxGetCurrent(self, to: int) -> None:
         number = self.machine.context
-        put(ctypes.c_size_t, to, 0 if number is None else 0xC000 + number)
+        put(ctypes.c_size_t, to, 0 if number is None else _CONTEXTS + number)
 
     @call("P")
     def cuCtxGetDevice(self, to: int) -> None:
@@ -580,13 +583,13 @@ class Driver:
     @call("PUUUUUUUPPP")
     def cuLaunchKernel(self, handle: int, *given: int) -> None:
         function = self.machine.found(handle, Function)
-        grid, block, (shared, stream, words, _) = given[:3], given[3:6], given[6:]
+        grid, block, (shared, stream, words, extra) = given[:3], given[3:6], given[6:]
         where = self.machine.stream(stream)
         if where.device != function.module.device or self.machine.context != where.device:
             raise Refused(400, f"{function.name} is launched on another device's stream")
         self._check_launch(function, grid, block, shared)
         self.launches.append((function.name, grid, block, shared))
-        work = self._run_of(function, grid, block, shared, words)
+        work = self._run_of(function, grid, block, shared, _addresses(function.kernel, words, extra))
         self.machine.submit(where, work, function.name)
 
     def _check_launch(self, function: Function, grid: Any, block: Any, shared: int) -> None:
@@ -602,10 +605,12 @@ class Driver:
     def _registers(self, function: Function) -> int:
         return function.module.image.registers.get(function.name, 32)
 
-    def _run_of(self, function: Function, grid: Any, block: Any, shared: int, words: int) -> Callable[[], None]:
+    def _run_of(
+        self, function: Function, grid: Any, block: Any, shared: int, addresses: Sequence[int]
+    ) -> Callable[[], None]:
         """The work of a launch, with a copy of its arguments."""
         kernel, machine, number = function.kernel, self.machine, function.module.device
-        packed, addresses = cuda.Packed(), (ctypes.c_size_t * len(kernel.arguments)).from_address(words)
+        packed = cuda.Packed()
         for argument, address in zip(kernel.arguments, addresses, strict=True):
             packed.values += bytes(-len(packed.values) % 16)
             packed.offsets.append(len(packed.values))
@@ -632,3 +637,87 @@ class Driver:
             device = self.machine.device_at(address)
             if device is not None and device.number != number:
                 raise cuda.KernelFault(f"{name}: an access to memory that is not there, but on another device")
+
+    # What only PyCUDA calls: contexts, and the runtime's functions by the driver's names
+
+    @call("PI", any_time=True)
+    def cuDeviceGet(self, to: int, number: int) -> None:
+        self._check_device(number)
+        put(ctypes.c_int, to, number)
+
+    @call("PI", any_time=True)
+    def cuDevicePrimaryCtxRetain(self, to: int, number: int) -> None:
+        self._check_device(number)
+        put(ctypes.c_size_t, to, _CONTEXTS + number)
+
+    @call("I", any_time=True)
+    def cuDevicePrimaryCtxRelease_v2(self, number: int) -> None:
+        pass
+
+    @call("P", any_time=True)
+    def cuCtxPushCurrent_v2(self, context: int) -> None:
+        self._check_device(context - _CONTEXTS)
+        self.machine.push(context - _CONTEXTS)
+
+    @call("P", any_time=True)
+    def cuCtxPopCurrent_v2(self, to: int) -> None:
+        put(ctypes.c_size_t, to, _CONTEXTS + self.machine.pop())
+
+    @call("PII", any_time=True)
+    def cuDeviceGetName(self, to: int, size: int, number: int) -> None:
+        put(ctypes.c_char * 17, to, b"simulated device")
+
+    @call("PIII")
+    def cuFuncSetBlockShape(self, handle: int, *block: int) -> None:
+        self.machine.found(handle, Function)
+
+    @call("P")
+    def cuCtxDetach(self, context: int) -> None:
+        self.machine.pop()
+
+    @call("PPI", any_time=True)
+    def cuDeviceComputeCapability(self, major: int, minor: int, number: int) -> None:
+        for to, attribute in ((major, 75), (minor, 76)):
+            put(ctypes.c_int, to, self.attributes(number)[attribute])
+
+    @call("PPUPP")
+    def cuModuleLoadDataEx(self, to: int, data: int, count: int, options: int, values: int) -> None:
+        self.cuModuleLoadData(to, data)
+
+    @call("PPZ")
+    def cuMemcpyHtoD_v2(self, to: int, source: int, size: int) -> None:
+        self.cudaMemcpy(to, source, size, 1)
+
+    @call("PPZ")
+    def cuMemcpyDtoH_v2(self, to: int, source: int, size: int) -> None:
+        self.cudaMemcpy(to, source, size, 2)
+
+    @call("PPZP")
+    def cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self.cudaMemcpyAsync(to, source, size, 1, stream)
+
+    @call("PPZP")
+    def cuMemcpyDtoHAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self.cudaMemcpyAsync(to, source, size, 2, stream)
+
+    cuDeviceGetAttribute, cuDriverGetVersion = cudaDeviceGetAttribute, cudaDriverGetVersion
+    cuCtxSynchronize, cuMemAlloc_v2, cuMemFree_v2 = cudaDeviceSynchronize, cudaMalloc, cudaFree
+    cuMemHostAlloc, cuMemFreeHost = cudaHostAlloc, cudaFreeHost
+    cuStreamCreate, cuStreamDestroy_v2 = cudaStreamCreateWithFlags, cudaStreamDestroy
+    cuStreamSynchronize, cuStreamWaitEvent = cudaStreamSynchronize, cudaStreamWaitEvent
+    cuEventCreate, cuEventDestroy_v2 = cudaEventCreateWithFlags, cudaEventDestroy
+    cuEventRecord, cuEventSynchronize = cudaEventRecord, cudaEventSynchronize
+
+
+def _addresses(kernel: cuda.Kernel, words: int, extra: int) -> list[int]:
+    """The address of each argument: an array has them, or a buffer the arguments, at the parameters' offsets."""
+    if words:
+        return list((ctypes.c_size_t * len(kernel.arguments)).from_address(words))
+    _, buffer, _, size, _ = (ctypes.c_size_t * 5).from_address(extra)
+    found, end = [], buffer
+    for argument in kernel.arguments:
+        found.append(end + -(end - buffer) % argument.size)
+        end = found[-1] + argument.size
+    if end - buffer != ctypes.c_size_t.from_address(size).value:
+        raise Refused(1, f"{kernel.name}: the buffer of its arguments has another size than {end - buffer}")
+    return found

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ from harness.rig.machine import Machine
 from harness.rig.redirect import SUPPORTED, redirect, serve, stub
 from harness.rig.solver import Solver
 from optree.settings import override
+
+#: Where `harness.rig.build_pycuda` has built PyCUDA, if it has (make test-rig).
+PYCUDA = Path(sys.prefix) / "pycuda"
 
 
 class Rig:
@@ -64,13 +68,17 @@ class Rig:
         cublas, cusolver = {**CuBLAS().entries(), **solver.entries("cublas")}, solver.entries("cusolver")
         runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
         for library, file in (("cublas", "libcublas.so.13"), ("cusolver", "libcusolver.so.12")):
-            stub(_file(f"cupy_backends.cuda.libs.{library}"), file, self.folder)
+            stub(_file(f"cupy_backends.cuda.libs.{library}"), file, library, self.folder)
         self.missing = (
             redirect(_loaded("cupy_backends.cuda.api.runtime"), runtime)
             | redirect(_loaded("cupy.cuda.thrust"), thrust)
             | redirect(self.folder / "libcublas.so.13", cublas)
             | redirect(self.folder / "libcusolver.so.12", cusolver)
         )
+        if PYCUDA.exists():
+            sys.path.append(str(PYCUDA))
+            stub(_file("pycuda._driver"), "libcuda.so.1", "cu", self.folder)
+            redirect(self.folder / "libcuda.so.1", functions)
         # What CuPy drops when Python ends comes to these functions still.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, self]))
         self.cupy: Any = import_module("cupy")

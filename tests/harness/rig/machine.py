@@ -259,6 +259,20 @@ class Machine:
     def context(self, number: int | None) -> None:
         self._local.context = number
 
+    def push(self, number: int) -> None:
+        """Make a device's context this thread's, above the one that it has."""
+        self._local.below = [*getattr(self._local, "below", ()), self.context]
+        self.current = self.context = number
+
+    def pop(self) -> int:
+        """Give this thread the context below its own again; the device of its own."""
+        number = self.context
+        if number is None:
+            raise Refused(201, "a thread without a context gives one up")
+        *self._local.below, self.context = getattr(self._local, "below", ()) or [None]
+        self.current = number if self.context is None else self.context
+        return number
+
     @property
     def device(self) -> Device:
         """This thread's current device."""

@@ -32,6 +32,9 @@ _NOT_SUPPORTED = 15
 #: Handles of the libraries that a finder is said to have loaded: no address of a real one.
 _HANDLES = 0x7_0000
 
+#: The driver's file: the one of PyCUDA's is not to be found while there are no devices.
+_DRIVER = "libcuda.so.1"
+
 #: Whether functions can be redirected here.
 SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
 
@@ -41,12 +44,11 @@ def functions_of(path: Path) -> dict[str, int]:
     return {name: value for name, info, value in _symbols(path, _ALL) if info & 0xF == _IS_FUNCTION and value}
 
 
-def stub(path: Path, library: str, folder: Path) -> Any:
-    """A library of a name, loaded, that has every function which an extension module at a path takes from elsewhere.
+def stub(path: Path, library: str, prefix: str, folder: Path) -> Any:
+    """A library of a name, loaded, with each function of a prefix that an extension module at a path takes from it.
 
     Each says that it is not supported; `redirect` makes others of them.
     """
-    prefix = library.removeprefix("lib").split(".")[0]
     names = [name for name, _, value in _symbols(path, _DYNAMIC) if not value and name.startswith(prefix)]
     text = "".join(f"int {name}(void) {{ return {_NOT_SUPPORTED}; }}\n" for name in names)
     version = folder / "version"
@@ -136,6 +138,8 @@ def serve(libraries: Mapping[str, Any], is_on: Callable[[], bool]) -> None:
             library = known.get(handle if name is None else name)
             if library is not None and is_on():
                 return library
+            if name == _DRIVER:
+                raise OSError(f"{name}: there is no driver")
             return real(name, *rest, handle=handle, **more)
 
     def load(name: str) -> Any:
