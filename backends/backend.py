@@ -16,8 +16,7 @@ from backends.random import RandomMethods
 from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
 from optree.compile.pipeline import Options, lower
-from optree.compile.program import Instruction, Program, owners_of
-from optree.compile.steps import Note, Observer, Plan, Steps
+from optree.compile.program import Instruction, Note, Observer, Plan, Program, Steps, owners_of
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, ExportError, OperandError, Origin, brief, describe, names
 from optree.instead import instead

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from backends.cpu.backend import C
 from backends.cpu.codegen import printer as c
-from backends.cpu.plan import C
 from backends.execution.epilogues import with_epilogues
 from backends.execution.memory import Memory, unallocated_array
 from backends.execution.routines import routine_of
@@ -19,8 +19,7 @@ from backends.gpu.launch_config import DeviceLimits, Launch, limits_of
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import lower
-from optree.compile.program import Program
-from optree.compile.shapes import ONE, Dims, Sizes
+from optree.compile.program import ONE, Dims, Program, Sizes
 from optree.errors import BackendError, names
 
 #: The languages that kernels are printed in.

@@ -12,7 +12,7 @@ from timing import options_of, report, rounds_of
 
 import optree
 from backends import gen_backend
-from backends.cpu.plan import CALL, WORK
+from backends.cpu.backend import CALL, WORK
 
 ELEMENTS = 1024
 

@@ -40,8 +40,8 @@ from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal,
 
 from backends import gen_backend
 from backends.cpu import in_blocks
+from backends.cpu.backend import BLOCKS
 from backends.cpu.codegen import printer
-from backends.cpu.plan import BLOCKS
 from backends.cpu.routines import attention, convolution, loops, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
 from optree.dtypes import can_cast, finfo, is_bfloat16, is_floating

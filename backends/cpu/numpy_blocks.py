@@ -26,8 +26,7 @@ from backends.execution.thread_pool import share
 from optree import settings
 from optree.compile.aliasing import extend
 from optree.compile.fusion import Axes, Kernel
-from optree.compile.program import Program
-from optree.compile.shapes import Sizes
+from optree.compile.program import Program, Sizes
 from optree.dtypes import in_float32, is_floating, rounded, wide_dtype
 from optree.op.op import Op
 from optree.op.traits import ElementwiseOperator, ReductionOperator

@@ -16,8 +16,7 @@ import numpy as np
 from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory import Memory
 from backends.execution.specialize import FusedKernel
-from optree.compile.program import Program
-from optree.compile.shapes import shapes_of
+from optree.compile.program import Program, shapes_of
 from optree.op.index_map import is_view
 from optree.ops.structure import Output
 from optree.records import NamedTuple

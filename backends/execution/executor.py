@@ -1,6 +1,6 @@
 """A program as steps: fused kernels where an executor runs them, and calls of its instructions' implementations.
 
-Without an executor all steps are calls. Either way `optree.compile.steps.run_steps` runs them.
+Without an executor all steps are calls. Either way `optree.compile.program.run_steps` runs them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from optree.cache import Cache
 from optree.compile.aliasing import Aliases, dead_after, failing, is_assignment, last_uses
 from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import Options, lower, show
-from optree.compile.program import Program
-from optree.compile.shapes import ONE, Sizes
-from optree.compile.steps import Observer, RegisterCall, observed, plain, run_steps, taker
+from optree.compile.program import ONE, Observer, Program, RegisterCall, Sizes, observed, plain, run_steps, taker
 from optree.op.index_map import is_view
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple

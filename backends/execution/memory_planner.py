@@ -12,9 +12,18 @@ import numpy as np
 from backends.execution.executor import KernelCall, KernelStep, Step
 from backends.execution.memory import empty_array
 from optree.cache import Cache
-from optree.compile.program import Program
-from optree.compile.shapes import leaf_shape, shapes_of, shapes_told
-from optree.compile.steps import Note, RegisterCall, Steps, outputs_of, plain, run_steps
+from optree.compile.program import (
+    Note,
+    Program,
+    RegisterCall,
+    Steps,
+    leaf_shape,
+    outputs_of,
+    plain,
+    run_steps,
+    shapes_of,
+    shapes_told,
+)
 from optree.tree.types import TensorType
 
 #: Maximum combinations of its arguments' sizes for which a function holds memory.

@@ -28,8 +28,7 @@ from optree.compile.loopnest import (
     products_of,
     stages_of,
 )
-from optree.compile.program import Program
-from optree.compile.shapes import Sizes
+from optree.compile.program import Program, Sizes
 from optree.dtypes import is_floating, is_narrow
 from optree.errors import CompilerError, names
 from optree.op.traits import NumberOperator, ReductionOperator, kernel_of

@@ -48,9 +48,7 @@ from optree.arrays import has, is_portable
 from optree.compile.aliasing import alias_sets, last_uses
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
-from optree.compile.program import Instruction, Program
-from optree.compile.shapes import Sizes
-from optree.compile.steps import Observer, Plan, Steps, outputs_of, run_steps
+from optree.compile.program import Instruction, Observer, Plan, Program, Sizes, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
 from optree.locks import cached_property

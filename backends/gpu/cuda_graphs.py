@@ -27,9 +27,7 @@ from backends.gpu.matmul import Workspace
 from optree.arrays import deferring_checks, is_portable
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets
-from optree.compile.program import Program
-from optree.compile.shapes import shapes_told
-from optree.compile.steps import Note, RegisterCall, run_steps, taker
+from optree.compile.program import Note, Program, RegisterCall, run_steps, shapes_told, taker
 from optree.errors import BackendError
 from optree.op.traits import BeginningOperator
 from optree.records import NamedTuple

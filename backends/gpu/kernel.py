@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import ref
 
-from backends.execution.dialect import accumulator_dtype
 from backends.execution.memory import Memory
+from backends.execution.printer_common import accumulator_dtype
 from backends.execution.specialize import CheckedCall, Layout, Operands, Run
 from backends.gpu.codegen import printer as cuda
 from backends.gpu.codegen.variant import Variant, kernel_names

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from backends.execution.dialect import accumulator_dtype
+from backends.execution.printer_common import accumulator_dtype
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
     TILE,

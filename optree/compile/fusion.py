@@ -1,6 +1,6 @@
 """A program as steps: kernels, each one pass over a domain, and calls.
 
-A kernel's domain is a tuple of dimensions (`optree.compile.shapes`), of outer axes and
+A kernel's domain is a tuple of dimensions (`optree.compile.program`), of outer axes and
 inner ones, which its reductions reduce. A value with an inner axis is computed for each element
 of the domain, an outer value once for each index of the outer axes. Each stage traverses the
 inner axes once: elements that need a reduction's value are computed in the next.
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.aliasing import Aliases, Moment, failing, in_order, is_assignment, moments
-from optree.compile.program import Instruction, Program
-from optree.compile.shapes import ONE, Dims, Sizes
+from optree.compile.program import ONE, Dims, Instruction, Program, Sizes
 from optree.dtypes import is_narrow
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple

@@ -1,26 +1,35 @@
 """The pipeline from trees to kernels and calls: every stage in order, with its reason and its printout.
 
+Rewriting is by passes: simplification, numerical stabilisation, constant folding (`PASSES`), and `decompose` for
+kernels. A pass visits the instructions once, in topological order, so it is linear in the program's length. A
+replacement keeps the origin of the node that it replaces.
+
 A backend goes on from there: it prints, compiles and runs kernels, and plans memory (`Backend.compile`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+
 from optree import settings
+from optree.compile import rules
 from optree.compile.aliasing import overlapped, schedule, unalias_outputs
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
-from optree.compile.passes import decompose, each_pass, rewrite
-from optree.compile.program import Program, flatten
-from optree.compile.shapes import Sizes
-from optree.errors import BackendError, OperandError
-from optree.op.traits import ReductionOperator
+from optree.compile.program import Instruction, Program, Sizes, flatten
+from optree.compile.rewriter import Change, Having, Value, apply_rules, on
+from optree.dtypes import is_floating, is_narrow, wide_dtype
+from optree.errors import BackendError, OperandError, names
+from optree.op.traits import CompositeOperator, ElementwiseOperator, ReductionOperator
 from optree.records import NamedTuple
-from optree.tree.node import uncollected
+from optree.registry import OPS, f
+from optree.tree.node import applied, uncollected
 from optree.tree.printing import instruction_text, listing
+from optree.tree.variable import Variable, in_dtype
 
 
 class Options(NamedTuple):
@@ -264,3 +273,314 @@ def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_
         given = lower(given, options, _NAMES[begin], _NAMES[end - 1])
     made = given if end < begin else STAGES[end].run(given, options)
     return STAGES[end].text(given, made, options)
+
+
+# Passes
+
+
+class Pass(NamedTuple):
+    """Rules that are tried together on each value, in order."""
+
+    name: str
+    rules: tuple[Any, ...]
+
+
+#: All passes, in order.
+PASSES = (
+    # First: later passes see each value once, with all its uses.
+    Pass("merge", (rules.equal_constants,)),
+    # Before passes that count uses.
+    Pass("shapes", (rules.shapes_of_operands,)),
+    # While log(1 + x) still shows its 1, and before folding could round it.
+    Pass(
+        "stabilise",
+        (
+            rules.log_of_softmax,
+            rules.log_of_sum_of_exp,
+            rules.log_of_sigmoid,
+            rules.log_of_one_plus,
+            rules.log1p_of_exp,
+            rules.log_of_one_minus_sigmoid,
+            rules.one_minus_tanh_squared,
+        ),
+    ),
+    # Before cancel: casts and signs that moved outward become adjacent and cancel.
+    Pass(
+        "outward",
+        (
+            rules.casts_outward,
+            rules.sort_of_integers,
+            rules.scalars_outward,
+            rules.sign_into_number,
+            rules.sign_of_product,
+            rules.scalars_together,
+        ),
+    ),
+    Pass(
+        "cancel",
+        (
+            rules.double_negation,
+            rules.negated_terms,
+            rules.transposes,
+            rules.reshape_of_reshape,
+            rules.cast_to_own_dtype,
+            rules.cast_of_cast,
+            rules.copies,
+            rules.times_one,
+            rules.plus_zero,
+        ),
+    ),
+    # Last: folding hides what the rules above look for.
+    Pass("fold", (rules.fold_constants,)),
+)
+
+
+def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) -> Program:
+    """An equivalent program that does less work or keeps more digits.
+
+    Its leaves are the given program's, followed by the constants that rules add.
+
+    Parameters
+    ----------
+    program : Program
+    fixed : bool
+        Whether the program's numbers and constants cannot change, so that rules may read
+        them. They can in a plan that serves other trees too.
+    without : sequence of str
+        Names of passes, or of single rules, to leave out.
+
+    Raises
+    ------
+    OperandError
+        If there is no pass or rule of such a name.
+    """
+    for _, rewritten, _ in each_pass(program, fixed, without):
+        program = rewritten
+    return program
+
+
+def each_pass(
+    program: Program, fixed: bool = False, without: Sequence[str] = ()
+) -> Iterator[tuple[str, Program, list[Change]]]:
+    """Each pass's name, the program after it, and its replacements."""
+    given = len(program.leaves)
+    ops = {instruction.op.name for instruction in program.instructions}
+    for name, table in _tables(fixed, tuple(without), dict.__len__(OPS)):
+        changes: list[Change] = []
+        # Most passes have no rule for any op of the program.
+        if None in table or (not ops.isdisjoint(table) and _may_apply(program, table)):
+            program = apply_rules(program, table, fixed, given, changes)
+            if changes:
+                ops = {instruction.op.name for instruction in program.instructions}
+        yield name, program, changes
+
+
+@lru_cache
+def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str, dict[str | None, list[Any]]]]:
+    """The name and the rules, by op name, of each pass that runs; the number of known ops tells later tables apart."""
+    passes, rules_ = {each.name for each in PASSES}, {rule.__name__ for each in PASSES for rule in each.rules}
+    if unknown := set(without) - passes - rules_:
+        raise OperandError(
+            f"there is no rewrite {names(unknown)}; there are the passes {names(passes)} and the rules {names(rules_)}"
+        )
+    tables = []
+    for each in PASSES:
+        chosen = [rule for rule in each.rules if rule.__name__ not in without and (fixed or not rule.fixed)]
+        if chosen and each.name not in without:
+            ops = {name for rule in chosen for name in rule.ops or (None,)}
+            tables.append((each.name, {op: [r for r in chosen if op in (r.ops or (None,))] for op in ops}))
+    return tables
+
+
+# Decompositions for kernels
+
+
+def decompose(program: Program, draws: bool = True, further: bool = False, windows: bool = False) -> Program:
+    """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
+
+    Parameters
+    ----------
+    draws : bool
+        Whether random draws are decomposed too.
+    further : bool
+        Whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to NumPy, and
+        ops `of_devices`.
+    windows : bool
+        Whether ops of windows are, for kernels that read operands at affine indices.
+    """
+    table = _kernel_rules(draws, further, windows, dict.__len__(OPS))
+    return apply_rules(program, table, False, len(program.leaves)) if _may_apply(program, table) else program
+
+
+def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
+    """Whether the program has the ops of any rule; a fast test, as most passes apply to nothing."""
+    first, instructions = len(program.leaves), program.instructions
+    for instruction in instructions:
+        for rule in table.get(instruction.op.name, ()):
+            if rule.when is not None and not rule.when(program, instruction):
+                continue
+            inputs = instruction.inputs if rule.of else ()
+            if not rule.of or any(i >= first and instructions[i - first].op.name in rule.of for i in inputs):
+                return True
+    return False
+
+
+def contracted(program: Program, products: Collection[int]) -> Program:
+    """A program for kernels with some products of matrices, by their indices, as sums of products, which fuse."""
+    table: dict[str | None, list[Any]] = {name: [product_as_sum] for name in product_as_sum.ops}
+    table["sum"] = [reduced_in_two]
+    return apply_rules(program, table, False, len(program.leaves), only=products)
+
+
+@lru_cache
+def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
+    """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
+    applied: list[Any] = [_decomposed if draws else _decomposed_not_drawn]
+    applied += [reduced_in_two, assigned_by_a_kernel]
+    applied += [product_with_a_vector, argument_of_extreme] * further
+    applied += [_decomposed_windows] * windows
+    applied += [_decomposed_on_devices] * further
+    return {name: [rule] for rule in applied for name in rule.ops}
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices)))
+def _decomposed(value: Value) -> Any:
+    """A composite op's value as a tree of simpler ones."""
+    return value.op.decompose(*(x.operand for x in value.inputs))
+
+
+@on(
+    having=Having(
+        lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices or op.destroy_map)
+    )
+)
+def _decomposed_not_drawn(value: Value) -> Any:
+    return _decomposed(value)
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_windows))
+def _decomposed_windows(value: Value) -> Any:
+    return _decomposed(value)
+
+
+@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_devices))
+def _decomposed_on_devices(value: Value) -> Any:
+    return _decomposed(value)
+
+
+#: Maximum values that the search for a nested reduction visits.
+VISITED = 64
+
+
+@on(having=Having(lambda op: issubclass(op, ReductionOperator) and not issubclass(op, CompositeOperator)))
+def reduced_in_two(value: Value) -> Any:
+    """A reduction of a value that needs one over fewer axes reduces those first, so that both are one kernel.
+
+    Over axes of size 1, or none, it is the value.
+    """
+    (x,) = value.inputs
+    axes = set(value.op.axes(x.type.ndim))
+    accumulator = value.op.accumulator_for(x.dtype)
+    if accumulator is not None and accumulator.keeps_one and all(x.type.shape[axis] == 1 for axis in axes):
+        # Kernels have no loops over such axes.
+        one = f.fill_like(x.operand, 0) if accumulator.replaces else f.copy(x.operand)
+        one = in_dtype(one, value.dtype)
+        return one if one.shape == value.type.shape else f.squeeze(one, tuple(axes))
+    if not value.is_a("sum", "mean", "max", "min"):
+        return None
+    found: set[frozenset[int]] = set()
+    pending: list[Value] = [x]
+    seen: set[int] = set()
+    while pending and len(seen) < VISITED:
+        each = pending.pop()
+        if each.number in seen or each.is_leaf or each.type.ndim not in (0, x.type.ndim):
+            continue
+        seen.add(each.number)
+        if isinstance(each.op, ReductionOperator):
+            found.add(frozenset(each.op.axes(each.inputs[0].type.ndim)) if each.op.keepdims else frozenset(axes))
+        elif isinstance(each.op, ElementwiseOperator):
+            pending += each.inputs
+    fewer = next(iter(found), frozenset())
+    if len(found) != 1 or not fewer < axes or all(x.type.shape[axis] == 1 for axis in fewer):
+        return None
+    if isinstance(x.op, ReductionOperator) or x.dtype.itemsize < 4:
+        return None
+    first = value.op.make(axis=tuple(sorted(fewer)), keepdims=True)(x.operand)
+    return value.op(first) if first.dtype == value.dtype else None
+
+
+@on("dot", "matmul")
+def product_with_a_vector(value: Value) -> Any:
+    """A matrix-vector product is a sum of products, which fuses with its operands and uses."""
+    return product_as_sum(value) if 1 in (x.type.ndim for x in value.inputs) else None
+
+
+@on("dot", "matmul", "tensordot")
+def product_as_sum(value: Value) -> Any:
+    """A product is a sum of products, a loop nest; for so few elements that a library's call takes longer."""
+    if not is_floating(value.dtype):
+        return None
+    left, right = (in_dtype(x.operand, wide_dtype(value.dtype)) for x in value.inputs)
+    left, right, axes = _by_axes(left, right, value.op.axes) if value.is_a("tensordot") else _by_last_axes(left, right)
+    return in_dtype(f.sum(left * right, axis=axes, keepdims=False), value.dtype)
+
+
+def _by_last_axes(left: Variable, right: Variable) -> tuple[Variable, Variable, tuple[int, ...]]:
+    """The operands of a product of matrices or vectors, to be broadcast, and the axes to sum over."""
+    columns = right.ndim > 1
+    if columns:
+        left = f.expand_dims(left, -1)
+    if left.ndim > 1 + columns and columns:
+        right = f.expand_dims(right, -3)
+    return left, right, (-1 - columns,)
+
+
+def _by_axes(left: Variable, right: Variable, axes: Any) -> tuple[Variable, Variable, tuple[int, ...]]:
+    """The same of a contraction of pairs of axes."""
+    rows, columns = ([i for i in range(x.ndim) if i not in own] for x, own in zip((left, right), axes, strict=True))
+    left = f.transpose(left, (*rows, *axes[0]))
+    for _ in columns:
+        left = f.expand_dims(left, -1)
+    count = len(rows)
+    return left, f.transpose(right, (*axes[1], *columns)), tuple(range(count, count + len(axes[0])))
+
+
+@on("argmax", "argmin")
+def argument_of_extreme(value: Value) -> Any:
+    """``argmax`` is the least index of an element that equals the maximum, or is nan: one kernel."""
+    (x,), op = value.inputs, value.op
+    axes = op.axes(x.type.ndim)
+    if len(axes) not in (1, x.type.ndim) or not axes:
+        return None
+    operand = x.operand
+    extreme = (f.max if value.is_a("argmax") else f.min)(operand, axis=axes, keepdims=True)
+    hit = f.equal(operand, extreme)
+    if x.is_float:
+        hit = f.logical_or(hit, f.isnan(operand))
+    indices = f.flat_indices(operand, axis=axes[0] if len(axes) == 1 else None)
+    return f.min(f.where(hit, indices, np.iinfo(np.int64).max), axis=axes, keepdims=op.keepdims)
+
+
+def is_moved_or_cast(program: Program, assignment: Instruction) -> bool:
+    """Whether an assigned value is a leaf, or of another dtype than its target, or may be a view."""
+    target, x = assignment.inputs
+    made = x - len(program.leaves)
+    return made < 0 or bool(program.instructions[made].op.view_map) or program.type_of(x) != program.type_of(target)
+
+
+@on("assign", when=is_moved_or_cast)
+def assigned_by_a_kernel(value: Value) -> Any:
+    """An assigned leaf is copied or cast by a kernel, which may use several threads.
+
+    NumPy copies float16 faster: a kernel would convert it to float32 and back.
+    """
+    target, x = value.inputs
+    if x.is_weak or x.type.ndim > target.type.ndim:
+        return None
+    if x.dtype != target.dtype:
+        return applied(value.node[0], [target.operand, f.cast(x.operand, target.dtype)])
+    if is_narrow(x.dtype):
+        return None
+    if x.is_leaf or (x.op.view_map and not x.is_a("broadcast_like")):
+        return applied(value.node[0], [target.operand, f.broadcast_like(x.operand, target.operand)])
+    return None

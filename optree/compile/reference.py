@@ -13,8 +13,7 @@ import numpy as np
 
 from optree.arrays import overlap
 from optree.cache import Cache
-from optree.compile.program import Instruction, Program
-from optree.compile.steps import Observer, RegisterCall, observed, run_steps, taker
+from optree.compile.program import Instruction, Observer, Program, RegisterCall, observed, run_steps, taker
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked

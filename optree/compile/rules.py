@@ -1,4 +1,4 @@
-"""The rewriting rules, each a function of a value; `optree.compile.passes` has their order.
+"""The rewriting rules, each a function of a value; `optree.compile.pipeline` has their order.
 
 Rules may depend on dtypes, ranks, ops and their parameters, but not on sizes or, unless they
 are fixed, on numbers: a plan serves trees with others too.

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import byte_bounds
-from optree.compile.passes import PASSES, each_pass
-from optree.compile.pipeline import lower
-from optree.compile.program import Instruction, Program
+from optree.compile.pipeline import PASSES, each_pass, lower
+from optree.compile.program import Instruction, Observer, Program
 from optree.compile.reference import is_widened, performer, run_each, taken, value_of
-from optree.compile.steps import Observer
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type

@@ -16,8 +16,7 @@ from optree.arrays import Region, is_foreign, is_value, on_host
 from optree.cache import Cache
 from optree.compile import reference
 from optree.compile.pipeline import Options, lower, stage_text
-from optree.compile.shapes import check_sizes, leaf_shape
-from optree.compile.steps import Plan, Steps
+from optree.compile.program import Plan, Steps, check_sizes, leaf_shape
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -63,7 +62,7 @@ class Mode(_Mode):
     ----------
     kind : {'default', 'reference', 'debug'}
     without : tuple of str
-        The names of rewrites to leave out (`optree.compile.passes.PASSES`).
+        The names of rewrites to leave out (`optree.compile.pipeline.PASSES`).
     """
 
     __slots__ = ()

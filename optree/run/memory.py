@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import byte_bounds
-from optree.compile.program import Program
-from optree.compile.shapes import shapes_of
-from optree.compile.steps import Steps
+from optree.compile.program import Program, Steps, shapes_of
 from optree.records import NamedTuple
 from optree.tree.printing import as_html, described
 from optree.tree.types import TensorType

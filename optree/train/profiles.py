@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.cache import Cache
-from optree.compile.program import Instruction
-from optree.compile.shapes import shapes_of
-from optree.compile.steps import Steps, run_steps
+from optree.compile.program import Instruction, Steps, run_steps, shapes_of
 from optree.errors import OperandError, describe
 from optree.records import NamedTuple
 from optree.registry import f

@@ -14,9 +14,8 @@ from optree import Input, Op, TensorType, grad
 from optree.compile.aliasing import given_away, last_uses
 from optree.compile.fusion import fuse
 from optree.compile.pipeline import lower
-from optree.compile.program import flatten
+from optree.compile.program import Sizes, dims_of, flatten
 from optree.compile.reference import evaluate, prepared
-from optree.compile.shapes import Sizes, dims_of
 from optree.errors import OperandError
 from optree.op.apply import Apply
 from optree.registry import OPS, f

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backends import gen_backend
 from optree import Constant, Mode, Op, OpTreeNode, constant, debugprint, function, grad
-from optree.compile.passes import PASSES, _tables, each_pass, rewrite
+from optree.compile.pipeline import PASSES, _tables, each_pass, rewrite
 from optree.compile.program import Program, flatten
 from optree.compile.reference import evaluate, value_of
 from optree.compile.rewriter import on
@@ -477,7 +477,7 @@ def test_debug_mode_convicts_a_rule_that_changes_a_value(be: Any, monkeypatch: p
         each._replace(rules=tuple(wrong if r.__name__ == "double_negation" else r for r in each.rules))
         for each in right
     )
-    for module in ("optree.compile.passes", "optree.run.debug"):
+    for module in ("optree.compile.pipeline", "optree.run.debug"):
         monkeypatch.setattr(sys.modules[module], "PASSES", changed)
     _tables.cache_clear()
     try:

@@ -13,9 +13,8 @@ from harness.op_examples import examples_for, has_examples
 from backends import gen_backend, source
 from optree import grad
 from optree.compile.fusion import Call, fuse
-from optree.compile.passes import rewrite
-from optree.compile.program import Program, flatten
-from optree.compile.shapes import ONE, Sizes, dims_of, shapes_of
+from optree.compile.pipeline import rewrite
+from optree.compile.program import ONE, Program, Sizes, dims_of, flatten, shapes_of
 from optree.op.traits import NonDifferentiableOperator
 from optree.registry import OPS
 from optree.testing.examples import inputs_for

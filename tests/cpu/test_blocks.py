@@ -53,8 +53,8 @@ from test_stages import (  # noqa: F401
 from test_stages import test_special_values as test_special_values_of_stages  # noqa: F401
 
 from backends import gen_backend
+from backends.cpu.backend import SMALL_FOR_BLOCKS
 from backends.cpu.numpy_blocks import MIN_ROWS, Tiling
-from backends.cpu.plan import SMALL_FOR_BLOCKS
 from backends.execution.thread_pool import share
 from optree import function
 from optree.arrays import portable

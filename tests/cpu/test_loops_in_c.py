@@ -12,7 +12,7 @@ from harness.op_examples import examples_for, has_examples
 
 import optree
 from backends import gen_backend
-from backends.cpu.plan import C
+from backends.cpu.backend import C
 from backends.cpu.routines import loops
 from optree import settings
 from optree.compile.fusion import Call

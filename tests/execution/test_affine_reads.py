@@ -13,7 +13,7 @@ from harness.cuda import needs_gxx
 from harness.emulated import Emulator
 
 from backends import gen_backend
-from backends.cpu import plan
+from backends.cpu import backend as cpu
 from optree import debugprint, grad
 
 pytestmark = needs_compiler
@@ -26,7 +26,7 @@ def be(request: Any, monkeypatch: Any) -> Any:
     if request.param == "cuda":
         return Emulator().backend()
     if request.param == "plain":
-        monkeypatch.setattr(plan, "CompiledNest", plain_c.PlainKernel)
+        monkeypatch.setattr(cpu, "CompiledNest", plain_c.PlainKernel)
     return gen_backend("cpu", jit=True)
 
 

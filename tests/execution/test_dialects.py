@@ -15,7 +15,7 @@ from harness.staged import REDUCTIONS, SPECIAL
 from harness.staged import TREES as STAGED
 
 from backends import gen_backend
-from backends.cpu import plan
+from backends.cpu import backend as cpu
 from optree import Input, function
 from optree.compile.program import flatten
 
@@ -32,7 +32,7 @@ def printed(monkeypatch: Any) -> list[str]:
             super().__init__(nest)
             found.append(plain_c.source(nest))
 
-    monkeypatch.setattr(plan, "CompiledNest", Kernel)
+    monkeypatch.setattr(cpu, "CompiledNest", Kernel)
     return found
 
 

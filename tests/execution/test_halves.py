@@ -20,11 +20,11 @@ from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_num
 from backends import gen_backend, source
 from backends.cpu.codegen.halves import narrow_functions
 from backends.cpu.compiler import FLAGS, find_compiler
-from backends.execution.dialect import NARROW_NAMES
+from backends.execution.printer_common import NARROW_NAMES
 from optree import OpTreeNode, function, settings
 from optree.compile.fusion import Kernel, fuse
-from optree.compile.passes import decompose
-from optree.compile.shapes import Sizes
+from optree.compile.pipeline import decompose
+from optree.compile.program import Sizes
 from optree.dtypes import finfo, rounded
 
 

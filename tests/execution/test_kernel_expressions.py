@@ -17,7 +17,7 @@ import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.execution.dialect import QUOTIENTS
+from backends.execution.printer_common import QUOTIENTS
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")

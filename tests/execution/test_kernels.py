@@ -11,17 +11,16 @@ from harness.staged import REDUCTIONS
 from harness.threads import in_threads
 
 from backends import gen_backend
+from backends.cpu.backend import ALWAYS, WORK
 from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import find_compiler
-from backends.cpu.plan import ALWAYS, WORK
 from backends.cpu.runtime import builtin, share_address
 from backends.execution.executor import CallStep, KernelStep, steps_of
 from backends.execution.specialize import FusedKernel, collapsed_axes
 from optree import OpTreeNode, TensorType, function
 from optree.compile.fusion import Call, Kernel, fuse
-from optree.compile.passes import decompose
-from optree.compile.program import flatten
-from optree.compile.shapes import ONE, Sizes, dims_of
+from optree.compile.pipeline import decompose
+from optree.compile.program import ONE, Sizes, dims_of, flatten
 from optree.errors import BackendError
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")

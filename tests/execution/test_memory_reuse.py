@@ -12,8 +12,8 @@ from harness.counting import allocated
 from harness.threads import in_threads
 
 from backends import gen_backend
+from backends.cpu.backend import CALL, WORK
 from backends.cpu.compiler import find_compiler
-from backends.cpu.plan import CALL, WORK
 from backends.cpu.runtime import builtin
 from optree import TensorType, function, grad
 from optree.errors import OptreeError

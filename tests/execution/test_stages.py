@@ -15,9 +15,8 @@ from backends import gen_backend, source
 from backends.cpu.compiler import compile_counts
 from backends.execution import specialize as fused
 from optree.compile.fusion import Kernel, fuse
-from optree.compile.passes import decompose
-from optree.compile.program import flatten
-from optree.compile.shapes import Sizes
+from optree.compile.pipeline import decompose
+from optree.compile.program import Sizes, flatten
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 

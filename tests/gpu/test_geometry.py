@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from backends import gen_backend, launches
 from backends.backend import Backend
-from backends.execution.dialect import accumulator_dtype
+from backends.execution.printer_common import accumulator_dtype
 from backends.gpu.codegen.variant import Variant
 from backends.gpu.kernel import divisor
 from backends.gpu.launch_config import (

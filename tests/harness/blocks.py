@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from backends import gen_backend
-from backends.cpu.plan import BLOCKS
+from backends.cpu.backend import BLOCKS
 from optree.settings import override
 
 

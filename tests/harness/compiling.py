@@ -20,7 +20,7 @@ from backends.cpu.codegen.printer import HEAD, NAME
 from backends.cpu.codegen.vector_math import FMOD, WIDE_VECTORS
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import compilations as cache
-from backends.execution.dialect import QUOTIENTS
+from backends.execution.printer_common import QUOTIENTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

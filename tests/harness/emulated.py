@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from backends import gen_backend
-from backends.cpu.plan import When
+from backends.cpu.backend import When
 from backends.execution.memory import HOST, Memory
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.signatures import parameter_sizes

@@ -11,7 +11,7 @@ import numpy as np
 
 import optree.ops  # noqa: F401
 from backends.cpu.codegen.printer import C
-from backends.execution.dialect import packed, unpacked
+from backends.execution.printer_common import packed, unpacked
 from optree.dtypes import finfo, in_float32, is_floating
 from optree.op.examples import examples_in
 from optree.op.traits import kernel_of

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
-from backends.execution.dialect import Dialect, Lines, braced, functions_called, without_unused
 from backends.execution.memory import Memory
-from backends.execution.printer_common import Access, Printer
+from backends.execution.printer_common import Access, Dialect, Lines, Printer, braced, functions_called, without_unused
 from backends.execution.specialize import CheckedCall, Layout, Operands, Run
 from optree.compile.loopnest import LoopNest, Stage
 

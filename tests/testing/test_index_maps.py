@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from optree import Input, Op, function, grad
-from optree.compile.program import flatten
-from optree.compile.shapes import dims_of
+from optree.compile.program import dims_of, flatten
 from optree.op.index_map import (
     BROADCAST,
     FLIPPED,

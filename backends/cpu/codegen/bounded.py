@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backends.execution.dialect import Lines, braced
+from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import Quotient
 from optree.records import NamedTuple
 

@@ -13,9 +13,11 @@ from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_f
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
-from backends.execution.dialect import (
+from backends.execution.printer_common import (
+    Access,
     Dialect,
     Lines,
+    Printer,
     accumulator_dtype,
     braced,
     functions_called,
@@ -23,7 +25,6 @@ from backends.execution.dialect import (
     narrow_dtypes,
     without_unused,
 )
-from backends.execution.printer_common import Access, Printer
 from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, products_of, stages_of
 from optree.dtypes import FLOAT16, is_narrow, wide_dtype
 from optree.records import NamedTuple

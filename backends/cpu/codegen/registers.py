@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.execution.dialect import Lines, braced, without_unused
+from backends.execution.printer_common import Lines, braced, without_unused
 from optree.compile.loopnest import LoopNest
 
 #: The columns that are accumulated together: as many as there are, as a sum of these, which the compiler knows.

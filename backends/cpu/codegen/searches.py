@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backends.execution.dialect import Lines
+from backends.execution.printer_common import Lines
 from optree.dtypes import is_floating
 
 #: The elements that are searched at once, as an index of 8 bits counts.

@@ -7,7 +7,7 @@ before its next element is read.
 
 from __future__ import annotations
 
-from backends.execution.dialect import Lines, braced
+from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import LoopNest, strided_reads
 
 #: A tile's size along the loop in which the arrays are contiguous, and along the vector loop.

@@ -19,7 +19,7 @@ from backends.cpu.codegen.transposes import transpose_functions
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS
 from backends.cpu.routines.vectors import vector_source
-from backends.execution.dialect import Lines, braced, functions_called, without_unused
+from backends.execution.printer_common import Lines, braced, functions_called, without_unused
 from optree.compile.loopnest import LoopNest, Statement
 from optree.errors import ExportError
 from optree.records import NamedTuple

@@ -16,22 +16,21 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from backends.cpu.backend import C
 from backends.cpu.calls import implementation
 from backends.cpu.codegen import printer as c
 from backends.cpu.export.library import DTYPES, Call, Library, Polynomial, Region, files_of
-from backends.cpu.plan import C
 from backends.cpu.routines.products import TYPES
-from backends.execution.dialect import narrow_dtypes
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
 from backends.execution.memory import element_strides, unallocated_array
 from backends.execution.memory_planner import slots_of
+from backends.execution.printer_common import narrow_dtypes
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.arrays import byte_bounds, overlap, overlapping
 from optree.compile.loopnest import LoopNest, Statement
 from optree.compile.pipeline import lower
-from optree.compile.program import Program
-from optree.compile.shapes import ONE, Sizes, check_sizes, shapes_of
+from optree.compile.program import ONE, Program, Sizes, check_sizes, shapes_of
 from optree.errors import ExportError, OptreeError, ShapeError, built_at
 from optree.networks.convolution import Conv
 from optree.op.index_map import is_view

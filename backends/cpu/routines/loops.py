@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
+from backends.cpu.backend import KernelPlan, compiled_steps
 from backends.cpu.calls import implementation
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed
-from backends.cpu.plan import KernelPlan, compiled_steps
 from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
 from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
@@ -39,9 +39,8 @@ from backends.execution.executor import Step
 from backends.execution.memory import HOST, LINE, Scratch, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.cache import Cache
-from optree.compile.passes import contracted
-from optree.compile.program import Instruction, Program
-from optree.compile.shapes import shapes_of
+from optree.compile.pipeline import contracted
+from optree.compile.program import Instruction, Program, shapes_of
 from optree.errors import CompilerError
 from optree.op.index_map import is_view
 from optree.ops.contraction import ProductOperator, TensorDot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backends.execution.dialect import grouped
+from backends.execution.printer_common import grouped
 
 #: For each C type of elements: the headers, and the accumulator type.
 TYPES = {

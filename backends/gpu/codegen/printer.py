@@ -15,9 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.execution.dialect import (
+from backends.execution.printer_common import (
+    Access,
     Dialect,
     Lines,
+    Printer,
     accumulator_dtype,
     braced,
     functions_called,
@@ -27,7 +29,6 @@ from backends.execution.dialect import (
     unpacked,
     without_unused,
 )
-from backends.execution.printer_common import Access, Printer
 from backends.gpu.codegen.device_functions import (
     DRAWS,
     EXTREME_OF,

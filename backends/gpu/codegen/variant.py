@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backends.execution.dialect import accumulator_dtype
+from backends.execution.printer_common import accumulator_dtype
 from optree.compile.loopnest import LoopNest, Reduction, Stage, stages_of, strided_reads
 from optree.dtypes import FLOAT32, is_floating, is_narrow
 from optree.records import NamedTuple
