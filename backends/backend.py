@@ -15,8 +15,9 @@ from backends.functions import Functions
 from backends.random import RandomMethods
 from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
+from optree.compile.aliasing import outlined, owners_of
 from optree.compile.pipeline import Options, lower
-from optree.compile.program import Instruction, Note, Observer, Plan, Program, Steps, owners_of
+from optree.compile.program import Instruction, Note, Observer, Plan, Program, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, ExportError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
@@ -29,8 +30,7 @@ from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpDict, OpTreeNode, applied, key_of, parts_of, uncollected
 from optree.tree.numpy_protocol import call_function, write_out
-from optree.tree.stale import signature_of_assigned, signature_of_evaluated, signature_of_together
-from optree.tree.tensor import Tensor
+from optree.tree.tensor import Tensor, signature_of_assigned, signature_of_evaluated, signature_of_together
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
@@ -269,7 +269,7 @@ class Backend(RandomMethods, Functions):
         if found is None:
             leaves, roots = build()
             program = self.program(roots, shown=True)
-            compiled = self.compile_within(program.outline())
+            compiled = self.compile_within(outlined(program))
             self.compiles += 1
             found = self.plans["within", key] = compiled.after(_leaves(self, program, leaves))
         return found  # type: ignore[no-any-return]

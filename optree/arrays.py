@@ -7,7 +7,6 @@ avoids the calls that do not: ``np.zeros(shape, like=x)`` instead of
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -208,116 +207,6 @@ def is_any(wrong: Any) -> bool:
 def overlap(x: object, y: object) -> bool:
     """Whether two values may be aliased: whether the bounds of their memory overlap."""
     return type(x) is type(y) and is_array(x) and bool(np.may_share_memory(x, y))
-
-
-def address(array: np.ndarray) -> int:
-    """The address of a NumPy array's first element."""
-    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
-
-
-def byte_bounds(array: Any) -> tuple[int, int]:
-    """The addresses of an array's first byte and of the one after its last, for any strides."""
-    low = address(array) if isinstance(array, np.ndarray) else array.data.ptr
-    if array.flags.c_contiguous:  # as arguments mostly are, whose bounds are compared at each call
-        return low, low + array.nbytes
-    first, end = byte_span(array)
-    return low + first, low + end
-
-
-def byte_span(array: Any) -> tuple[int, int]:
-    """The offsets of an array's first byte and of the one after its last from its first element."""
-    if not array.size:
-        return 0, 0
-    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + array.itemsize
-
-
-def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[int, int]]:
-    """The pairs of arrays, by index, whose bounds overlap, or which with `exactly` share an element.
-
-    Where the exact test takes too long, they count as overlapping.
-    """
-    bounds = [byte_bounds(array) for array in arrays]
-    before: list[int] = []
-    for i in sorted(range(len(arrays)), key=bounds.__getitem__):
-        low, high = bounds[i]
-        before = [j for j in before if bounds[j][1] > low]
-        for j in before if low < high else ():
-            if not exactly or _share_an_element(arrays[i], arrays[j]):
-                yield min(i, j), max(i, j)
-        before.append(i)
-
-
-#: The limit on the work of NumPy's exact overlap test (`max_work`).
-OVERLAP_STEPS = 1 << 16
-
-
-def _share_an_element(x: Array, y: Array) -> bool:
-    try:
-        return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
-class _Layout:
-    """The array interface of a device array: its address and strides."""
-
-    def __init__(self, array: Any) -> None:
-        interface = {"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3}
-        self.__array_interface__ = {**interface, "data": (array.data.ptr, True)}
-
-
-def _on_host(array: Array) -> np.ndarray:
-    """An array whose addresses NumPy can compare; nothing is read from it."""
-    return array if isinstance(array, np.ndarray) else np.asarray(_Layout(array))
-
-
-class Region:
-    """The memory of several arrays, for fast overlap tests at each call of a function.
-
-    Parameters
-    ----------
-    arrays : sequence of array
-        They are referenced, so that their memory is not reused.
-    """
-
-    def __init__(self, arrays: Sequence[Any]) -> None:
-        self._arrays = list(arrays)
-        owners = [_owner(array) for array in arrays]
-        #: An owner's memory overlaps no other's; where another library owns it, addresses decide.
-        self._owners = None if any(owner is None for owner in owners) else set(map(id, owners))
-        self._lows: list[int] = []
-        self._highs: list[int] = []
-        for low, high in sorted(map(byte_bounds, arrays)):
-            if self._highs and low < self._highs[-1]:
-                self._highs[-1] = max(high, self._highs[-1])
-            elif low < high:
-                self._lows.append(low)
-                self._highs.append(high)
-
-    def touches(self, value: object) -> bool:
-        """Whether a value is an array whose bounds overlap the region."""
-        if value.__class__ is np.ndarray:
-            owner = value if value.base is None else value.base
-            if self._owners is not None and id(owner) not in self._owners and _owns(owner):
-                return False
-        elif not is_array(value) or isinstance(value, np.generic):
-            return False
-        low, high = byte_bounds(value)
-        i = bisect_left(self._lows, high) - 1
-        return i >= 0 and self._highs[i] > low
-
-
-def _owns(array: object) -> bool:
-    return array.__class__ is np.ndarray and array.base is None
-
-
-def _owner(array: object) -> Any:
-    """The NumPy array that owns an array's memory; None if another library owns it."""
-    if array.__class__ is not np.ndarray:
-        return None
-    owner = array if array.base is None else array.base
-    return owner if _owns(owner) else None
 
 
 def frozen(value: object) -> Any:

@@ -6,13 +6,12 @@ catches ``ValueError`` for a shape goes on working.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
-#: The logical time, which advances with each write to a tensor; nodes and tensors keep it, for `optree.tree.stale`. A
+#: The logical time, which advances with each write to a tensor; nodes and tensors keep it, for `optree.tree.tensor`. A
 #: list, which operators read without a call. It is advanced without a call in between, and so without a thread switch.
 clock: list[int] = [0]
 
@@ -21,17 +20,6 @@ Origin = tuple[CodeType, int, int]
 
 #: The characters of a value that an error shows, at most.
 BRIEF = 100
-
-#: The packages of frames so far: op-tree's, and others.
-_own: set[Any] = set()
-_others: set[Any] = set()
-
-
-def is_own_package(package: Any) -> bool:
-    """Whether a package is one of op-tree's, by its name."""
-    if package not in _own and package not in _others:
-        (_own if str(package).partition(".")[0] in ("optree", "backends") else _others).add(package)
-    return package in _own
 
 
 _OWN_DIRECTORIES = frozenset((Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -160,36 +148,6 @@ class BatchingError(OptreeError, NotImplementedError):
 
 class DisconnectedError(GradientError):
     """A derivative with respect to something that the cost does not contain."""
-
-
-def caller_origin() -> Origin:
-    """The innermost line on the stack outside op-tree; the caller of this function is inside."""
-    frame, own, others = sys._getframe(2), _own, _others
-    while frame is not None:
-        package = frame.f_globals.get("__package__")
-        if package not in own and (package in others or not is_own_package(package)):
-            return frame.f_code, frame.f_lasti, clock[0]
-        frame = frame.f_back  # type: ignore[assignment]
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti, clock[0]
-
-
-def caller_frame() -> FrameType:
-    """The frame of the same line, for a warning."""
-    frame = innermost = sys._getframe(1)
-    while is_own(frame) and frame.f_back is not None:
-        frame = frame.f_back
-    return innermost if is_own(frame) else frame
-
-
-def is_own(frame: FrameType) -> bool:
-    """Whether a frame runs code of op-tree's."""
-    return is_own_package(frame.f_globals.get("__package__"))
-
-
-def is_of(package: str, frame: FrameType) -> bool:
-    """Whether a frame runs code of a package or of one within it."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == package
 
 
 def brief(value: object, text: Callable[[Any], str] = repr) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from backends import lazy
-from optree import errors
 from optree.registry import OPS
+from optree.tree import variable
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -169,9 +169,9 @@ def test_imports_point_down() -> None:
 
 
 def test_errors_know_the_packages_whose_lines_are_not_the_users() -> None:
-    assert all(errors.is_own_package(_module_name(path.parent / "__init__.py")) for path in CORE.values())
+    assert all(variable.is_own_package(_module_name(path.parent / "__init__.py")) for path in CORE.values())
     assert not any(
-        errors.is_own_package(package) for package in ("", None, "__main__", "numpy.lib", "optreeing", "tests")
+        variable.is_own_package(package) for package in ("", None, "__main__", "numpy.lib", "optreeing", "tests")
     )
 
 

@@ -22,15 +22,15 @@ from backends.execution.memory import empty_array
 from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import ImplementationOf
 from optree.arrays import GIVEN, check_unmasked
-from optree.compile.aliasing import last_uses
+from optree.compile.aliasing import last_uses, outlined
 from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
 from optree.compile.program import Observer, Plan, Program, Steps, outputs_of, run_steps
 from optree.dtypes import is_bfloat16
-from optree.errors import BackendError, CompilerError, OperandError, brief, caller_origin, describe
+from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Input
+from optree.tree.variable import Input, caller_origin
 
 if TYPE_CHECKING:
     from optree.run.function import Function
@@ -425,12 +425,12 @@ class CPUBackend(Backend):
         return self.when.options
 
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
-        by_numpy = partial(self._by_numpy, program.outline(), reuse, observe)
+        by_numpy = partial(self._by_numpy, outlined(program), reuse, observe)
         lowered = None if observe is not None else self._for_kernels(program, shown=True)
         if lowered is None:
             return Plan(by_numpy())
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        outline = lowered.outline()
+        outline = outlined(lowered)
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
         implementations = self._implementations(outline, reuse)
         return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)

@@ -36,7 +36,7 @@ from backends.cpu.codegen import printer as c
 from backends.cpu.compiler import c_text, compile_source
 from backends.execution.memory import LINE, Memory
 from backends.execution.specialize import NO_MEMORY, OTHER_LAYOUT, OVERLAPS, Layout, Operands, Run
-from optree.arrays import address, byte_span
+from optree.compile.aliasing import address, byte_span
 from optree.compile.loopnest import LoopNest
 from optree.errors import CompilerError
 from optree.records import NamedTuple

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from optree.arrays import address, byte_span
+from optree.compile.aliasing import address, byte_span
 from optree.records import NamedTuple
 
 

@@ -45,7 +45,7 @@ from backends.gpu.matmul import Products
 from backends.gpu.runtime import KernelHost, target_of
 from optree import settings
 from optree.arrays import has, is_portable
-from optree.compile.aliasing import alias_sets, last_uses
+from optree.compile.aliasing import alias_sets, last_uses, outlined
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Observer, Plan, Program, Sizes, Steps, outputs_of, run_steps
@@ -393,7 +393,7 @@ class GPUBackend(Backend):
     def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
         lowered = self.lowered(program, shown=True) if observe is None else program
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        outline = lowered.outline()
+        outline = outlined(lowered)
         steps = self._steps(outline, reuse, observe is not None, shown=True)
         uncaptured = "steps are timed" if observe is not None else self._uncaptured
         watch = observe
@@ -401,7 +401,7 @@ class GPUBackend(Backend):
             uncaptured, watch = uncaptured or "OPTREE_SYNC=1 waits for each step", observe or _unobserved
         captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
-        graphs = self._graphs(program, outline, steps, open_registers) if captured else None
+        graphs = self._graphs(program, outlined, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, watch, self._wait), outputs_of(outline)
         note, is_new = self.noting(outline), True
 
@@ -448,7 +448,7 @@ class GPUBackend(Backend):
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
         lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        outline = lowered.outline()
+        outline = outlined(lowered)
         steps = self._steps(
             outline, False, False, is_atomic=False, shown=True
         )  # its caller's arrays are nobody else's yet
@@ -483,7 +483,7 @@ class GPUBackend(Backend):
     def _graphs(self, program: Program, outline: Program, steps: list[Step], open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
-            return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
+            return Graphs(self._in_flight, outlined, steps, arguments, open, self._on_device, self)
 
     def _steps(
         self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True, shown: bool = False

@@ -1,4 +1,6 @@
-"""Alias analysis and liveness, linear in the size of a program; and the order of its instructions that follows.
+"""Alias analysis, of programs by alias sets and of arrays by addresses; liveness; and the order of instructions.
+
+Of a program it is linear in the size, and decides the order.
 
 Ops that run beside others, collective ones, are begun where their operands are there, and awaited where the value is
 read. An instruction's level is the number of waits on the longest chain that leads to it. In the order of levels, all
@@ -16,11 +18,15 @@ Values are numbered as in `Program`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from optree.compile.program import Instruction, Program, owners_of
+import numpy as np
+
+from optree.arrays import Array, is_array
+from optree.compile.program import Instruction, Program
 from optree.op.index_map import is_view
 from optree.op.op import Op
 from optree.op.traits import (
@@ -38,20 +44,44 @@ from optree.registry import OPS
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.tensor import Tensor
 from optree.tree.types import Type
-from optree.tree.variable import Input
+from optree.tree.variable import Input, Variable, as_operand
 
 
-def alias_sets(program: Program, memories: Sequence[Any] | None = None) -> list[frozenset[Any]]:
+def outlined(program: Program) -> Program:
+    """The program with tensors and arrays replaced by inputs, so that a plan keeps no memory alive."""
+    leaves = [
+        Input(x.type) if isinstance(x, Variable) else x for x in (as_operand(leaf, "a leaf") for leaf in program.leaves)
+    ]
+    return Program(leaves, program.instructions, program.outputs, memories(program))
+
+
+def memories(program: Program) -> list[int]:
+    """For each leaf the number of the first leaf over the same memory."""
+    first: dict[int, int] = {}
+    return program.owners or [first.setdefault(id(owner), i) for i, owner in enumerate(owners_of(program.leaves))]
+
+
+def owners_of(leaves: Sequence[Any]) -> list[Any]:
+    """For each leaf the owner of its memory: a tensor's root, the same one for tensors that overlap."""
+    roots = list({id(leaf.root): leaf.root for leaf in leaves if isinstance(leaf, Tensor)}.values())
+    owner = {id(root): root for root in roots}
+    for i, j in overlapping([root.array for root in roots]):  # tensors over one array
+        joined, gone = owner[id(roots[i])], owner[id(roots[j])]
+        owner = {key: joined if root is gone else root for key, root in owner.items()}
+    return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def alias_sets(program: Program, names: Sequence[Any] | None = None) -> list[frozenset[Any]]:
     """The alias set of each value: two values can share memory only if their sets intersect.
 
     A value's memory is its own, named by its number, or that of the inputs that it is a view of or overwrites.
 
     Parameters
     ----------
-    memories : sequence, optional
+    names : sequence, optional
         For each leaf the name of its memory; by default the number of the first leaf over the same array.
     """
-    shared = shared_memories(program.instructions, program.memories() if memories is None else memories)
+    shared = shared_memories(program.instructions, memories(program) if names is None else names)
     return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
 
 
@@ -545,3 +575,116 @@ def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
             if not left[follower]:
                 heapq.heappush(ready, (ranks[follower], follower))
     return order
+
+
+# Addresses
+
+
+def address(array: np.ndarray) -> int:
+    """The address of a NumPy array's first element."""
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def byte_bounds(array: Any) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one after its last, for any strides."""
+    low = address(array) if isinstance(array, np.ndarray) else array.data.ptr
+    if array.flags.c_contiguous:  # as arguments mostly are, whose bounds are compared at each call
+        return low, low + array.nbytes
+    first, end = byte_span(array)
+    return low + first, low + end
+
+
+def byte_span(array: Any) -> tuple[int, int]:
+    """The offsets of an array's first byte and of the one after its last from its first element."""
+    if not array.size:
+        return 0, 0
+    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + array.itemsize
+
+
+def overlapping(arrays: Sequence[Any], exactly: bool = False) -> Iterator[tuple[int, int]]:
+    """The pairs of arrays, by index, whose bounds overlap, or which with `exactly` share an element.
+
+    Where the exact test takes too long, they count as overlapping.
+    """
+    bounds = [byte_bounds(array) for array in arrays]
+    before: list[int] = []
+    for i in sorted(range(len(arrays)), key=bounds.__getitem__):
+        low, high = bounds[i]
+        before = [j for j in before if bounds[j][1] > low]
+        for j in before if low < high else ():
+            if not exactly or _share_an_element(arrays[i], arrays[j]):
+                yield min(i, j), max(i, j)
+        before.append(i)
+
+
+#: The limit on the work of NumPy's exact overlap test (`max_work`).
+OVERLAP_STEPS = 1 << 16
+
+
+def _share_an_element(x: Array, y: Array) -> bool:
+    try:
+        return bool(np.shares_memory(_on_host(x), _on_host(y), max_work=OVERLAP_STEPS))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Layout:
+    """The array interface of a device array: its address and strides."""
+
+    def __init__(self, array: Any) -> None:
+        interface = {"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3}
+        self.__array_interface__ = {**interface, "data": (array.data.ptr, True)}
+
+
+def _on_host(array: Array) -> np.ndarray:
+    """An array whose addresses NumPy can compare; nothing is read from it."""
+    return array if isinstance(array, np.ndarray) else np.asarray(_Layout(array))
+
+
+class Region:
+    """The memory of several arrays, for fast overlap tests at each call of a function.
+
+    Parameters
+    ----------
+    arrays : sequence of array
+        They are referenced, so that their memory is not reused.
+    """
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = list(arrays)
+        owners = [_owner(array) for array in arrays]
+        #: An owner's memory overlaps no other's; where another library owns it, addresses decide.
+        self._owners = None if any(owner is None for owner in owners) else set(map(id, owners))
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for low, high in sorted(map(byte_bounds, arrays)):
+            if self._highs and low < self._highs[-1]:
+                self._highs[-1] = max(high, self._highs[-1])
+            elif low < high:
+                self._lows.append(low)
+                self._highs.append(high)
+
+    def touches(self, value: object) -> bool:
+        """Whether a value is an array whose bounds overlap the region."""
+        if value.__class__ is np.ndarray:
+            owner = value if value.base is None else value.base
+            if self._owners is not None and id(owner) not in self._owners and _owns(owner):
+                return False
+        elif not is_array(value) or isinstance(value, np.generic):
+            return False
+        low, high = byte_bounds(value)
+        i = bisect_left(self._lows, high) - 1
+        return i >= 0 and self._highs[i] > low
+
+
+def _owns(array: object) -> bool:
+    return array.__class__ is np.ndarray and array.base is None
+
+
+def _owner(array: object) -> Any:
+    """The NumPy array that owns an array's memory; None if another library owns it."""
+    if array.__class__ is not np.ndarray:
+        return None
+    owner = array if array.base is None else array.base
+    return owner if _owns(owner) else None

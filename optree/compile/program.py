@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import overlapping
 from optree.errors import ShapeError, built_at
 from optree.op.unlisted import KNOWN, check_unlisted
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of, parts_of
-from optree.tree.tensor import Tensor
 from optree.tree.types import NUMBERS, TensorType, TupleType, Type
-from optree.tree.variable import Input, Variable, as_operand, as_variable, spec_of
+from optree.tree.variable import Input, Variable, as_variable, spec_of
 
 
 class Instruction(NamedTuple):
@@ -76,19 +74,6 @@ class Program(NamedTuple):
         """Whether a value is a Python number."""
         return value < len(self.leaves) and isinstance(self.leaves[value], NUMBERS)
 
-    def outline(self) -> Program:
-        """The program with tensors and arrays replaced by inputs, so that a plan keeps no memory alive."""
-        leaves = [
-            Input(x.type) if isinstance(x, Variable) else x
-            for x in (as_operand(leaf, "a leaf") for leaf in self.leaves)
-        ]
-        return Program(leaves, self.instructions, self.outputs, self.memories())
-
-    def memories(self) -> list[int]:
-        """For each leaf the number of the first leaf over the same memory."""
-        first: dict[int, int] = {}
-        return self.owners or [first.setdefault(id(owner), i) for i, owner in enumerate(owners_of(self.leaves))]
-
 
 def flatten(roots: Sequence[Any]) -> Program:
     """Flatten trees into a program, with common subexpressions merged (value numbering).
@@ -100,16 +85,6 @@ def flatten(roots: Sequence[Any]) -> Program:
     if KNOWN:
         check_unlisted(builder.ops)
     return builder.program(outputs)
-
-
-def owners_of(leaves: Sequence[Any]) -> list[Any]:
-    """For each leaf the owner of its memory: a tensor's root, the same one for tensors that overlap."""
-    roots = list({id(leaf.root): leaf.root for leaf in leaves if isinstance(leaf, Tensor)}.values())
-    owner = {id(root): root for root in roots}
-    for i, j in overlapping([root.array for root in roots]):  # tensors over one array
-        joined, gone = owner[id(roots[i])], owner[id(roots[j])]
-        owner = {key: joined if root is gone else root for key, root in owner.items()}
-    return [owner[id(leaf.root)] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
 class Builder:

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.errors import OperandError, ShapeError, brief, describe
-from optree.op.op import Op
-from optree.op.registration import sorted_arguments
+from optree.op.op import Op, sorted_arguments
 from optree.records import NamedTuple
 from optree.tree.types import Shape
 from optree.tree.variable import Variable

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from optree.arrays import is_array, is_value
-from optree.errors import OperandError, describe
+from optree.errors import OperandError, UntypedOperandError, describe
 from optree.registry import OPS
+from optree.tree.lazy import LazyValue
 from optree.tree.node import OpTreeNode, applied
 from optree.tree.types import Spec, TupleType, weak_dtype
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
@@ -85,3 +87,33 @@ def written(op: Any, arrays: Sequence[Any]) -> Any:
     out = np.empty(shape, op.resolve_dtypes(*dtypes)[-1], like=next(filter(is_array, arrays), None))
     op.fill(out, *arrays)
     return out
+
+
+def applied_by(op: Any, make_node: Callable[..., Any], inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The application from `make_node`; an AttributeError of an input that is no variable is explained."""
+    try:
+        return make_node(*inputs, **kwargs)
+    except UntypedOperandError:
+        raise
+    except AttributeError as error:
+        x = error.obj
+        i = next((i for i, given in enumerate(inputs) if given is x), None)
+        if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
+            raise
+        asked = "an array or number of its own" if i is None else f"input {i}"
+        remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, LazyValue) else "be.array makes one"
+        raise UntypedOperandError(
+            f"{op}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
+            f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
+            f"({error})"
+        ) from error
+
+
+def explained(make_node: Callable[..., Any]) -> Callable[..., Any]:
+    """A class's `make_node`, called directly or by the op, with its errors explained."""
+
+    @wraps(make_node)
+    def call(self: object, *inputs: object, **kwargs: object) -> Any:
+        return applied_by(self, partial(make_node, self), inputs, kwargs)
+
+    return call

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from optree.arrays import is_value
 from optree.cache import Cache
 from optree.dtypes import own_dtypes
 from optree.errors import (
@@ -23,20 +22,17 @@ from optree.errors import (
     DTypeError,
     OperandError,
     ShapeError,
-    UntypedOperandError,
     brief,
-    caller_origin,
     describe,
 )
 from optree.instead import instead_of_parameter
-from optree.op.apply import Apply, written
+from optree.op.apply import Apply, applied_by, explained, written
 from optree.op.batching import by_index_map, in_loop
 from optree.op.examples import DEFAULT, Cases, Examples
 from optree.op.index_map import DerivedMap, IndexMap
-from optree.op.registration import check_and_register, sorted_arguments, usage
+from optree.op.registration import check_and_register
 from optree.op.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.gradient_types import grad_undefined
-from optree.tree.lazy import LazyValue
 from optree.tree.node import OpDict, OpTreeNode, applied
 from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
@@ -45,6 +41,7 @@ from optree.tree.variable import (
     as_columns,
     as_operand,
     as_variable,
+    caller_origin,
     check_same_backend,
     new_cache,
     spec_of,
@@ -52,6 +49,14 @@ from optree.tree.variable import (
 
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
+
+
+#: Maximum entries of the cache from a function's parameters to its op.
+ARGUMENTS = 256
+
+
+#: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
+EXACT = (int, bool, str, type(None))
 
 
 class _Token:
@@ -148,12 +153,12 @@ class Op:
         if "numpy" in cls.__dict__ and not _is_method(cls.__dict__["numpy"], cls):
             cls.numpy = staticmethod(cls.__dict__["numpy"])
         if "make_node" in cls.__dict__:
-            cls.make_node = _explained(cls.__dict__["make_node"])  # type: ignore[method-assign]
+            cls.make_node = explained(cls.__dict__["make_node"])  # type: ignore[method-assign]
         mapped, viewed = (next(vars(x)[name] for x in cls.__mro__ if name in vars(x)) for name in _MAPS)
         if isinstance(viewed, _ViewMap | DerivedMap):
             cls.view_map = mapped.view_map if isinstance(mapped, IndexMap) else _ViewMap()  # type: ignore[assignment]
         cls._instances = Cache("ops by parameters", SHARED)
-        check_and_register(cls, Op)
+        check_and_register(cls, Op, function_of)
 
     def __init__(self, *args: Any, **props: Any) -> None:
         names = self.prop_names()
@@ -338,7 +343,7 @@ class Op:
         except Exception:  # of a foreign object's attribute, which may raise anything
             pass
         if self.makes_nodes():
-            return self._outputs_of(_applied_by(self, self.make_node, inputs, kwargs))
+            return self._outputs_of(applied_by(self, self.make_node, inputs, kwargs))
         operands = as_columns(self, [as_operand(x, self) for x in inputs])
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
 
@@ -666,36 +671,6 @@ def _is_method(function: object, cls: type) -> bool:
     return isinstance(function, FunctionType) and function.__qualname__ == f"{cls.__qualname__}.numpy"
 
 
-def _applied_by(op: Op, make_node: Callable[..., Any], inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The application from `make_node`; an AttributeError of an input that is no variable is explained."""
-    try:
-        return make_node(*inputs, **kwargs)
-    except UntypedOperandError:
-        raise
-    except AttributeError as error:
-        x = error.obj
-        i = next((i for i, given in enumerate(inputs) if given is x), None)
-        if isinstance(x, Variable) or (i is None and not (error.name == "type" and is_value(x))):
-            raise
-        asked = "an array or number of its own" if i is None else f"input {i}"
-        remedy = "x.tensor is that of an array of optree.xp" if isinstance(x, LazyValue) else "be.array makes one"
-        raise UntypedOperandError(
-            f"{op}: make_node asks {asked}, {describe(x)}, for its {error.name}, which a variable has: give a "
-            f"tensor, {remedy}; optree.constant(x) makes a variable of a number or an array, in make_node too "
-            f"({error})"
-        ) from error
-
-
-def _explained(make_node: Callable[..., Any]) -> Callable[..., Any]:
-    """A class's `make_node`, called directly or by the op, with its errors explained."""
-
-    @wraps(make_node)
-    def call(self: Op, *inputs: object, **kwargs: object) -> Any:
-        return _applied_by(self, partial(make_node, self), inputs, kwargs)
-
-    return call
-
-
 def _restored(cls: type[Op]) -> Any:
     return cls.__new__(cls)
 
@@ -703,3 +678,114 @@ def _restored(cls: type[Op]) -> Any:
 def _hashable(value: object) -> Any:
     """A key of a parameter that distinguishes 0.0 from -0.0, and 1 from True."""
     return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
+
+
+# Functions of ops
+
+
+def function_of(cls: Any) -> Callable[..., Any]:
+    """The op's function, with the class's documentation and the signature of its operands and parameters."""
+    plain = cls.function.__func__ is Op.function.__func__ and cls.__call__ is Op.__call__
+    call = _application(cls) if plain and cls.operands else _general(cls)
+    call.__name__ = call.__qualname__ = str(cls.name)
+    call.__doc__ = cls.__doc__
+    call.__signature__ = inspect.Signature(cls.parameters())  # type: ignore[attr-defined]
+    return call
+
+
+def _general(cls: Any) -> Callable[..., Any]:
+    """`cls.function` as a function of its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return cls.function(*args, **kwargs)
+        except TypeError as error:
+            _check_taken(cls, args, kwargs, error)
+            raise
+
+    return call
+
+
+def _check_taken(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> None:
+    """Raise OperandError if an op's function does not take these arguments, which the error may say."""
+    try:
+        inspect.signature(cls.function).bind(*args, **kwargs)
+    except TypeError as refusal:
+        raise OperandError(f"{usage(cls)}: {refusal}{instead_of_parameter(kwargs)}") from error
+
+
+def _application(cls: Any) -> Callable[..., Any]:
+    """`cls.function`, with a fast path for cached parameters and operand specs."""
+    new, origin, count, known = tuple.__new__, caller_origin, len(cls.operands), Cache("ops by arguments", ARGUMENTS)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        key: Any = None
+        if kwargs or len(args) != count:
+            values = (*args[count:], *kwargs.values())
+            kinds = (*map(type, values),)  # 1 is not True
+            key = values, kinds, *kwargs
+            if tuple in kinds:
+                key = (*key, *[(*map(type, value),) for value in values if type(value) is tuple])
+        try:
+            op = known.get(key)
+        except TypeError:  # not hashable
+            return cls.function(*args, **kwargs)
+        if op is None:
+            if len(args) < count or kwargs.keys() & set(cls.operands) or not all(map(_is_exact, (key or ((),))[0])):
+                return cls.function(*args, **kwargs)
+            _, props = sorted_arguments(cls, args, kwargs)
+            op = known[key] = cls.make(**props)
+        if count == 1:
+            x, y = args[0], None
+            try:
+                op_dict = op.applications.get((getattr(x, "spec", None),))
+            except Exception:  # of a foreign object's attribute, which may raise anything
+                op_dict = None
+        elif count == 2:
+            x, y = args[0], args[1]
+            try:
+                first, second = getattr(x, "spec", x.__class__), getattr(y, "spec", y.__class__)
+                op_dict = op.applications.get((first, second))
+            except Exception:
+                first = second = op_dict = None
+            if (first is int and is_huge(x)) or (second is int and is_huge(y)):
+                op_dict = None
+        else:
+            op_dict = None
+        if op_dict is None:
+            return op(*args[:count])
+        node = new(OpTreeNode, (op_dict, x, y))
+        node.spec = op_dict.value_spec
+        node.origin = origin()
+        return node
+
+    return call
+
+
+def _is_exact(value: object) -> bool:
+    """Whether a parameter of a class is only equal to those that mean the same; of a tuple, its elements."""
+    kinds = map(type, value) if type(value) is tuple else (type(value),)
+    return all(kind in EXACT or issubclass(kind, np.dtype) for kind in kinds)
+
+
+def sorted_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Sort an op's arguments into operands, and parameters by name; OperandError if the number is wrong."""
+    names = cls.operands
+    if names is None:
+        raise NotImplementedError(f"{cls.__name__}: an op of any number of operands defines function")
+    operands = list(args[: len(names)])
+    for name in names[len(operands) :]:
+        if name not in kwargs:
+            raise OperandError(f"{usage(cls)}: {name} is missing")
+        operands.append(kwargs.pop(name))
+    extra = dict(zip(cls.prop_names(), args[len(names) :], strict=False))
+    if len(extra) < len(args) - len(names):
+        raise OperandError(f"{usage(cls)} was given {len(args)} arguments")
+    for name in extra.keys() & kwargs.keys():
+        raise OperandError(f"{usage(cls)} was given {name} twice")
+    return operands, {**extra, **kwargs}
+
+
+def usage(cls: Any) -> str:
+    """The signature of an op's function, for errors: ``sum(x, axis=None, keepdims=True)``."""
+    return f"{cls.name or cls.__name__}{inspect.Signature(cls.parameters())}"

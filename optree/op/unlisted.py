@@ -17,8 +17,9 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from optree.errors import DefinitionError, brief, caller_frame
+from optree.errors import DefinitionError, brief
 from optree.locks import Locked
+from optree.tree.variable import caller_frame
 
 #: Attributes of every op that are neither parameters nor state.
 MARKS = ("applications", "tokens", "is_shared", "is_checked", "unlisted")

@@ -12,7 +12,7 @@ from optree.arrays import Array, as_array, portable
 from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
-from optree.op.registration import sorted_arguments
+from optree.op.op import sorted_arguments
 from optree.op.traits import (
     BinaryOperator,
     BlockOperator,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import byte_bounds
+from optree.compile.aliasing import byte_bounds
 from optree.compile.pipeline import PASSES, each_pass, lower
 from optree.compile.program import Instruction, Observer, Program
 from optree.compile.reference import is_widened, performer, run_each, taken, value_of

@@ -12,22 +12,13 @@ from weakref import ref
 
 import numpy as np
 
-from optree.arrays import Region, is_foreign, is_value, on_host
+from optree.arrays import is_foreign, is_value, on_host
 from optree.cache import Cache
 from optree.compile import reference
+from optree.compile.aliasing import Region
 from optree.compile.pipeline import Options, lower, stage_text
 from optree.compile.program import Plan, Steps, check_sizes, leaf_shape
-from optree.errors import (
-    BackendError,
-    DTypeError,
-    OperandError,
-    OptreeError,
-    ReentryError,
-    caller_origin,
-    clock,
-    describe,
-    line_of,
-)
+from optree.errors import BackendError, DTypeError, OperandError, OptreeError, ReentryError, clock, describe, line_of
 from optree.locks import Locked
 from optree.records import NamedTuple
 from optree.run import debug
@@ -40,7 +31,7 @@ from optree.tree.printing import as_html, listing
 from optree.tree.substitution import replace
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType
-from optree.tree.variable import Input, Variable, check_same_backend, variable_of
+from optree.tree.variable import Input, Variable, caller_origin, check_same_backend, variable_of
 
 #: Modes: programs run on the backend; by `perform`, without rewrites; or by `perform` with all checks.
 KINDS = ("default", "reference", "debug")

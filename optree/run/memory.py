@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import byte_bounds
+from optree.compile.aliasing import byte_bounds
 from optree.compile.program import Program, Steps, shapes_of
 from optree.records import NamedTuple
 from optree.tree.printing import as_html, described

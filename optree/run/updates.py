@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import overlapping
+from optree.compile.aliasing import overlapping
 from optree.dtypes import can_cast, is_floating
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.registry import f

@@ -22,8 +22,8 @@ from optree.errors import DTypeError, ShapeError, describe
 from optree.locks import Locked
 from optree.registry import f
 from optree.tree.node import OpTreeNode, parts_of, post_order
-from optree.tree.substitution import children_of, replace, with_values
-from optree.tree.tensor import Tensor, is_everything
+from optree.tree.substitution import replace, with_values
+from optree.tree.tensor import Tensor, children_of, is_everything
 from optree.tree.types import TensorType
 
 #: Maximum operations of a lazy value's tree.

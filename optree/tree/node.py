@@ -19,10 +19,7 @@ from optree.errors import (
     TupleAccessWarning,
     UnknownOpError,
     brief,
-    caller_origin,
     clock,
-    is_of,
-    is_own,
     names,
 )
 from optree.registry import OPS
@@ -30,7 +27,7 @@ from optree.tree import printing, variable
 from optree.tree.numpy_protocol import write_out
 from optree.tree.telling import tell
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
-from optree.tree.variable import Variable, as_operand, is_neon, spec_of
+from optree.tree.variable import Variable, as_operand, caller_origin, is_neon, is_of, is_own, spec_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

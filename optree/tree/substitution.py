@@ -75,14 +75,6 @@ def has_inputs(entry: object) -> bool:
     return entry.__class__ is OpTreeNode or (isinstance(entry, Tensor) and entry.base is not None)
 
 
-def children_of(entry: object) -> list[Any]:
-    """A node's operands, left and right, that are nodes or tensors."""
-    if entry.__class__ is not OpTreeNode:
-        return []
-    _, left, right = parts_of(entry)
-    return [x for x in (left, right) if x.__class__ is OpTreeNode or isinstance(x, Tensor)]
-
-
 def inputs_of(entry: object) -> list[Any]:
     """A node's operands, numbers too, or the base of a view."""
     if isinstance(entry, OpTreeNode):

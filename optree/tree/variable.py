@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -674,3 +675,50 @@ def check_same_backend(what: object, operands: Any) -> Any:
             )
         found = operand
     return None if found is None else found.backend
+
+
+# The lines that make operands
+
+
+#: The packages of frames so far: op-tree's, and others.
+_own: set[Any] = set()
+
+
+_others: set[Any] = set()
+
+
+def is_own_package(package: Any) -> bool:
+    """Whether a package is one of op-tree's, by its name."""
+    if package not in _own and package not in _others:
+        (_own if str(package).partition(".")[0] in ("optree", "backends") else _others).add(package)
+    return package in _own
+
+
+def caller_origin() -> Origin:
+    """The innermost line on the stack outside op-tree; the caller of this function is inside."""
+    frame, own, others = sys._getframe(2), _own, _others
+    while frame is not None:
+        package = frame.f_globals.get("__package__")
+        if package not in own and (package in others or not is_own_package(package)):
+            return frame.f_code, frame.f_lasti, clock[0]
+        frame = frame.f_back  # type: ignore[assignment]
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti, clock[0]
+
+
+def caller_frame() -> FrameType:
+    """The frame of the same line, for a warning."""
+    frame = innermost = sys._getframe(1)
+    while is_own(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return innermost if is_own(frame) else frame
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame runs code of op-tree's."""
+    return is_own_package(frame.f_globals.get("__package__"))
+
+
+def is_of(package: str, frame: FrameType) -> bool:
+    """Whether a frame runs code of a package or of one within it."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == package

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends import gen_backend
-from optree.compile.aliasing import alias_sets, dead_after, last_uses
+from optree.compile.aliasing import alias_sets, dead_after, last_uses, outlined
 from optree.compile.program import Program, flatten
 from optree.tree.node import OpTreeNode
 
@@ -41,7 +41,7 @@ def test_leaves_over_one_array_are_in_one_memory(be: Any) -> None:
     assert one == two and not one & other
     apart = alias_sets(program, range(len(program.leaves)))
     assert len(set(apart[: len(program.leaves)])) == 3, "named one by one, each leaf has its own"
-    assert alias_sets(program.outline()) == alias_sets(program), "a plan's outline knows it without the tensors"
+    assert alias_sets(outlined(program)) == alias_sets(program), "a plan's outline knows it without the tensors"
 
 
 def test_an_assignment_is_in_its_targets_memory(be: Any) -> None:

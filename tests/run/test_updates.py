@@ -14,8 +14,7 @@ from backends import gen_backend
 from backends.cpu.compiler import find_compiler
 from backends.execution.executor import _is_readable
 from optree import TensorType, debugprint, function, grad
-from optree.arrays import Region, overlapping
-from optree.compile.aliasing import Aliases
+from optree.compile.aliasing import Aliases, Region, overlapping
 from optree.compile.program import flatten
 from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.ops.assignment import Assign

@@ -27,7 +27,8 @@ from backends.execution.memory_planner import slots_of
 from backends.execution.printer_common import narrow_dtypes
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
-from optree.arrays import byte_bounds, overlap, overlapping
+from optree.arrays import overlap
+from optree.compile.aliasing import byte_bounds, overlapping
 from optree.compile.loopnest import LoopNest, Statement
 from optree.compile.pipeline import lower
 from optree.compile.program import ONE, Program, Sizes, check_sizes, shapes_of

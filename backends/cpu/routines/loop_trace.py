@@ -13,7 +13,8 @@ from backends.cpu.row_axes import Mixed, RowAxes
 from backends.execution.executor import CallStep, KernelStep, Step
 from backends.execution.memory import HOST
 from backends.execution.specialize import FusedKernel
-from optree.arrays import byte_bounds, overlap
+from optree.arrays import overlap
+from optree.compile.aliasing import byte_bounds
 from optree.compile.program import Program
 from optree.networks.recurrent import Parts
 from optree.op.index_map import is_view
