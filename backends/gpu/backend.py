@@ -401,7 +401,7 @@ class GPUBackend(Backend):
             uncaptured, watch = uncaptured or "OPTREE_SYNC=1 waits for each step", observe or _unobserved
         captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
-        graphs = self._graphs(program, outlined, steps, open_registers) if captured else None
+        graphs = self._graphs(program, outline, steps, open_registers) if captured else None
         ready, outputs = runnable(steps, watch, self._wait), outputs_of(outline)
         note, is_new = self.noting(outline), True
 
@@ -483,7 +483,7 @@ class GPUBackend(Backend):
     def _graphs(self, program: Program, outline: Program, steps: list[Step], open: list[Any]) -> Graphs:
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)]
         with self.active():
-            return Graphs(self._in_flight, outlined, steps, arguments, open, self._on_device, self)
+            return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
     def _steps(
         self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True, shown: bool = False

@@ -685,7 +685,7 @@ def _hashable(value: object) -> Any:
 
 def function_of(cls: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-    plain = cls.function.__func__ is Op.function.__func__ and cls.__call__ is Op.__call__
+    plain = cls.function.__func__ is Op.function.__func__ and cls.__call__ is Op.__call__  # type: ignore[attr-defined]
     call = _application(cls) if plain and cls.operands else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__
