@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.backend import C
 from backends.cpu.codegen import printer as c
+from backends.cpu.runtime import C
 from backends.execution.epilogues import with_epilogues
 from backends.execution.memory import Memory, unallocated_array
 from backends.execution.routines import routine_of

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from backends.cpu.compiler import c_text, find_compiler
 from backends.cpu.routines import attention
 from backends.cpu.routines.vectors import FOLDER, vector_source
-from backends.cpu.runtime import sharing_source
+from backends.cpu.runtime import entry_source, sharing_source
 
 #: A configuration need not use all functions of a file, nor a function all parameters of its role.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Wno-psabi")
@@ -23,6 +23,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter",
 def sources() -> Iterator[tuple[str, str]]:
     """The names of configurations, and their sources."""
     yield "workers.c", sharing_source()
+    yield "enter.c", entry_source()
     yield "loops.c", c_text(FOLDER / "loops.c", {})
     yield "small_matrices.c", c_text(FOLDER / "small_matrices.c", {"T": "float"})
     for number in ("float", "double"):

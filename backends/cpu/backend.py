@@ -15,8 +15,6 @@ from backends.backend import Backend, Within
 from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.routines.products import Products
-from backends.cpu.runtime import SOURCE as ENTER
-from backends.cpu.runtime import share_address
 from backends.execution.executor import quietly, runnable, steps_of, steps_text
 from backends.execution.memory import empty_array
 from backends.execution.memory_planner import planned_steps
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from optree.run.function import Function
 from math import prod
 
-from backends.cpu.runtime import CompiledNest
+from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
 from backends.execution.executor import CallStep, Executor, KernelStep, Step, with_views
 from backends.execution.memory_planner import BoundSteps
 from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
@@ -150,30 +148,11 @@ def numpy_kernel(
     return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
 
 
-#: Lowering for kernels compiled as C.
-C = Options(indices=True, windows=True)
-
 #: Compiled kernels from the first call on.
 ALWAYS = When(compiled_kernel, C, 0, 0)
 
 #: NumPy in blocks, without a compiler. NumPy draws numbers faster in blocks than one by one.
 BLOCKS = When(numpy_kernel, Options(draws=False), SMALL_FOR_BLOCKS, 0)
-
-
-def compiled_steps(
-    program: Program, implementation_of: ImplementationOf, when: When, values: Sequence[Any]
-) -> list[Step]:
-    """The steps of a program, whose kernels are compiled together for the layouts that follow from the leaves' values.
-
-    Parameters
-    ----------
-    values : sequence
-        The values of the leaves, then anything.
-    """
-    steps = steps_of(program, implementation_of, when.executor, when.options._replace(shown=True))
-    if sum(map(_is_compiled, steps)) > 1:
-        lazy.ahead.compile_ahead(program, steps, values)
-    return steps
 
 
 class KernelPlan(Plan):
@@ -251,8 +230,21 @@ class KernelPlan(Plan):
     def _made_steps(self, values: list[Any]) -> list[Step]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
         if self.steps is None:
-            self.steps = compiled_steps(self.program, self.implementation_of, self.when, values + self.open)
+            self.steps = self.compiled(self.program, self.implementation_of, values + self.open)
         return self.steps
+
+    def compiled(self, program: Program, implementation_of: ImplementationOf, values: Sequence[Any]) -> list[Step]:
+        """The steps of a program, whose kernels are compiled together for the layouts that follow from the leaves.
+
+        Parameters
+        ----------
+        values : sequence
+            The values of the leaves, then anything.
+        """
+        steps = steps_of(program, implementation_of, self.when.executor, self.when.options._replace(shown=True))
+        if sum(map(_is_compiled, steps)) > 1:
+            lazy.ahead.compile_ahead(program, steps, values)
+        return steps
 
     def _fused(self, values: list[Any]) -> Any:
         """The plan by kernels."""
@@ -298,7 +290,7 @@ class CPUBackend(Backend):
         if self.compiler is not None and (jit is True or requested_compiler()):
             # A requested compiler that does not work is an error now, not in the middle of a training. All kernels
             # need this library, which is cached on disk.
-            compile_source(ENTER, "builtin", compiler=self.compiler)
+            compile_source(entry_source(), "builtin", compiler=self.compiler)
         if self.compiler is not None:
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()

@@ -38,6 +38,7 @@ from backends.execution.memory import LINE, Memory
 from backends.execution.specialize import NO_MEMORY, OTHER_LAYOUT, OVERLAPS, Layout, Operands, Run
 from optree.compile.aliasing import address, byte_span
 from optree.compile.loopnest import LoopNest
+from optree.compile.pipeline import Options
 from optree.errors import CompilerError
 from optree.records import NamedTuple
 from optree.settings import MAX_THREADS, thread_count
@@ -62,6 +63,10 @@ API = {
     "PyEval_RestoreThread": "void (*{})(void *)",
     "PyCFunction_NewEx": "void *(*{})(definition *, void *, void *)",
 }
+
+
+#: Lowering for kernels compiled as C.
+C = Options(indices=True, windows=True)
 
 
 class Record(NamedTuple):
@@ -127,136 +132,27 @@ def struct(name: str, fields: Any) -> str:
     return f"typedef struct {{ int64_t {', '.join(fields._fields)}; }} {name};"
 
 
-SOURCE = f"""#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#: A call as C takes it is a `Record`, its arrays and words; the files that enter.c includes.
+INCLUDED = {
+    "records.h": f"{struct('call', Record)}\n{struct('array_record', ArrayRecord)}\n",
+    "api.h": "".join(f"{type.format(name)};\n" for name, type in API.items()),
+}
 
-/* PyListObject (listobject.h) and PyArrayObject_fields (numpy/ndarraytypes.h), after the head of all objects. */
-typedef struct {{
-    intptr_t length;
-    char **items;
-}} list;
+#: What enter.c calls by name.
+DEFINED = {
+    "OTHER_LAYOUT": OTHER_LAYOUT,
+    "OVERLAPS": OVERLAPS,
+    "NO_MEMORY": NO_MEMORY,
+    "BYTES": BYTES,
+    "FASTCALL": FASTCALL,
+    "LINE": LINE,
+}
 
-typedef struct {{
-    char *data;
-    int rank;
-    const intptr_t *sizes;
-    const intptr_t *strides;
-}} array;
 
-{struct("call", Record)}
-{struct("array_record", ArrayRecord)}
-enum {{ FLOAT, SIGNED, UNSIGNED, BOOL }}; /* `KINDS` */
+def entry_source() -> str:
+    """The C source of the builtin that enters kernels."""
+    return c_text(Path(__file__).with_name("enter.c"), DEFINED, INCLUDED)
 
-/* PyMethodDef (methodobject.h). */
-typedef struct {{
-    const char *name;
-    void *(*function)(void *, const char *const *, intptr_t);
-    int flags;
-    const char *doc;
-}} definition;
-
-/* The functions of Python's C API that are called. */
-static struct {{
-    {"; ".join(type.format(name) for name, type in API.items())};
-}} api;
-
-/* Store a Python number in the 8 bytes in which the kernel takes it; whether it has none. */
-static int convert(const void *number, int64_t kind, int64_t *word)
-{{
-    if (kind == FLOAT) {{
-        const double value = api.PyFloat_AsDouble(number);
-        memcpy(word, &value, sizeof value);
-    }} else if (kind == SIGNED)
-        *word = api.PyLong_AsLongLong(number);
-    else if (kind == UNSIGNED)
-        *word = api.PyLong_AsUnsignedLongLong(number);
-    else
-        *word = api.PyObject_IsTrue(number);
-    if (!api.PyErr_Occurred())
-        return 0;
-    api.PyErr_Clear();
-    return 1;
-}}
-
-/* 0 if the kernel has run, or the status of why it has not (`backends.execution.executor`). */
-static long run(const call *record, const char *values, int64_t threads)
-{{
-    const int64_t *next = (const int64_t *)(record + 1);
-    char *const *items = ((const list *)(values + record->head))->items;
-    const int64_t arrays = record->arrays, reads = record->reads, words = record->words;
-    int64_t packed[arrays + record->without_memory + words + record->numbers + record->offsets + 3];
-    int64_t start[arrays];
-    uintptr_t low[arrays], high[arrays];
-    for (int64_t i = 0; i < arrays; i++) {{
-        const array_record *known = (const array_record *)next;
-        const char *object = items[known->number] + record->head;
-        const array *x = (const array *)object;
-        const int64_t rank = known->rank, *sizes = (const int64_t *)(known + 1), *strides = sizes + rank;
-        if (((const intptr_t *)object)[-1] != record->type || x->rank != rank)
-            return {OTHER_LAYOUT};
-        for (int64_t axis = 0; axis < rank; axis++)
-            if (x->sizes[axis] != sizes[axis] || x->strides[axis] != strides[axis])
-                return {OTHER_LAYOUT};
-        start[i] = (int64_t)x->data + known->offset; /* of a view, which is not among the values */
-        if (start[i] % known->alignment)
-            return {OTHER_LAYOUT};
-        low[i] = start[i] + known->low;
-        high[i] = start[i] + known->high;
-        next = strides + rank;
-    }}
-    for (int64_t write = reads; write < arrays; write++)
-        for (int64_t read = 0; read < reads; read++) {{
-            const int in_place = *next++ && start[read] == start[write];
-            if (!in_place && low[read] < high[write] && low[write] < high[read])
-                return {OVERLAPS};
-        }}
-    int64_t *end = packed;
-    memcpy(end, start, reads * sizeof *end);
-    end += reads;
-    memset(end, 0, record->without_memory * sizeof *end);
-    end += record->without_memory;
-    memcpy(end, start + reads, (arrays - reads) * sizeof *end);
-    end += arrays - reads;
-    memcpy(end, next, words * sizeof *end);
-    end += words;
-    next += words;
-    for (int64_t i = 0; i < record->numbers; i++, next += 2)
-        if (convert(items[next[0]], next[1], end++))
-            return {OTHER_LAYOUT};
-    char *scratch = NULL;
-    if (record->offsets) {{
-        scratch = malloc(record->thread_stride * (record->is_shared ? 1 : threads) + {LINE});
-        if (!scratch)
-            return {NO_MEMORY};
-        for (int64_t i = 0; i < record->offsets; i++)
-            *end++ = (((uintptr_t)scratch + {LINE - 1}) & ~(uintptr_t){LINE - 1}) + next[i];
-    }}
-    *end++ = record->thread_stride;
-    *end++ = threads;
-    *end = record->share;
-    void *thread = api.PyEval_SaveThread();
-    ((void (*)(const int64_t *))record->kernel)(packed);
-    api.PyEval_RestoreThread(thread);
-    free(scratch);
-    return 0;
-}}
-
-static void *enter(void *self, const char *const *arguments, intptr_t count)
-{{
-    (void)self;
-    const int64_t threads = count > 2 ? api.PyLong_AsLong(arguments[2]) : 1;
-    return api.PyLong_FromLong(run((const call *)(arguments[0] + {BYTES}), arguments[1], threads));
-}}
-
-/* The builtin function of a record, the list of values, and the number of threads. Given is the API. */
-void *builtin(const void *given)
-{{
-    static definition entered = {{"enter", enter, {FASTCALL}, 0}};
-    memcpy(&api, given, sizeof api);
-    return api.PyCFunction_NewEx(&entered, 0, 0);
-}}
-"""
 
 #: The kinds of dtypes in which kernels take Python numbers, as the C numbers them.
 KINDS = "fiub"
@@ -265,7 +161,7 @@ KINDS = "fiub"
 @cache
 def _creator() -> Any:
     """The function that creates the builtin, never freed, as its library has the builtin's code."""
-    return compile_source(SOURCE, "builtin")
+    return compile_source(entry_source(), "builtin")
 
 
 @cache
@@ -310,7 +206,7 @@ class CompiledNest:
         return partial(_shared, call) if is_parallel(self._nest, operands.layout[0]) else call
 
     def _record(self, operands: Operands) -> bytes:
-        """A call as C takes it: what `run` of `SOURCE` reads, in order."""
+        """A call as C takes it: what `run` in enter.c reads, in order."""
         reads, writes, in_place, numbers, (sizes, strides), bases = operands
         *offsets, thread_stride = self.scratch(operands.layout)
         sharing = share_address(length_of(self._nest, sizes)) if is_parallel(self._nest, sizes) else 0

@@ -12,8 +12,8 @@ from harness.op_examples import examples_for, has_examples
 
 import optree
 from backends import gen_backend
-from backends.cpu.backend import C
 from backends.cpu.routines import loops
+from backends.cpu.runtime import C
 from optree import settings
 from optree.compile.fusion import Call
 from optree.compile.pipeline import lower

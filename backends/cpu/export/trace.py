@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from backends.cpu.backend import C
 from backends.cpu.calls import implementation
 from backends.cpu.codegen import printer as c
 from backends.cpu.export.library import DTYPES, Call, Library, Polynomial, Region, files_of
 from backends.cpu.routines.products import TYPES
+from backends.cpu.runtime import C
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
 from backends.execution.memory import element_strides, unallocated_array
 from backends.execution.memory_planner import slots_of

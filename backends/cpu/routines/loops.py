@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from backends import lazy
-from backends.cpu.backend import KernelPlan, compiled_steps
 from backends.cpu.calls import implementation
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed
@@ -283,7 +282,7 @@ class LoopInC:
         The plan of one step.
     """
 
-    def __init__(self, backend: Any, plan: KernelPlan) -> None:
+    def __init__(self, backend: Any, plan: Any) -> None:
         self._backend, self._plan = backend, plan
         self._constants = plan.open[: len(plan.open) - plan.count]
         #: Programs and their steps, by the products that are loop nests in them.
@@ -357,7 +356,7 @@ class LoopInC:
             added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
             known = [*values, *added, *[None] * len(program.instructions)]
             implementations = partial(implementation, self._backend, program, None, {})
-            self._programs[small] = program, compiled_steps(program, implementations, self._plan.when, known)
+            self._programs[small] = program, self._plan.compiled(program, implementations, known)
         return self._programs[small]
 
 
