@@ -12,7 +12,7 @@ import pytest
 import optree
 from optree.errors import StaleTreeError, StaleTreeWarning
 from optree.settings import override
-from optree.tree import stale, telling
+from optree.tree import telling, tensor
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +270,7 @@ def test_a_kept_tree_looks_at_nothing_when_it_runs_again(be, monkeypatch):
         raise AssertionError
 
     for name in ("_look", "signature_of"):
-        monkeypatch.setattr(stale, name, never)
+        monkeypatch.setattr(tensor, name, never)
     z[:] = tree
     assert z.get().tolist() == [3, 3, 3]
 
