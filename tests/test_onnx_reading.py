@@ -112,7 +112,7 @@ def test_names_sizes_and_known_inputs(be):
     assert optree.onnx.load(reshape, be, constants={"s": np.array([2, 3])}).outputs[0].shape == (2, 3)
 
 
-def test_an_open_size_may_be_moved_into_a_shape_and_nothing_else(be):
+def test_open_sizes_are_moved_into_shapes_and_computed_with(be):
     nodes = [
         ("Shape", ["x"], ["s"], {}),
         ("Gather", ["s", "first"], ["n"], {}),
@@ -127,9 +127,12 @@ def test_an_open_size_may_be_moved_into_a_shape_and_nothing_else(be):
     np.testing.assert_array_equal(model(x)[0].get(), x.reshape(4, 3, 2))
     filled = model_of([*nodes[:1], ("ConstantOfShape", ["s"], ["k"], {})], {"x": ["n", 6]}, {"k": ["n", 6]}, given)
     np.testing.assert_array_equal(optree.onnx.load(filled, be)(x)[0].get(), np.zeros((4, 6)))
-    for node in (("Mul", ["n", "n"], ["k"], {}), ("OneHot", ["first", "n", "rest"], ["k"], {})):
-        with pytest.raises(ModelError, match=r"(node|output) k"):
-            optree.onnx.load(model_of([*nodes[:2], node], {"x": ["n", 6]}, {"k": ["a"]}, given), be)
+    area = [*nodes[:2], ("Mul", ["n", "n"], ["k"], {})]
+    (size,) = optree.onnx.load(model_of(area, {"x": ["n", 6]}, {"k": []}, given), be)(x)
+    assert size.item() == 16 and size.dtype == np.int64
+    depth = [*nodes[:2], ("OneHot", ["first", "n", "rest"], ["k"], {})]
+    with pytest.raises(ModelError, match=r"node k \(OneHot, version 21\): a size is open"):
+        optree.onnx.load(model_of(depth, {"x": ["n", 6]}, {"k": ["a"]}, given), be)
 
 
 def _unknown(**attributes):

@@ -8,5 +8,6 @@ has a row for each op.
 """
 
 from optree.onnx.reading import Model, load
+from optree.onnx.saving import save
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "load", "save"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ class Arrangement(Operators):
         return np.array(found, object if is_open else np.int64)
 
     def Size(self, x: Any) -> Any:
-        found = prod(size_of(x, axis) for axis in range(len(x.shape)))
+        found = reduce(mul, (size_of(x, axis) for axis in range(len(x.shape))), 1)
         return np.array(found, object if isinstance(found, OpenSize) else np.int64)
 
     def Range(self, start: Any, limit: Any, delta: Any) -> Any:
@@ -73,7 +75,11 @@ class Arrangement(Operators):
         wanted = sizes(shape, "the shape")
         if any(isinstance(n, OpenSize) for n in wanted):
             like = of_shape(wanted)
-            return f.broadcast_like(x, np.broadcast_to(like, like.shape) if len(x.shape) <= len(wanted) else x)
+            last = zip(reversed(wanted), reversed(x.shape), strict=False)
+            larger = any(not isinstance(n, OpenSize) and n == 1 != m for n, m in last)
+            if larger or len(x.shape) > len(wanted):
+                like = like + f.fill_like(f.cast(x, "int8"), 0)
+            return f.broadcast_like(x, like)
         return np.broadcast_to(x, np.broadcast_shapes(tuple(x.shape), tuple(wanted)))
 
     def Reshape(self, x: Any, shape: Any, allowzero: int = 0) -> Any:
@@ -84,7 +90,7 @@ class Arrangement(Operators):
         ]
         unknown = [n for n in found if isinstance(n, OpenSize) or n == -1]
         if len(unknown) > 1:
-            return f.reshape_like(x, of_shape(_without_minus_one(x, found)))
+            return f.reshape_like(x, _shaped(x, found))
         return np.reshape(x, tuple(-1 if isinstance(n, OpenSize) else n for n in found))
 
     def Flatten(self, x: Any, axis: int = 1) -> Any:
@@ -201,14 +207,19 @@ class Arrangement(Operators):
         return np.reshape(np.transpose(np.reshape(x, (n, c, h // b, b, w // b, b)), order), (n, -1, h // b, w // b))
 
 
-def _without_minus_one(x: Any, wanted: list[Any]) -> list[Any]:
-    """A shape with open sizes, whose -1 is what the others leave of the known sizes of x."""
-    if -1 not in [n for n in wanted if not isinstance(n, OpenSize)]:
-        return wanted
-    known, given = ([n for n in each if n and not isinstance(n, OpenSize)] for each in (x.shape, wanted))
-    if sum(isinstance(n, OpenSize) for n in wanted) != sum(n is None for n in x.shape):
-        int(OpenSize())
-    return [n if isinstance(n, OpenSize) or n != -1 else prod(known) // -prod(given) for n in wanted]
+def _shaped(x: Any, wanted: list[Any]) -> Any:
+    """A tree of a shape with open sizes, for x; one may be -1, which the axes of x that are not named there have."""
+    places = [i for i, n in enumerate(wanted) if not isinstance(n, OpenSize) and n == -1]
+    if not places:
+        return of_shape(wanted)
+    named = [n.axis for n in wanted if isinstance(n, OpenSize) and n.x is x]
+    if len(named) < sum(isinstance(n, OpenSize) for n in wanted):
+        raise ModelError("of the shape, -1 and a size of another operand are open; sizes={...} fixes one")
+    known = prod(n for n in wanted if not isinstance(n, OpenSize) and n != -1)
+    rest = part(x, tuple(slice(0, 1) if axis in named else slice(None) for axis in range(len(x.shape))))
+    line = part(np.reshape(rest, (-1, known)), (slice(None), 0))
+    along = np.reshape(f.fill_like(f.cast(line, "int8"), 0), (-1, *[1] * (len(wanted) - 1 - places[0])))
+    return of_shape([1 if i in places else n for i, n in enumerate(wanted)]) + along
 
 
 def _counted(size: int, axis: int, ndim: int) -> np.ndarray:

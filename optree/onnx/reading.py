@@ -26,7 +26,7 @@ from optree.onnx.normalisation import Normalisation
 from optree.onnx.quantisation import Quantisation
 from optree.onnx.recurrent import Recurrent
 from optree.onnx.reduction import Reduction
-from optree.onnx.values import LARGEST, Operators, as_tree, check_size, dtype_of
+from optree.onnx.values import LARGEST, Operators, as_tree, as_values, check_size, dtype_of, known_array
 from optree.onnx.windows import Windows
 from optree.registry import f
 from optree.run.function import Function, function, last_backend
@@ -39,6 +39,9 @@ OLDEST = 7
 
 #: The most nodes that are read, and the most graphs and functions inside each other.
 NODES, DEPTH = 200_000, 32
+
+#: The operators whose operands of one element are parameters.
+BIASED = ("Add", "Conv", "ConvTranspose", "Gemm")
 
 #: Values by name.
 Values = MutableMapping[str, Any]
@@ -127,7 +130,7 @@ def load(
     try:
         model = path if isinstance(path, onnx.ModelProto) else onnx.load(os.fspath(path))
         onnx.checker.check_model(model)
-    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError, TypeError, KeyError) as error:
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ModelError(f"{'the model' if isinstance(path, onnx.ModelProto) else path}: {error}") from error
     return _Reader(model, be, sizes or {}, constants or {}).model()
 
@@ -146,8 +149,13 @@ class _Reader:
     def model(self) -> Model:
         """The model."""
         values = self._initializers(self.graph)
+        # Of one element, most are numbers in formulas, as an epsilon.
+        summed = (node.input for node in self.graph.node if node.op_type in BIASED)
+        biases = {name for inputs in summed for name in inputs}
         parameters = {
-            name: self.be.array(x, x.dtype, name) for name, x in values.items() if is_floating(x.dtype) and x.ndim
+            name: self.be.array(x, x.dtype, name)
+            for name, x in values.items()
+            if is_floating(x.dtype) and (x.size > 1 or (x.ndim and name in biases))
         }
         environment: dict[str, Any] = {"": None, **values, **parameters, **self.constants}
         inputs = [self._input(x) for x in self.graph.input if x.name not in environment]
@@ -203,9 +211,9 @@ class _Reader:
                 if self.count > NODES or self.depth > DEPTH:
                     raise ModelError(f"more than {NODES} nodes, or {DEPTH} graphs inside each other")
                 found = self._applied(node, environment, versions, given or {})
-            except (OptreeError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryError) as error:
-                if isinstance(error, _NodeError):
-                    raise
+            except _NodeError:
+                raise
+            except Exception as error:  # whatever a stranger's file makes of the functions that it calls
                 version = versions.get(_domain(node.domain), "none")
                 name = node.name or ", ".join(node.output)
                 raise _NodeError(f"node {name} ({node.op_type}, version {version}): {error}") from error
@@ -227,13 +235,15 @@ class _Reader:
             inputs.pop()
         if _most(inputs) > LARGEST:  # computed when the model runs
             inputs = [x if x is None or x.dtype == object else as_tree(x) for x in inputs]
+        if node.op_type in AS_NUMPY and any(isinstance(x, Variable) for x in inputs):
+            inputs = [as_values(x) for x in inputs]
         if isinstance(operator, MethodType) and "outputs" in inspect.signature(operator).parameters:
             attributes["outputs"] = len(node.output)
         found = operator(*inputs, **attributes)
         found = found if isinstance(found, list) else [found]
         if len(found) < len(node.output) and any(node.output[len(found) :]):
             raise ModelError(f"its output {node.output[len(found)]} is not computed")
-        found = [x if isinstance(x, Variable) else np.asarray(x) for x in found]
+        found = [x if isinstance(x, Variable) else known_array(x) for x in found]
         for x in found:
             check_size(0 if isinstance(x, Variable) else x.size)
         return found
@@ -320,9 +330,9 @@ class _NodeError(ModelError):
 
 def _output(name: str, x: Any) -> Any:
     """An output as a tree."""
-    if x is None or x.dtype == object:
-        raise ModelError(f"output {name}: it has open sizes as values; sizes={{...}} fixes them")
-    return as_tree(x)
+    if x is None:
+        raise ModelError(f"output {name}: it is not computed")
+    return as_tree(as_values(x))
 
 
 def _domain(name: str) -> str:

@@ -27,10 +27,11 @@ class Recurrent(Operators):
         peepholes: Any = None,
         hidden_size: int = 0,
         direction: str = "forward",
+        input_forget: int = 0,
         layout: int = 0,
     ) -> list[Any]:
-        if peepholes is not None:
-            raise ModelError("peepholes are not computed")
+        if peepholes is not None or input_forget:
+            raise ModelError("peepholes, and coupled gates, are not computed")
 
         def run(n: int, options: dict[str, Any], x: Any, *states: Any) -> Any:
             inner, outer, bias = (_gates(None if y is None else part(y, n), (0, 2, 3, 1)) for y in (w, r, b))

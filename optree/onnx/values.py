@@ -30,8 +30,15 @@ class OpenSize:
         A tree that has the size along `axis`; None for one that was computed.
     """
 
-    def __init__(self, x: Any = None, axis: int = 0) -> None:
-        self.x, self.axis = x, axis
+    def __init__(self, x: Any = None, axis: int = 0, made: tuple[Any, ...] = ()) -> None:
+        self.x, self.axis, self._made = x, axis, made
+
+    def tree(self) -> Any:
+        """The size as a tree of int64."""
+        if self.x is not None:  # the count of integers is in float64
+            return f.cast(f.count(f.flat_indices(self.x), self.axis), "int64")
+        function, *given = self._made
+        return function(*(n.tree() if isinstance(n, OpenSize) else np.int64(n) for n in given))
 
     def __int__(self) -> int:
         raise ModelError("a size is open, and must be known here; sizes={...} fixes it")
@@ -46,18 +53,47 @@ class OpenSize:
     def __hash__(self) -> int:
         return id(self)
 
-    def _computed(self, other: object) -> OpenSize:
-        return self if isinstance(other, int | np.integer) and other == 1 else OpenSize()
+    def __add__(self, other: Any) -> OpenSize:
+        return self._computed(np.add, self, other, 0)
 
-    __mul__ = __rmul__ = __floordiv__ = __truediv__ = _computed
+    def __radd__(self, other: Any) -> OpenSize:
+        return self._computed(np.add, other, self, 0)
 
-    def __add__(self, other: object) -> OpenSize:
-        return self if isinstance(other, int | np.integer) and other == 0 else OpenSize()
+    def __sub__(self, other: Any) -> OpenSize:
+        return self._computed(np.subtract, self, other, 0)
 
-    __radd__ = __sub__ = __add__
+    def __rsub__(self, other: Any) -> OpenSize:
+        return self._computed(np.subtract, other, self)
 
-    def __rsub__(self, other: object) -> OpenSize:
-        return OpenSize()
+    def __mul__(self, other: Any) -> OpenSize:
+        return self._computed(np.multiply, self, other, 1)
+
+    def __rmul__(self, other: Any) -> OpenSize:
+        return self._computed(np.multiply, other, self, 1)
+
+    def __floordiv__(self, other: Any) -> OpenSize:
+        return self._computed(np.floor_divide, self, other, 1)
+
+    def _computed(self, function: Any, x: Any, y: Any, neutral: int | None = None) -> OpenSize:
+        other = y if x is self else x
+        if not isinstance(other, OpenSize) and other == neutral:
+            return self
+        return OpenSize(made=(function, x, y))
+
+
+def as_values(x: Any) -> Any:
+    """Sizes, of which some are open, as a tree; any other value unchanged."""
+    if x is None or x.dtype.kind != "O":
+        return x
+    parts = [n.tree() if isinstance(n, OpenSize) else constant(np.int64(n)) for n in x.flat]
+    return parts[0] if x.ndim == 0 else np.reshape(np.stack(parts), x.shape)
+
+
+def known_array(x: Any) -> np.ndarray:
+    """An array; of integers, if none of its sizes is open."""
+    found = np.asarray(x)
+    is_open = found.dtype != object or any(isinstance(n, OpenSize) for n in found.flat)
+    return found if is_open else found.astype(np.int64)
 
 
 def size_of(x: Any, axis: int) -> Any:
@@ -134,7 +170,12 @@ def part(x: Any, index: Any) -> Any:
 
 def cast(x: Any, dtype: Any) -> Any:
     """Values in another dtype; floats are rounded towards zero to integers."""
-    if x.dtype in (dtype, object):
+    x = np.array(x, object) if isinstance(x, OpenSize) else x
+    if x.dtype == object:
+        if np.dtype(dtype).kind in "iuO":
+            return x
+        x = as_values(x)
+    if x.dtype == dtype:
         return x
     if not isinstance(x, Variable):
         with np.errstate(invalid="ignore", over="ignore"):

@@ -177,6 +177,8 @@ class Function(Locked):
     name : str or None
     program : Program
         The program that runs; its outputs are the outputs, then the updates.
+    arguments_of : dict
+        From its inputs to the leaves that they are; a tensor's is an Input.
     profile : Profile or None
         Calls, time, flops and bytes of each step, if they are recorded.
     """
@@ -211,10 +213,10 @@ class Function(Locked):
         self.updates = [] if updates is None else checked_updates("function", updates, self.inputs)
         values = [*self.outputs, *(value for _, value in self.updates)]
         self.backend = self._backend(values)
-        self._arguments_of = {x: _stand_in(x) for x in self.inputs}
+        self.arguments_of = {x: _stand_in(x) for x in self.inputs}
         if givens is not None:
             values = replace(values, dict(pairs_of(givens, "function", "givens")))
-        values = replace(values, {x: self._arguments_of[x] for x in self.inputs if isinstance(x, Tensor)})
+        values = replace(values, {x: self.arguments_of[x] for x in self.inputs if isinstance(x, Tensor)})
         self._dtypes, self._wrapped = self._results([x.type for x in values[: len(self.outputs)]])
         targets = [target for target, _ in self.updates]
         written = assignments(list(zip(targets, values[len(self.outputs) :], strict=True)))
@@ -227,7 +229,7 @@ class Function(Locked):
         self.profile = Profile(self.program) if profile else None
         self._plan = self._compile()
         value_of = reference.value_of if self.backend is None else self.backend.value_of
-        arguments, leaves = list(self._arguments_of.values()), self.program.leaves
+        arguments, leaves = list(self.arguments_of.values()), self.program.leaves
         #: The leaves' values, None for an argument's, and the index of each argument among them.
         self._known = [None if isinstance(leaf, Input) else value_of(leaf) for leaf in leaves]
         self.argument_indices = [next((i for i, leaf in enumerate(leaves) if leaf is x), None) for x in arguments]
@@ -257,11 +259,11 @@ class Function(Locked):
     def _check_leaves(self, on_unused_input: str) -> None:
         if on_unused_input not in ("raise", "warn", "ignore"):
             raise OperandError(f"on_unused_input is 'raise', 'warn' or 'ignore', not {on_unused_input!r}")
-        arguments = set(self._arguments_of.values())
+        arguments = set(self.arguments_of.values())
         for leaf in self.program.leaves:
             if isinstance(leaf, Input) and leaf not in arguments:
                 raise OperandError(f"{self}: the outputs need {describe(leaf)}, which is not among the inputs")
-        for x, argument in self._arguments_of.items():
+        for x, argument in self.arguments_of.items():
             if argument not in {leaf for leaf in self.program.leaves if isinstance(leaf, Input)}:
                 message = f"{self}: nothing needs the input {describe(x)}; on_unused_input='ignore' allows that"
                 if on_unused_input == "raise":
