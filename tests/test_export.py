@@ -179,7 +179,40 @@ def _convolutions(be):
     return [x, y], [strided, groups, relu, be.max_pool(be.tanh(strided), 2)], None
 
 
+def _loops(be):
+    x = rows(None, 3)
+    (a, b), pairs = be.scan(lambda s, row: ((s[1], s[0] + row), (s[0], row * 2)), [be.zeros((3,)), be.ones((3,))], x)
+    back, sums = be.scan(lambda s, row: (be.tanh(s) + row,) * 2, be.zeros((3,)), x, reverse=True)
+    root = be.while_loop(lambda y: be.any(be.abs(y * y - 2) > 1e-3), lambda y: (y + 2 / y) / 2, be.ones((3,)), limit=9)
+    return (
+        [x],
+        [a, b, *pairs, back, sums, root, be.cumsum(x, axis=0), be.cumprod(x, axis=1), be.cummax(x, axis=0)],
+        None,
+    )
+
+
+def _trained_loop(be):
+    x, w = rows(9, 4), weights(be, 4, 4)
+    state, outputs = be.scan(lambda s, row: (be.tanh(be.dot(s, w) + row), s * row), be.zeros((4,)), x)
+    loss = be.sum(state * state) + be.sum(outputs)
+    return [x], loss, [(w, w - 0.1 * optree.grad(loss, w))]
+
+
+def _indices(be):
+    x, y, z = rows(None, 3, dtype="int32"), rows(None, 5, name="y"), rows(2, 4, dtype="uint8", name="z")
+    labels = x % 3
+    found = [be.take(weights(be, 7, 4), x % 7 - 7, axis=0), y[:, labels], be.embedding(weights(be, 7, 2), x[:1] % 7)]
+    return [x, y, z], [*found, be.sort(y, axis=0), be.argsort(z, axis=0), *be.topk(y, 2, axis=1)], None
+
+
+def _sequences(be):
+    x = rows(None, 2, 8)
+    outputs = be.lstm(x, weights(be, 8, 16), weights(be, 4, 16, name="u"), weights(be, 16, name="b")).outputs
+    return [x], [outputs, be.attention(x, x, x * 2, causal=True), be.attention(x, x, x, x[:, :1, :2] > 0)], None
+
+
 CASES = (
+    *(_loops, _trained_loop, _indices, _sequences),
     _convolutions,
     _pools,
     *(_mlp, _layer_norm, _elementwise, _reductions, _integers, _joined, _stacks, _training, _adam, _state),
@@ -286,6 +319,33 @@ def test_wrong_sizes_pointers_and_scratch_are_told_by_codes(be, tmp_path):
     assert library([3], arrays, out) == ok and (out[0] != 7).all()
 
 
+@pytest.mark.parametrize("take", ["take", "embedding"])
+def test_wrong_indices_are_told_by_a_code(be, take, tmp_path):
+    x = rows(None, dtype="int64")
+    f = optree.function([x], getattr(be, take)(weights(be, 5, 2), x, **({"axis": 0} if take == "take" else {})))
+    library = Called(f, optree.export(f, tmp_path / "f"))
+    for index, status in ((4, 0), (-5, 0 if take == "take" else 5), (5, 5), (-6, 5), (1 << 62, 5)):
+        assert library([2], [np.array([0, index])], [np.empty((2, 2), "float32")]) == status
+
+
+ARM = ["arm-linux-gnueabihf-gcc", "-static", "-mcpu=cortex-a7"], ["qemu-arm"]
+
+
+@pytest.mark.parametrize(("compiler", "runner"), [(["clang", "-march=native"], []), ARM], ids=["clang", "arm"])
+def test_other_compilers_and_processors(be, compiler, runner, tmp_path, monkeypatch):
+    for command in (compiler[:1], runner):
+        if command and not shutil.which(command[0]):
+            pytest.skip(f"{command[0]} is not installed")
+    x, y = rows(None, 2, 7, 6), rows(None, 3, name="y")
+    values = [be.max_pool(be.tanh(x), 2), be.softmax(be.dot(y, weights(be, 3, 4)), axis=1), be.sum(x, axis=0)]
+    values += [be.scan(lambda s, row: (s + row,) * 2, be.zeros((3,)), y)[1], be.sort(y, axis=0), x * 3.5]
+    folder = optree.export(optree.function([x, y], values), tmp_path / "f")
+    monkeypatch.setattr("test_export.GCC", compiler[0])
+    program = compiled(folder, ("-O1", *compiler[1:]))
+    done = subprocess.run([*runner, program], capture_output=True, text=True, cwd=folder)
+    assert done.stdout == "0 values differ\n", done.stderr
+
+
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -293,7 +353,7 @@ SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover
 @pytest.mark.parametrize(
     ("case", "flags"),
     [
-        *((case, SANITIZED) for case in (_convolutions, _reductions, _joined, _stacks, _adam)),
+        *((case, SANITIZED) for case in (_convolutions, _reductions, _stacks, _loops, _indices)),
         (_mlp, ("-O3", "-DOPTREE_PORTABLE")),
         (_reductions, ("-O2", "-fopenmp", "-DOPTREE_THREADS=3")),
         (_stacks, ("-O0",)),
@@ -336,14 +396,10 @@ def test_large_weights_are_in_a_file_unless_asked_otherwise(be, tmp_path):
     assert not (optree.export(f, tmp_path / "b", weights="source", name="other") / "other.safetensors").exists()
 
 
-def _loop(be, x):
-    return be.scan(lambda row, state: (state + row,) * 2, [x], [be.zeros((4,))])[0]
-
-
 REFUSED = {
-    "sort": lambda be, x: be.sort(x, axis=1),
-    "take": lambda be, x: be.take(x, be.array([0, 1], dtype="int64"), axis=1),
-    "cumsum": lambda be, x: be.cumsum(x, axis=1),
+    "gather": lambda be, x: x[be.array([0, 1], dtype="int64"), be.array([1, 0], dtype="int64")],
+    "partition": lambda be, x: np.partition(x, 2, axis=1),
+    "solve": lambda be, x: be.scan(lambda s, _: (be.solve(be.array(np.eye(4)), s), None), be.ones((4, 1)), x)[0],
     "take_blocks": lambda be, x: x + be.rand((1, 4)),
     "conv_weights": lambda be, x: optree.grad(
         be.sum(be.square(be.conv(be.reshape(x, (-1, 1, 4)), w := be.ones((2, 1, 3))))), w

@@ -19,7 +19,7 @@ def loop(
 ) -> Implementation:
     """The implementation of a loop, whose step leaves out what nothing needs of the outputs; `empty` is as for it."""
     op: Scan = program.instructions[index].op
-    wanted = _wanted(program, index)
+    wanted = wanted_of(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
     def run(*inputs: object) -> Any:
@@ -30,7 +30,7 @@ def loop(
     return Implementation(run, is_captured=is_captured, is_routine=is_captured)
 
 
-def _wanted(program: Program, index: int) -> tuple[bool, ...]:
+def wanted_of(program: Program, index: int) -> tuple[bool, ...]:
     """Whether the program needs each output of a loop; the states after the last step are always there."""
     value, op = len(program.leaves) + index, program.instructions[index].op
     used = {each.op.index for each in program.instructions if isinstance(each.op, Output) and value in each.inputs}

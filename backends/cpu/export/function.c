@@ -8,9 +8,13 @@
 
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunknown-pragmas" /* of OpenMP, where it is off */
+#pragma GCC diagnostic ignored "-Wint-to-pointer-cast" /* of words of 64 bits, where pointers have 32 */
 #endif
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" /* of loops that it does not vectorise */
+#pragma clang diagnostic ignored "-Wunused-function" /* of inline functions, as GCC does */
+#pragma clang diagnostic ignored "-Wunknown-warning-option"
+#pragma clang diagnostic ignored "-Wbitwise-conditional-parentheses" /* of conditions that are vectors */
 #endif
 $functions
 /* The maximum number of threads that share a kernel's work; more than one needs OpenMP. */

@@ -14,12 +14,20 @@ $described
 extern "C" {
 #endif
 
-enum { ${upper}_OK, ${upper}_WRONG_SIZE, ${upper}_NULL_POINTER, ${upper}_SMALL_SCRATCH, ${upper}_WRONG_FILE };
+enum {
+    ${upper}_OK,
+    ${upper}_WRONG_SIZE,
+    ${upper}_NULL_POINTER,
+    ${upper}_SMALL_SCRATCH,
+    ${upper}_WRONG_FILE,
+    ${upper}_WRONG_INDEX
+};
 $tensors
 /* The bytes of scratch memory; -1 for a wrong size. */
 int64_t ${name}_scratch($sizes);
 
-/* Returns ${upper}_OK, or another of the codes; then nothing is written. */
+/* Returns ${upper}_OK, or another of the codes. After ${upper}_WRONG_INDEX, outputs and what is updated may be written in
+   part, and after others nothing is. */
 int ${name}($parameters);
 
 #ifdef __cplusplus

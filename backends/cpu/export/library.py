@@ -199,8 +199,7 @@ class _Files:
 
     def made_texts(self) -> dict[str, Any]:
         """The texts that fill the templates."""
-        name, library = self.name, self.library
-        body = [line for call in library.calls for line in self.call(call)]
+        name, body = self.name, self.body()
         functions, kernels = self.kernel_texts()
         flags = [flag for flag in FLAGS if not flag.startswith(("-fPIC", "-shared", "-fvisibility"))]
         flags += [choice[0] for choice in OPTIONAL_FLAGS if "native" not in choice[0]]
@@ -301,6 +300,11 @@ class _Files:
             is_wide = c.prefers_wide_vectors(nest)
             wide = f"#pragma GCC push_options\n{WIDE_VECTORS}{text}#pragma GCC pop_options\n"
             kernels.append(wide if is_wide else text)
+        for call in self.library.calls:
+            if call.what[0] == "take":
+                helpers[(_FOLDER / "take.c").read_text()] = None
+            elif call.what[0] == "order":
+                helpers[_order(*call.what[1:])] = None
         used = "\n".join([*helpers, *kernels])
         own = [text for name, text in (("log", LOG), ("pow", POW)) if re.search(rf"\b{name}\(", used)]
         maths = [EXP] * (bool(own) or "exp(" in used)
@@ -314,18 +318,48 @@ class _Files:
 
     def pointer(self, region: int) -> str:
         kind, key = self.library.regions[region]
+        if kind in ("same", "slice"):
+            return self.pointer(key) if kind == "same" else f"slice{region}"
         if kind == "scratch":
             return f"memory + at[{list(self.slots).index(key)}]"
         if kind in ("constant", "count"):
             return f"{'&' if kind == 'count' else ''}constant{region}"
         return f"tensors->{self.tensors[key]}" if kind == "tensor" else getattr(self, f"{kind}s")[key]
 
+    def loop(self, call: Call) -> Lines:
+        """The lines that begin a loop over slices."""
+        _, first, leave = call.what
+        numbers = call.numbers[len(call.regions) :]
+        lines = Lines([f"for (int64_t turn{first} = 0; turn{first} < {numbers[-1]}; turn{first}++) {{"])
+        for n, step in enumerate(numbers[:-1]):
+            at = f"{self.pointer(call.regions[n])}) + {call.numbers[n]} + turn{first} * {step.factor}"
+            lines += [f"    const char *const slice{first + n} = (const char *)({at};", f"    (void)slice{first + n};"]
+        if leave:
+            flag = f"(const char *)({self.pointer(call.regions[-1])}) + {call.numbers[len(call.regions) - 1]}"
+            lines += [f"    if (!*(const uint8_t *)({flag}))", f"        {leave};"]
+        return lines
+
+    def body(self) -> Lines:
+        """The lines of all calls."""
+        lines, depth = Lines(), 0
+        for call in self.library.calls:
+            kind = call.what[0]
+            depth -= kind == "end"
+            made = self.loop(call) if kind == "loop" else ["}"] if kind == "end" else self.call(call)
+            lines += [f"{'    ' * depth}{line}" for line in made]
+            depth += kind == "loop"
+        return lines
+
     def call(self, call: Call) -> Lines:
         """The lines of a call."""
-        kind, what, given = call.what
+        kind, *rest = call.what
         numbers = call.numbers[len(call.regions) :]
         arrays = [f"AT({self.pointer(n)}, {at})" for n, at in zip(call.regions, call.numbers, strict=False)]
-        if kind == "product":
+        what, given = (*rest, None, None)[:2]
+        function = "_".join(call.what) if kind in ("take", "order") else ""
+        if function:
+            words = [arrays, numbers]
+        elif kind == "product":
             function, split = self.of_products("multiply_stacks", what), 9
             words = [arrays, numbers[:split], ["AT(work, 0)", self.threads(call), "SHARE", given], numbers[split:]]
         else:
@@ -337,7 +371,12 @@ class _Files:
         rows = [", ".join(map(str, row)) for row in words if row]
         rows = [f"const int64_t a[] = {{{rows[0]},", *(f"    {row}," for row in rows[1:-1]), f"    {rows[-1]}}};"]
         comments = [f"/* {line} */" for line in call.comment.replace("*/", "* /").split("\n")]
-        return [*comments, *braced([*rows, f"{function}(a);"])]
+        run = (
+            [f"if ({function}(a))", f"    return {self.name.upper()}_WRONG_INDEX;"]
+            if kind == "take"
+            else [f"{function}(a);"]
+        )
+        return [*comments, *braced([*rows, *run])]
 
     def threads(self, call: Call) -> str:
         kind, what, _ = call.what
@@ -347,8 +386,10 @@ class _Files:
 
     def work(self, call: Call) -> str:
         """The bytes that a call needs while it runs."""
-        kind, what, _ = call.what
+        kind, what = call.what[0], (*call.what, None)[1]
         numbers = call.numbers[len(call.regions) :]
+        if kind not in ("product", "kernel"):
+            return ""
         if kind == "product":
             size = f"{self.of_products('product_scratch', what)}({', '.join(map(str, numbers[:3]))})"
             return f"LINES({size}) * {self.threads(call)}"
@@ -465,6 +506,15 @@ class _Files:
         ]
         texts = {"arrays": "\n".join(lines), "body": "\n".join(braced(body)), "name": name}
         return Template((_FOLDER / "test.c").read_text()).substitute(texts)
+
+
+def _order(dtype: str, kind: str) -> str:
+    """The function that sorts; nan is the largest number."""
+    less, first = ("<", "y") if kind == "ascending" else (">", "x")
+    is_nan = f" || ({first} != {first} && {'xy'.replace(first, '')} == {'xy'.replace(first, '')})"
+    before = f"#define BEFORE_{dtype}_{kind}(x, y) ((x) {less} (y){is_nan * dtype.startswith('float')})\n"
+    names = {"name": f"order_{dtype}_{kind}", "type": DTYPES[dtype], "before": f"BEFORE_{dtype}_{kind}"}
+    return before + Template((_FOLDER / "order.c").read_text()).substitute(names)
 
 
 def _expected(name: str) -> str:

@@ -7,7 +7,8 @@ a polynomial of the open sizes (`_Fit`). `backends.cpu.export.library` prints th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import permutations, product
 from math import prod
@@ -22,6 +23,7 @@ from backends.cpu.export.library import DTYPES, Call, Library, Polynomial, Regio
 from backends.cpu.routines.products import TYPES
 from backends.cpu.runtime import C
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
+from backends.execution.loops import wanted_of
 from backends.execution.memory import element_strides, unallocated_array
 from backends.execution.memory_planner import slots_of
 from backends.execution.printer_common import narrow_dtypes
@@ -33,15 +35,25 @@ from optree.compile.loopnest import LoopNest, Statement
 from optree.compile.pipeline import lower
 from optree.compile.program import ONE, Program, Sizes, check_sizes, shapes_of
 from optree.errors import ExportError, OptreeError, ShapeError, built_at
+from optree.networks.attention import Attention
 from optree.networks.convolution import Conv
+from optree.networks.recurrent import Parts
 from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
 from optree.ops.assignment import Assign
 from optree.ops.contraction import ProductOperator, TensorDot
+from optree.ops.indexing import Embedding, Gather, Take, TakeAlongAxis
+from optree.ops.loops import Scan
+from optree.ops.ordering import ArgSort, Sort, TopIndices
+from optree.ops.scan import CumMax, CumMin, CumProd, CumSum
 from optree.ops.structure import Output
+from optree.registry import f
 from optree.run.memory import bytes_of
+from optree.tree import indexing as indices
 from optree.tree.printing import instruction_text
 from optree.tree.tensor import Tensor
+from optree.tree.types import TensorType
+from optree.tree.variable import Input, Variable, in_dtype
 
 #: The values of each open size in the traces, and the difference between those of two open sizes. All numbers are
 #: polynomials of degree 2 in each size, which the last value checks. No axis of such a size is like one of size 1, or
@@ -54,9 +66,13 @@ MOST, LARGEST = 3, 1 << 31
 
 def exported(f: Any, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
     """The files of a function's C library, by name; ExportError if it cannot be one."""
-    program = lower(f.program, C, "parts", "parts")
-    steps = steps_of(program, partial(implementation, f.backend, program, None, {}), _kernel, C)
-    return files_of(_Fit(_Function(f, program, steps)).library(), f, name, weights, example)
+    return files_of(_Fit(_Function(f)).library(), f, name, weights, example)
+
+
+def _steps(backend: Any, program: Program) -> tuple[Program, list[Step]]:
+    """A program in C's ops, and its steps."""
+    lowered = lower(program, C, "parts", "parts")
+    return lowered, steps_of(lowered, partial(implementation, backend, lowered, None, {}), _kernel, C)
 
 
 def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
@@ -75,10 +91,13 @@ class _Function:
         The tensors whose memory the leaves have.
     open : list of int
         The dimensions that a call tells.
+    parts : dict
+        By key, the inputs, programs and steps of trees that are traced within others, such as loops' bodies.
     """
 
-    def __init__(self, f: Any, program: Program, steps: list[Step]) -> None:
-        self.f, self.program, self.steps, self.sizes = f, program, steps, Sizes(program)
+    def __init__(self, f: Any) -> None:
+        self.f, (self.program, self.steps) = f, _steps(f.backend, f.program)
+        program, self.sizes, self.parts = self.program, Sizes(self.program), dict[Any, Any]()
         self.inputs = {leaf: n for n, leaf in enumerate(f.argument_indices) if leaf is not None}
         roots = [*{id(x.root): x.root for x in program.leaves if isinstance(x, Tensor)}.values()]
         self.tensors = [root for root in roots if root.array.flags.c_contiguous and root.array.size]
@@ -91,6 +110,11 @@ class _Function:
         if len(self.open) > MOST:
             raise ExportError(f"export: {len(self.open)} sizes are open, and at most {MOST} may be; fix some of them")
         self.slots: dict[int, int] | None = None
+
+    def part(self, key: Any, inputs: Sequence[Input], trees: Callable[..., Sequence[Variable]]) -> Any:
+        if key not in self.parts:
+            self.parts[key] = inputs, *_steps(self.f.backend, self.f.backend.program(trees(*inputs)))
+        return self.parts[key]
 
     def known_at(self, point: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """The leaves' values, inputs' without contents, and all shapes; ShapeError for wrong sizes."""
@@ -194,7 +218,7 @@ class Trace:
     """
 
     def __init__(self, function: _Function, arrays: list[Any], shapes: Sequence[Any], slots: dict[int, int]) -> None:
-        self.program, self.slots, self.shapes = function.program, slots, shapes
+        self.function, self.program, self.shapes = function, function.program, shapes
         self.registers = [*arrays, *[None] * len(self.program.instructions)]
         self.regions, self.calls = list[Region](), list[Call]()
         self._numbers: Sequence[int] = ()
@@ -208,10 +232,13 @@ class Trace:
                 self.registers[i] = self._constant(x)
         for i, slot in slots.items():
             self.registers[i] = self._new(shapes[i], self.program.type_of(i).dtype, slot)
-        for step in function.steps:
+        self._run(function.steps)
+        self._finish(len(function.f.outputs))
+
+    def _run(self, steps: Sequence[Step]) -> None:
+        for step in steps:
             self._numbers = step.numbers
             self._kernel(step) if isinstance(step, KernelStep) else self._call(step)
-        self._finish(len(function.f.outputs))
 
     # Memory
 
@@ -309,12 +336,8 @@ class Trace:
             self._fixed(step, runs.call(*given))
         elif is_view(op):
             self._view(step, runs.call(*given))
-        elif isinstance(op, ProductOperator):
-            self._product(step)
-        elif type(op) is TensorDot:
-            self._tensordot(step)
-        elif type(op) is Conv:
-            self._convolution(step)
+        elif found := next((METHODS[cls] for cls in type(op).__mro__ if cls in METHODS), None):
+            found(self, step)
         elif isinstance(op, CopyOperator):
             self._copies(step, [np.asarray(x) for x in given])
         else:
@@ -447,6 +470,205 @@ class Trace:
         numbers += [*stack, *(step for each in steps for step in each[:-2])]
         self._add(("product", str(x.dtype), len(stack)), [x, y, out], numbers, self._comment())
 
+    # Trees within trees
+
+    def _within(self, key: Any, inputs: Sequence[Input], trees: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """The values of trees of inputs, for arrays; `trees` gives them for inputs."""
+        inputs, program, steps = self.function.part(key, inputs, trees)
+        values, inner = {id(x): array for x, array in zip(inputs, arrays, strict=True)}, copy.copy(self)
+        leaves = [values[id(x)] if id(x) in values else self.function.f.backend.value_of(x) for x in program.leaves]
+        leaves = [inner._constant(x) if isinstance(x, np.ndarray) and not inner._is_known(x) else x for x in leaves]
+        inner.program, inner.registers = program, [*leaves, *[None] * len(program.instructions)]
+        inner._run(steps)
+        return [inner._array(i) for i in program.outputs]
+
+    def _computed(self, key: Any, function: Callable[..., Variable], *arrays: np.ndarray) -> np.ndarray:
+        """The value of a function of trees, for arrays."""
+        inputs = [Input(TensorType(x.dtype, [None if n != 1 else 1 for n in x.shape])) for x in arrays]
+        types = tuple((str(x.dtype), x.type.shape) for x in inputs)
+        (found,) = self._within((key, types), inputs, lambda *given: [function(*given)], arrays)
+        return found
+
+    def _begin(
+        self, moving: Sequence[tuple[np.ndarray, int]], reverse: bool = False, flag: tuple[str, Any] | None = None
+    ) -> list[np.ndarray]:
+        """Begin a loop in C over an axis of arrays; their slices."""
+        length, slices, numbers = moving[0][0].shape[moving[0][1]], list[np.ndarray](), list[tuple[int, int, int]]()
+        first = len(self.regions)
+        for x, axis in moving:
+            view = np.moveaxis(x, axis, 0)[0, ...]
+            (n, _), (low, high) = self._at(view), byte_bounds(view)
+            memory, step = np.empty(max(high - low, 1), np.uint8), x.strides[axis]
+            made = np.ndarray(view.shape, view.dtype, memory, view.ctypes.data - low, view.strides)
+            slices.append(self._region(made, Region("slice", None)))
+            self.held.append(memory)
+            numbers.append((n, low - self.spans[n][0] + reverse * (length - 1) * step, -step if reverse else step))
+        regions, offsets, steps = zip(*numbers, strict=True)
+        what: tuple[Any, ...] = ("loop", first, None)
+        if flag is not None:
+            n, offset = self._at(slices[flag[1]] if isinstance(flag[1], int) else flag[1])
+            what, regions, offsets = ("loop", first, flag[0]), (*regions, n), (*offsets, offset)
+        self.calls.append(Call(what, regions, (*offsets, *steps, length), self._comment()))
+        return slices
+
+    def _end(self) -> None:
+        self.calls.append(Call(("end",), (), (), ""))
+
+    def _store(self, x: np.ndarray, to: np.ndarray) -> None:
+        """Place a value in an array that nothing has read: at once, where it fills memory of its own."""
+        if self._is_alone(x) and to.flags.c_contiguous and not self._at(to)[1]:
+            self.regions[self._at(x)[0]] = Region("same", self._at(to)[0])
+        else:
+            self._copy(x, to)
+
+    def _is_alone(self, x: np.ndarray) -> bool:
+        """Whether a value fills scratch memory that nothing else has."""
+        n, offset = self._at(x)
+        kind, key = self.regions[n]
+        return (
+            kind == "scratch"
+            and key[0] == "alone"
+            and not offset
+            and x.flags.c_contiguous
+            and x.nbytes == self.bytes[n]
+        )
+
+    def _scan(self, step: CallStep) -> None:
+        """A loop in C: the calls of its body on slices, after which the states are copied."""
+        op, wanted = step.op, wanted_of(self.program, step.index)
+        arrays, body = [self._array(i) for i in step.inputs], step.op.body
+        dtypes = op.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
+        shapes = op.infer_shape(None, [x.shape for x in arrays])
+        made: list[Any] = [self._new(s, d) if w else None for s, d, w in zip(shapes, dtypes, wanted, strict=True)]
+        states, sequences, constants = op.parts(arrays)
+        count, outer = len(states), [x for x in made[len(states) :] if x is not None]
+        for begun, x in zip(states, made, strict=False):
+            self._copy(begun, x)
+        if op.flag is not None:  # the outputs of steps that do not run
+            for x in outer:
+                self._copy(self._constant(np.zeros((), x.dtype)), x)
+        axes = [*op.out_axes, *[0] * (len(made) - count - len(op.out_axes))]
+        joined = [(x, axis) for x, axis in zip(made[count:], axes, strict=True) if x is not None]
+        is_state = op.flag is not None and op.flag < count
+        flag = None if op.flag is None else ("break", made[op.flag]) if is_state else ("continue", op.flag - count)
+        moving = self._begin([*zip(sequences, op.axes, strict=True), *joined], op.reverse, flag)
+        slices = iter(moving[len(sequences) :])
+        targets = [None if x is None else next(slices) for x in made[count:]]
+        first, last = len(body.outputs), len(body.outputs) + count
+        for x, before in zip(made, targets[first:last], strict=False):
+            if before is not None:
+                self._copy(x, before)
+        pairs = zip(body.results[count:], [*targets[:first], *targets[last:]], strict=True)
+        results = [(result, to) for result, to in pairs if to is not None]
+        given, start = [*made[:count], *moving[: len(sequences)], *constants], len(self.regions)
+        trees = [*body.new_states, *(result for result, _ in results)]
+        found = self._within(("scan", body, wanted), body.arguments, lambda *_: trees, given)
+        for value, (_, to) in zip(found[count:], results, strict=True):
+            self._store(value, to)
+        new = [x if self._at(x)[0] >= start else self._copied(x) for x in found[:count]]
+        for value, x in zip(new, made, strict=False):
+            self._copy(value, x)
+        self._end()
+        self.registers[step.output] = tuple(made) if len(made) > 1 else made[0]
+
+    def _copied(self, x: np.ndarray) -> np.ndarray:
+        """A copy of an array in scratch memory of its own."""
+        made = self._new(x.shape, x.dtype)
+        self._copy(x, made)
+        return made
+
+    def _accumulate(self, step: CallStep) -> None:
+        """A cumulative sum, product or extreme: a loop over its axis."""
+        (x,), op = [self._array(i) for i in step.inputs], step.op
+        out = self._target(step, x.shape, self.program.instructions[step.index].type.dtype)
+        axis, function = op.axis % x.ndim, CUMULATIVE[type(op)]
+        first, rest, last = ((*(slice(None),) * axis, part) for part in (slice(1), slice(1, None), slice(-1)))
+        self._copy(x[first], out[first])
+        if x.shape[axis] > 1:
+            given, before, to = self._begin([(x[rest], axis), (out[last], axis), (out[rest], axis)])
+            found = self._computed(type(op), lambda a, b: function(in_dtype(a, b.dtype), b), given, before)
+            self._store(found, to)
+            self._end()
+
+    def _attention(self, step: CallStep) -> None:
+        """Attention as the composition that it is in tiles of."""
+        op, arrays = step.op, [self._array(i) for i in step.inputs]
+
+        def composed(query: Variable, key: Variable, value: Variable, *masks: Variable) -> Variable:
+            scores = f.matmul(query * op.factor(arrays[0]), f.swapaxes(key, -1, -2))
+            order = [f.ge(f.flat_indices(scores, -2), f.flat_indices(scores, -1))] if op.causal else []
+            for mask in (*order, *masks):
+                scores = f.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
+            top = f.max(scores, axis=-1, keepdims=True)
+            weights = f.exp(scores - f.where(f.eq(top, -np.inf), 0.0, top))
+            total = f.sum(weights, axis=-1, keepdims=True)
+            return f.matmul(weights, value) / f.where(f.eq(total, 0), 1.0, total)
+
+        self.registers[step.output] = (self._computed((op, len(arrays)), composed, *arrays), None)
+
+    def _parts(self, step: CallStep) -> None:
+        self.registers[step.output] = step.op.views(self._array(step.inputs[0]))
+
+    # Indices
+
+    def _contiguous(self, x: np.ndarray) -> np.ndarray:
+        return x if x.flags.c_contiguous else self._copied(x)
+
+    def _take(self, step: CallStep) -> None:
+        """Elements at indices along an axis."""
+        op, (x, given, *rest) = step.op, [self._array(i) for i in step.inputs]
+        entries = op.index if isinstance(op, Gather) else ()
+        if rest or any(entry not in (indices.ARRAY, indices.EVERYTHING) for entry in entries):
+            self._refuse("indices along several axes are not written; use take along one")
+        axis = entries.index(indices.ARRAY) if entries else op.axis
+        self._taken(step, x, given, prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+
+    def _take_along(self, step: CallStep) -> None:
+        """Elements at indices of their own in each row along an axis."""
+        arrays, axis = [self._array(i) for i in step.inputs], step.op.axis
+        moved = [np.moveaxis(x, axis, -1) for x in arrays]
+        others = np.broadcast_shapes(*(x.shape[:-1] for x in moved))
+        x, given = (np.broadcast_to(x, (*others, x.shape[-1])) for x in moved)
+        self._taken(step, x, given, prod(others), x.shape[-1], 1, axis)
+
+    def _taken(
+        self,
+        step: CallStep,
+        x: np.ndarray,
+        given: np.ndarray,
+        outer: int,
+        size: int,
+        inner: int,
+        axis: int | None = None,
+    ) -> None:
+        """Elements of (outer, size, inner) at indices; if an axis is named, it is the last one here, in rows."""
+        numbers = given
+        if given.dtype != np.int64 or not given.flags.c_contiguous:
+            numbers = self._new(given.shape, np.int64)
+            self._copy(given, numbers)
+        own, least = axis is not None, 0 if isinstance(step.op, Embedding) else -size
+        shape = step.op.output_shape(*(np.shape(self._array(i)) for i in step.inputs))
+        out, x, count = self._target(step, shape, x.dtype), self._contiguous(x), given.size // (outer if own else 1)
+        is_direct = out.flags.c_contiguous and not own and not overlap(out, x)
+        to = out if is_direct else self._new(given.shape if own else shape, x.dtype)
+        self._add(
+            ("take",), [x, numbers, to], [outer, size, count, inner * x.itemsize, int(own), least], self._comment()
+        )
+        if not is_direct:
+            self._copy(to if axis is None else np.moveaxis(to, -1, axis), out)
+
+    def _order(self, step: CallStep) -> None:
+        """The elements, or their indices, along an axis in order."""
+        op, x = step.op, self._array(step.inputs[0])
+        rows = self._contiguous(np.moveaxis(x, op.axis, -1))
+        made, found = self._new(rows.shape, x.dtype), self._new(rows.shape, np.int64)
+        work, kind = self._new(rows.shape[-1:], np.int64), "descending" if isinstance(op, TopIndices) else "ascending"
+        numbers = [prod(rows.shape[:-1]), rows.shape[-1]]
+        self._add(("order", str(x.dtype), kind), [rows, made, found, work], numbers, self._comment())
+        value = np.moveaxis(made if isinstance(op, Sort) else found, -1, op.axis)
+        value = value[(*(slice(None),) * (op.axis % x.ndim), slice(op.k))] if isinstance(op, TopIndices) else value
+        self._copy(value, self._target(step, value.shape, self.program.instructions[step.index].type.dtype))
+
     # Results
 
     def _finish(self, count: int) -> None:
@@ -454,10 +676,8 @@ class Trace:
         self.outputs = list[tuple[tuple[int, ...], str]]()
         for n, value in enumerate(self.program.outputs[:count]):
             x = self._array(value)
-            region, offset = self._at(x)
-            is_whole = x.flags.c_contiguous and not offset and x.nbytes == self.bytes[region]
-            if is_whole and self.regions[region].kind == "scratch" and self.regions[region].key[0] == "alone":
-                self.regions[region] = Region("output", n)
+            if self._is_alone(x):
+                self.regions[self._at(x)[0]] = Region("output", n)
             else:
                 self._copy(x, self._region(np.empty(x.shape, x.dtype), Region("output", n)))
             self.outputs.append((x.shape, str(x.dtype)))
@@ -497,3 +717,26 @@ class Trace:
         dims = [[place for place, dim in own.items() if dim == each] for each in function.open]
         inputs = [None if leaf is None else self.program.type_of(leaf) for leaf in function.f.argument_indices]
         return Library(dims, limits, inputs, function.tensors, self.regions, sizes, calls, outputs)
+
+
+#: The ops that accumulate along an axis, and the function of an element and the value before it.
+CUMULATIVE: dict[type, Callable[..., Any]] = {
+    CumSum: lambda x, before: before + x,
+    CumProd: lambda x, before: before * x,
+    CumMax: lambda x, before: f.maximum(before, x),
+    CumMin: lambda x, before: f.minimum(before, x),
+}
+
+#: The calls that are written by hand, by the classes of ops.
+METHODS: dict[type, Callable[[Trace, CallStep], None]] = {
+    ProductOperator: Trace._product,
+    TensorDot: Trace._tensordot,
+    Conv: Trace._convolution,
+    Scan: Trace._scan,
+    Parts: Trace._parts,
+    TakeAlongAxis: Trace._take_along,
+    Attention: Trace._attention,
+    **dict.fromkeys(CUMULATIVE, Trace._accumulate),
+    **dict.fromkeys((Take, Gather), Trace._take),
+    **dict.fromkeys((Sort, ArgSort, TopIndices), Trace._order),
+}

@@ -1,5 +1,8 @@
 /* Products of matrices, or of the matrices of stacks, in exported programs. -DUSE_BLAS takes those of a library. */
 
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wint-to-pointer-cast" /* of words of 64 bits, where pointers have 32 */
+#endif
 #if defined __GNUC__ && !defined __clang__ /* lanes that are not stored, and copies of more lanes than there are */
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
