@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from optree.compile.program import Instruction, Program, flatten
-from optree.compile.shapes import Sizes
+from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.dtypes import is_floating
 from optree.errors import ExportError, OperandError, built_at, describe
 from optree.onnx.writers import COMPOSED, WRITERS, operator_of
@@ -86,7 +85,7 @@ def model_of(f: Function) -> Any:
     program, graph = f.written, Graph()
     dims = Sizes(program).dims
     inputs, known = [], dict[int, Value]()
-    for n, (x, leaf) in enumerate(f.arguments_of.items()):
+    for n, leaf in enumerate(f.arguments_of.values()):
         known[id(leaf)] = own = Value(graph.unique(leaf.name or f"input{n}"), leaf.type)
         number = next((i for i, found in enumerate(program.leaves) if found is leaf), None)
         inputs.append(_info(own.name, own.type, None if number is None else dims[number]))
