@@ -25,8 +25,7 @@ from backends.execution.routines import (
     takes_floats_first,
     views,
 )
-from backends.execution.tiles import BackendTiles
-from backends.gpu.arrays import DeviceArray
+from backends.gpu.attention import FusedAttention
 from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
 from backends.gpu.vision import Regions
@@ -44,24 +43,8 @@ from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
-
-class _DeviceTiles(BackendTiles):
-    """Tiles that cuBLASLt multiplies, halves as they are with sums in float32; kernels compute the steps between."""
-
-    def multiplied(self, dtype: np.dtype) -> np.dtype:
-        return dtype
-
-    def multiply(self, x: DeviceArray, y: DeviceArray, out: DeviceArray | None = None, factor: float = 1.0) -> Any:
-        return self._backend.product(x, y, factor, out=out, is_wide=True)
-
-
-def _in_tiles(device: Any, op: Any) -> Callable[..., Any]:
-    """Attention in tiles."""
-    return partial(op.run, _DeviceTiles(device))
-
-
 _PRODUCT = Routine(product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
-_ATTENTION = Routine(_in_tiles, always, is_captured=True)
+_ATTENTION = Routine(FusedAttention, always, is_captured=True)
 
 
 def convolutions_by(device: Any) -> str:

@@ -48,6 +48,7 @@ class KernelHost(Locked):
         self.device = DeviceLimits(*(limits[name] for name in names))
         self.counts = Counts()
         self._cupy, self._launcher = cupy, launcher
+        self.capability = int(device.compute_capability)
         self._target = target_of(device.compute_capability, cupy.cuda.nvrtc)
         self._holders: tuple[list[Any], ...] = ()
         self._loaded = Cache("loaded CUDA kernels", LOADED)

@@ -354,6 +354,7 @@ static inline double __ll2double_rn(long long x) { return (double)x; }
 static inline double __ull2double_rn(unsigned long long x) { return (double)x; }
 
 #include "cuda_on_cpu_halves.h"
+#include "cuda_on_cpu_tiles.h"
 
 // What the runtime knows of a kernel.
 

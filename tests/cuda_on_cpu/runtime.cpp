@@ -69,6 +69,7 @@ struct Fibre {
 };
 
 alignas(1024) unsigned char dynamic_shared[SHARED];
+unsigned blocks_begun;
 
 static Fibre fibres[THREADS];
 static State states[THREADS];
@@ -482,6 +483,7 @@ static void open_barrier()
 
 static void begin_block(unsigned order, unsigned shared)
 {
+    blocks_begun++;
     fresh(kernel->shared, kernel->shared_end, order);
     fresh(dynamic_shared, dynamic_shared + shared, order);
 #ifdef CUDA_ON_CPU_THREAD

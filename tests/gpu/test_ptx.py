@@ -21,6 +21,7 @@ from harness.emulated import Collector
 from harness.interpreted import Interpreter
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of, version
 from harness.ptx_memory import Memory, PtxFault, conflicts_of, sectors_of
+from harness.ptx_parser import parse
 from harness.ptx_values import fma32, fma64, function_of
 from harness.sass import pipes_of
 
@@ -156,7 +157,7 @@ def test_a_wrong_instruction_is_noticed() -> None:
                      ("rcp.rn.f32", "sqrt.rn.f32"), ("sub.rn.f32", "add.rn.f32")]:  # fmt: skip
         assert old in text, old
         broken = Interpreter()
-        broken.modules[source] = ptx.parse(text.replace(old, new)), ""
+        broken.modules[source] = parse(text.replace(old, new)), ""
         try:
             found = run(broken.backend())
         except PtxFault:
@@ -184,7 +185,7 @@ extern "C" __global__ void k(int4 *x) { x[threadIdx.x] = *(const int4 *)((const 
 def _launched(source: str, *arrays: np.ndarray, words: Sequence[int] = (), block: int = 64, **options: Any) -> Any:
     memory = Memory()
     addresses = [memory.address(array) for array in arrays]
-    module = ptx.parse(ptx_of(source, "sm_90"))
+    module = parse(ptx_of(source, "sm_90"))
     machine = ptx.Machine(module, next(iter(module.functions)), (1, 1), block, [*addresses, *words], memory, **options)
     return machine.run()
 
@@ -195,7 +196,7 @@ def test_instructions_that_flush_subnormal_numbers_do() -> None:
     for options, wanted in (((), [2 * TINY, -2 * TINY]), (("-ftz=true",), [0.0, -0.0])):
         y = np.zeros(4, np.float32)
         memory = Memory()
-        module = ptx.parse(ptx_of(SCALE, "sm_90", options))
+        module = parse(ptx_of(SCALE, "sm_90", options))
         words = [memory.address(x), memory.address(y), 4]
         ptx.Machine(module, "k", (1, 1), 32, words, memory).run()
         np.testing.assert_array_equal(y, [*wanted, 2.0**-99, 2.0])
@@ -358,7 +359,7 @@ def test_instructions_of_ptx_are_counted_as_the_machines(line: str) -> None:
     for times in (4, 12):
         compiled = compile_cuda(REPEATED % "".join(line.replace("%d", str(i)) for i in range(times)), "sm_90")
         counts = Counter[str]()
-        blocks = ptx.parse(compiled.ptx).functions["k"].blocks
+        blocks = parse(compiled.ptx).functions["k"].blocks
         for instruction in (each for block in blocks for each in block.instructions):
             counts.update(pipes_of_ptx(instruction.name))
         found.append((counts, pipes_of(compiled.cubin)["k"]))

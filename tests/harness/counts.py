@@ -23,6 +23,7 @@ from harness import ptx
 from harness.device import ATTRIBUTES
 from harness.nvrtc import compile_cuda
 from harness.ptx_memory import SECTOR, Imaginary, Memory
+from harness.ptx_parser import parse
 from harness.ptx_values import TYPES
 from harness.sass import pipes_of
 from optree.compile.loopnest import LoopNest
@@ -199,7 +200,7 @@ class CountingHost(RecordingHost):
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
         compiled = compile_cuda(source, self.arch, OPTIONS)
-        module = ptx.parse(compiled.ptx)
+        module = parse(compiled.ptx)
         return [(module, name, compiled) for name in names]
 
     def scratch(self, size: int) -> tuple[int, Any]:

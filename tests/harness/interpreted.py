@@ -16,19 +16,20 @@ from harness import ptx
 from harness.emulated import Collector
 from harness.nvrtc import TOGETHER, ptx_of, together
 from harness.ptx_memory import Memory
+from harness.ptx_parser import Module, parse
 
 
 @cache
-def module_of(source: str, arch: str) -> ptx.Module:
+def module_of(source: str, arch: str) -> Module:
     """A source compiled by NVRTC with the backend's options."""
-    return ptx.parse(ptx_of(source, arch, OPTIONS))
+    return parse(ptx_of(source, arch, OPTIONS))
 
 
-def modules_of(sources: Sequence[str], arch: str) -> dict[str, tuple[ptx.Module, str]]:
+def modules_of(sources: Sequence[str], arch: str) -> dict[str, tuple[Module, str]]:
     """The same of many sources, a few dozens at a time; each with what the names of its kernels end with."""
 
-    def compiled(start: int) -> ptx.Module:
-        return ptx.parse(ptx_of(together(sources[start : start + TOGETHER]), arch, OPTIONS))
+    def compiled(start: int) -> Module:
+        return parse(ptx_of(together(sources[start : start + TOGETHER]), arch, OPTIONS))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         modules = list(pool.map(compiled, range(0, len(sources), TOGETHER)))

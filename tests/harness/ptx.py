@@ -1,9 +1,9 @@
 """PTX as NVRTC emits it, run in NumPy: all threads of some blocks at once, with masks where they diverge.
 
-`parse` reads a module; `Machine` runs blocks of a kernel on `Memory`. Of the threads that are not waiting, those
-furthest behind go on first, so that warps reconverge where their paths meet, as they do on a device. Accesses beyond an
-array, misaligned ones, and threads that wait for others that never come are a `PtxFault`; registers and memory that
-nobody wrote are nan. Threads of a block take turns at barriers alone: races are what `harness.cuda` finds.
+`harness.ptx_parser` reads a module; `Machine` runs blocks of a kernel on `Memory`. Of the threads that are not waiting,
+those furthest behind go on first, so that warps reconverge where their paths meet, as they do on a device. Accesses
+beyond an array, misaligned ones, and threads that wait for others that never come are a `PtxFault`; registers and
+memory that nobody wrote are nan. Threads of a block take turns at barriers alone: races are what `harness.cuda` finds.
 
 A run counts what warps issue: `Counts`.
 """
@@ -19,199 +19,13 @@ from typing import Any
 import numpy as np
 
 from harness.ptx_memory import Memory, PtxFault, conflicts_of, sectors_of
-from harness.ptx_values import TYPES, UnknownInstruction, function_of
+from harness.ptx_parser import Function, Instruction, Module
+from harness.ptx_values import TENSOR_CORES, TYPES, UnknownInstruction, function_of, product_of_warps
 
 WARP = 32
 
 #: The most basic blocks that a run takes.
 LIMIT = 2_000_000
-
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_FUNCTION = re.compile(
-    r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$]+)\s*\(([^)]*)\)([^{;]*)\{"
-)
-_POINTER = r"(?:\.ptr\s+(?:\.global\s+)?(?:\.align\s+\d+\s+)?)?"
-_PARAMETER = re.compile(rf"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+{_POINTER}([\w$]+)(?:\[(\d+)\])?")
-_VARIABLE = re.compile(r"\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
-_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.DOTALL)
-_STATEMENT = re.compile(r"(?:@(!?)([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
-_OPERAND = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,]+)")
-
-#: Instructions at which threads wait for others.
-SYNCHRONISING = ("bar", "barrier", "shfl", "vote", "match", "redux")
-
-
-@dataclass
-class Instruction:
-    """An instruction: the register that guards it, its name, what modifies it, and its operands."""
-
-    base: str
-    mods: tuple[str, ...]
-    operands: list[str]
-    guard: str = ""
-    negated: bool = False
-    run: Callable[[Any], None] | None = None
-
-    @property
-    def name(self) -> str:
-        return ".".join((self.base, *self.mods))
-
-
-@dataclass
-class Block:
-    """A basic block; one that synchronises is a single instruction."""
-
-    instructions: list[Instruction] = field(default_factory=list)
-    synchronises: bool = False
-
-
-@dataclass
-class Function:
-    """A kernel or a function that kernels call.
-
-    Attributes
-    ----------
-    parameters, results : list of (str, str, int)
-        Name, type and bytes.
-    registers : dict
-        The dtype of each register, or of those that begin with a text and go on with a number.
-    shared : dict
-        Where each variable begins; `dynamic` is where dynamic shared memory does.
-    """
-
-    name: str
-    parameters: list[tuple[str, str, int]]
-    results: list[tuple[str, str, int]]
-    blocks: list[Block] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
-    registers: dict[str, np.dtype] = field(default_factory=dict)
-    shared: dict[str, int] = field(default_factory=dict)
-    local: dict[str, int] = field(default_factory=dict)
-    static: int = 0
-    local_size: int = 0
-
-
-@dataclass
-class Module:
-    """The declarations of a PTX module."""
-
-    functions: dict[str, Function]
-    constants: dict[str, np.ndarray]
-
-
-def parse(text: str) -> Module:
-    """The functions and constants of a module."""
-    text = _COMMENT.sub("", text)
-    module, rest, position = Module({}, {}), [], 0
-    for found in _FUNCTION.finditer(text):
-        if found.start() < position:
-            continue
-        rest.append(text[position : found.start()])
-        end = _closing(text, found.end())
-        module.functions[found[3]] = _function(found, text[found.end() : end])
-        position = end + 1
-    for statement in "".join([*rest, text[position:]]).split(";"):
-        if variable := _VARIABLE.search(statement):
-            _declare_constant(module, variable, statement)
-    return module
-
-
-def _closing(text: str, start: int) -> int:
-    """Where the brace closes that was opened before a place."""
-    depth = 1
-    for found in re.compile(r"[{}]").finditer(text, start):
-        depth += 1 if found[0] == "{" else -1
-        if not depth:
-            return found.start()
-    raise ValueError("a brace that nothing closes")
-
-
-def _declare_constant(module: Module, variable: Any, statement: str) -> None:
-    space, _, type, name, length = variable.groups()
-    if space == "shared":  # dynamic: its length is the launch's
-        module.constants[name] = np.zeros(0, np.uint8)
-        return
-    values = [int(number, 0) for number in re.findall(r"-?\w+", statement.partition("=")[2])]
-    found = np.zeros(int(length or 1), TYPES[type])
-    found[: len(values)] = values
-    module.constants[name] = found
-
-
-def _parameters(text: str | None) -> list[tuple[str, str, int]]:
-    return [
-        (name, type, int(length or 1) * TYPES[type].itemsize) for type, name, length in _PARAMETER.findall(text or "")
-    ]
-
-
-def _function(head: Any, body: str) -> Function:
-    function = Function(head[3], _parameters(head[4]), _parameters(head[2]))
-    block = Block()
-    function.blocks.append(block)
-
-    def begin() -> Block:
-        if function.blocks[-1].instructions:
-            function.blocks.append(Block())
-        return function.blocks[-1]
-
-    for statement in _statements(body):
-        if statement.endswith(":"):
-            block = begin()
-            function.labels[statement[:-1]] = len(function.blocks) - 1
-        elif statement.startswith("."):
-            _declare(function, statement)
-        else:
-            instruction = _instruction(statement)
-            if instruction.base in SYNCHRONISING:
-                block = begin()
-                block.synchronises = True
-            block.instructions.append(instruction)
-            if instruction.base in (*SYNCHRONISING, "bra", "ret", "exit", "call"):
-                block = begin()
-    return function
-
-
-def _statements(body: str) -> list[str]:
-    """Labels, declarations and instructions; braces of scopes are left out, those of vectors stay."""
-    found, depth, text = [], 0, ""
-    for piece in re.findall(r"[{};:\[\]]|[^{};:\[\]]+", body):
-        if piece == "{" and not text.strip():
-            continue
-        if piece == "{":
-            depth += 1
-        elif piece == "}":
-            if depth == 0:
-                continue
-            depth -= 1
-        if piece == ";" or (piece == ":" and re.fullmatch(r"\s*[$\w]+\s*", text)):
-            found.append(" ".join(text.split()) + (":" if piece == ":" else ""))
-            text = ""
-            continue
-        text += piece
-    return [each for each in found if each]
-
-
-def _declare(function: Function, statement: str) -> None:
-    if registers := _REGISTERS.match(statement):
-        for name in registers[2].replace(" ", "").split(","):
-            function.registers[name.partition("<")[0]] = TYPES[registers[1]]
-    elif variable := _VARIABLE.match(statement):
-        space, alignment, type, name, length = variable.groups()
-        size, step = int(length or 1) * TYPES[type].itemsize, int(alignment or TYPES[type].itemsize)
-        if space == "shared":
-            start = -(-function.static // step) * step
-            function.shared[name], function.static = start, start + size
-        elif space == "local":
-            start = -(-function.local_size // step) * step
-            function.local[name], function.local_size = start, start + size
-
-
-def _instruction(statement: str) -> Instruction:
-    found = _STATEMENT.fullmatch(statement)
-    if found is None:
-        raise UnknownInstruction(statement)
-    base, *mods = re.split(r"[.]|::", found[3])
-    operands = [each.strip() for each in _OPERAND.findall(found[4])]
-    return Instruction(base, tuple(mods), [each for each in operands if each], found[2] or "", bool(found[1]))
 
 
 @dataclass
@@ -290,6 +104,9 @@ class Machine:
         self.shared = np.full((len(self.number), -(-size // 16) * 16), 0xFF, np.uint8)  # of nans
         self.shared_size = size
         self.local = np.full((self.count, 256), 0xFF, np.uint8)
+        #: The copies into shared memory that threads have not waited for, and the groups that each has committed.
+        self.copies: list[tuple[Frame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        self.groups = np.zeros(self.count, np.int64)
         arguments = {}
         for (parameter, type, _), word in zip(function.parameters, words, strict=True):
             raw = int(word).to_bytes(8, "little", signed=word < 0)
@@ -301,6 +118,21 @@ class Machine:
         with np.errstate(all="ignore"):
             self.frame.run(np.ones(self.count, bool))
         return self.counts
+
+    def advance(self, running: np.ndarray, left: int) -> None:
+        """Commit the copies of some threads as a group, or wait for all of their groups but for some of the last."""
+        if left < 0:
+            self.groups += running
+            return
+        waiting = []
+        for frame, addresses, lanes, values, groups in self.copies:
+            done = running[lanes] & (groups + left < self.groups[lanes])
+            if done.any():
+                access(frame, "shared", addresses[done], lanes[done], values.dtype, values.shape[1], values[done])
+            if not done.all():
+                rest = ~done
+                waiting.append((frame, addresses[rest], lanes[rest], values[rest], groups[rest]))
+        self.copies = waiting
 
 
 class _Registers(dict[str, np.ndarray]):
@@ -373,7 +205,8 @@ class Frame:
         if instruction.base in ("bar", "barrier") and "warp" not in instruction.mods:
             size = self.machine.threads
             return np.repeat(mask.reshape(-1, size).all(axis=1), size)
-        wanted = np.broadcast_to(_getter(instruction.operands[-1], TYPES["u32"], self.function)(self), mask.shape)
+        last = "0xffffffff" if instruction.base in ("mma", "ldmatrix") else instruction.operands[-1]
+        wanted = np.broadcast_to(_getter(last, TYPES["u32"], self.function)(self), mask.shape)
         here = mask.reshape(-1, WARP) @ (np.uint64(1) << np.arange(WARP, dtype=np.uint64))
         here = np.repeat(here.astype(np.uint32), WARP)
         if np.any(mask & (wanted >> self.machine.lane.astype(np.uint32) & np.uint32(1) == 0)):
@@ -488,6 +321,14 @@ def bound(instruction: Instruction, function: Function) -> Callable[[Frame], Non
         return _called(instruction)
     if base in ("bar", "barrier", "membar", "fence"):
         return lambda frame: None
+    if base == "vote":
+        return _voted(instruction, function)
+    if base == "mma":
+        return _multiplied(instruction, function)
+    if base == "ldmatrix":
+        return _matrices_loaded(instruction, function)
+    if base == "cp":
+        return _copied(instruction, function)
     if base in ("addc", "subc", "madc") or "cc" in mods:
         return _carried(instruction, function)
     if base == "cvta":
@@ -577,6 +418,23 @@ def _shuffled(instruction: Instruction, function: Function) -> Callable[[Frame],
     return run
 
 
+def _voted(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """Whether a condition holds in any or in all lanes of a mask."""
+    target, condition, _ = instruction.operands
+    read, mode = _getter(condition, TYPES["pred"], function), instruction.mods[1]
+    if mode not in ("any", "all"):
+        raise UnknownInstruction(instruction.name)
+
+    def run(frame: Frame) -> None:
+        running = frame.running(instruction)
+        holds = np.broadcast_to(read(frame), running.shape)
+        found = running & (holds if mode == "any" else ~holds)
+        any_lane = np.repeat(found.reshape(-1, WARP).any(axis=1), WARP)
+        frame.write(target, any_lane if mode == "any" else ~any_lane, instruction)
+
+    return run
+
+
 def _called(instruction: Instruction) -> Callable[[Frame], None]:
     parts = [each.strip("() ").replace(",", " ").split() for each in instruction.operands]
     results, (name,), given = parts if len(parts) == 3 else ([], parts[0], parts[1] if len(parts) > 1 else [])
@@ -591,6 +449,71 @@ def _called(instruction: Instruction) -> Callable[[Frame], None]:
         for formal, actual in zip(function.results, results, strict=True):
             found = {at: v for (owner, at), v in inner.parameters.items() if owner == formal[0]}
             frame.parameters.update(((actual, at), value) for at, value in found.items())
+
+    return run
+
+
+# Tiles
+
+
+def _multiplied(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """A product of 16 rows with 8 columns of a warp's registers, added to others in float32."""
+    shape, (kind, *_) = instruction.mods[2], instruction.mods[6:]
+    depth, target = int(shape.rpartition("k")[2]), _vector(instruction.operands[0])
+    left, right, added = (
+        [_getter(text, TYPES["f32" if i == 2 else "b32"], function) for text in _vector(operand)]
+        for i, operand in enumerate(instruction.operands[1:])
+    )
+    if instruction.mods[3:6] != ("row", "col", "f32") or (kind, depth) not in TENSOR_CORES:
+        raise UnknownInstruction(instruction.name)
+
+    def run(frame: Frame) -> None:
+        def of_warps(reads: Sequence[Callable[[Frame], Any]]) -> np.ndarray:
+            values = [np.broadcast_to(read(frame), (frame.machine.count,)) for read in reads]
+            return np.stack(values, axis=1).reshape(-1, WARP, len(reads))
+
+        for place, value in enumerate(product_of_warps(of_warps(left), of_warps(right), of_warps(added), kind)):
+            frame.write(target[place], value.reshape(-1), instruction)
+
+    return run
+
+
+def _matrices_loaded(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """Matrices of 8 by 8 elements of 16 bits, whose rows are where a warp's lanes say."""
+    targets, address = _vector(instruction.operands[0]), _pointer(instruction.operands[1], function)
+    transposes, count = "trans" in instruction.mods, len(targets)
+
+    def run(frame: Frame) -> None:
+        running = frame.running(instruction).reshape(-1, WARP)
+        lanes = np.flatnonzero(running & (np.arange(WARP) < 8 * count))
+        rows = access(frame, "shared", address(frame)[lanes], lanes, TYPES["b16"], 8).reshape(-1, count, 8, 8)
+        rows = rows.swapaxes(2, 3) if transposes else rows
+        for place, name in enumerate(targets):
+            value = np.zeros((len(running), WARP), np.uint32)
+            value[running.any(axis=1)] = np.ascontiguousarray(rows[:, place]).reshape(-1, 64).view(np.uint32)
+            frame.write(name, value.reshape(-1), instruction)
+
+    return run
+
+
+def _copied(instruction: Instruction, function: Function) -> Callable[[Frame], None]:
+    """A copy from global to shared memory, which is there when its group is awaited, and not before."""
+    if "commit_group" in instruction.mods or "wait_group" in instruction.mods:
+        left = int(instruction.operands[0]) if instruction.operands else -1
+        return lambda frame: frame.machine.advance(frame.running(instruction), left)
+    to, origin = (_pointer(text, function) for text in instruction.operands[:2])
+    size, word = int(instruction.operands[2]), TYPES["u32"]
+    given = _getter(instruction.operands[-1], word, function)
+
+    def run(frame: Frame) -> None:
+        lanes = np.flatnonzero(frame.running(instruction))
+        taken = np.broadcast_to(given(frame), (frame.machine.count,))[lanes]
+        if np.any(~np.isin(taken, (0, size))):
+            raise UnknownInstruction(f"{instruction.name} of a part of its bytes")
+        values, read = np.zeros((len(lanes), size // 4), word), taken > 0
+        if read.any():
+            values[read] = access(frame, "global", origin(frame)[lanes[read]], lanes[read], word, size // 4)
+        frame.machine.copies.append((frame, to(frame)[lanes], lanes, values, frame.machine.groups[lanes].copy()))
 
     return run
 

@@ -285,6 +285,40 @@ def _compared(comparison: str, dtype: np.dtype) -> Callable[[Array, Array], Arra
     return lambda a, b: ordered(a, b) | np.isnan(a) | np.isnan(b)
 
 
+# Tensor cores
+
+#: The operands of products, by their type and the depth of a product: the dtype, and the elements of a register.
+TENSOR_CORES = {
+    ("f16", 8): (_NARROW["f16"], 2),
+    ("f16", 16): (_NARROW["f16"], 2),
+    ("bf16", 8): (_NARROW["bf16"], 2),
+    ("bf16", 16): (_NARROW["bf16"], 2),
+    ("tf32", 8): (np.dtype(np.float32), 1),
+}
+
+
+def product_of_warps(left: Array, right: Array, added: Array, kind: str) -> list[Array]:
+    """The registers of products of warps' registers, each (warps, lanes, registers), added to others.
+
+    They are rounded towards zero: a product that only a better rounding makes right is wrong.
+    """
+    dtype, pack = TENSOR_CORES[kind, 8]
+    left, right = (x & np.uint32(0xFFFFE000) if kind == "tf32" else x for x in (left, right))
+
+    def of_lanes(x: Array) -> Array:
+        """The elements (warps, place, lane // 4, lane % 4, element of a register), by registers."""
+        values = np.ascontiguousarray(x).view(dtype).astype(np.float64)
+        return values.reshape(len(x), 8, 4, x.shape[2], pack)
+
+    a, b = of_lanes(left), of_lanes(right)
+    depth = 4 * pack * b.shape[3]
+    rows = a.reshape(*a.shape[:3], -1, 2, pack).transpose(0, 4, 1, 3, 2, 5).reshape(len(a), 16, depth)
+    columns = b.transpose(0, 1, 3, 2, 4).reshape(len(b), 8, depth)
+    sums = np.einsum("wik,wjk->wij", rows, columns).reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4)
+    sums = sums.reshape(added.shape) + added.astype(np.float64)
+    return [_directed(sums[..., i], "rz") for i in range(4)]
+
+
 # Instructions
 
 
