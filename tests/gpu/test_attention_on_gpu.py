@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,11 @@ from harness import ptx
 from harness.cuda import ORDERS, KernelFault, needs_gxx, why_no_sanitizer
 from harness.cuda_samples import without_each
 from harness.emulated import emulated_cupy, launch_at, loaded, module_of
+from harness.golden import check_golden
 from harness.homes import stand_in
-from harness.interpreted import module_of as ptx_module_of
-from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc
+from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of
 from harness.ptx_memory import Memory
+from harness.ptx_parser import parse
 
 from backends.gpu.attention import FusedAttention
 from backends.gpu.codegen.attention import Attention as Kernels
@@ -24,6 +26,8 @@ from optree.networks.attention import Attention, AttentionGradient
 from optree.tree.types import as_dtype
 
 pytestmark = needs_gxx
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "attention"
 
 
 class Case(NamedTuple):
@@ -191,20 +195,61 @@ def test_a_barrier_or_a_wait_left_out_is_found() -> None:
             check(CASES["several tiles"], run, is_whole=False)
 
 
+class Interpreted:
+    """An emulator that interprets PTX, and has the counts of each kernel.
+
+    Parameters
+    ----------
+    arch : str
+    change : (str, str)
+        A text of the PTX, and another in its place.
+    """
+
+    def __init__(self, arch: str = "sm_90", change: tuple[str, str] = ("", "")) -> None:
+        self.arch, self.change, self.counts = arch, change, dict[str, ptx.Counts]()
+
+    def __call__(
+        self, source: str, name: str, grid: Any, block: Any, words: Any, shared: int, arrays: dict[int, np.ndarray]
+    ) -> None:
+        text, memory = ptx_of(source, self.arch, OPTIONS), Memory()
+        assert self.change[0] in text
+        for word in words:
+            if word in arrays:
+                memory.address(arrays[word])
+        module = parse(text.replace(*self.change) if self.change[0] else text)
+        self.counts[name] = ptx.Machine(module, name, grid[:2], block[0], words, memory, shared).run()
+
+
 @needs_nvrtc
 @pytest.mark.matrix
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_interpreted_kernels_are_right(arch: str) -> None:
-    def run(source: str, name: str, grid: Any, block: Any, words: Any, shared: int, arrays: Any) -> None:
-        memory = Memory()
-        for word in words:
-            if word in arrays:
-                memory.address(arrays[word])
-        ptx.Machine(ptx_module_of(source, arch), name, grid[:2], block[0], words, memory, shared).run()
-
-    check(CASES["several tiles"], run)
+    check(CASES["several tiles"], Interpreted(arch))
     if arch != "sm_75":
-        check(CASES["mask"]._replace(dtype="bfloat16"), run)
+        check(CASES["mask"]._replace(dtype="bfloat16"), Interpreted(arch))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("change", [("cp.async.wait_group", "// "), (".x4.trans.", ".x4.")])
+def test_a_wrong_instruction_of_tiles_is_noticed(change: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError):
+        check(CASES["several tiles"], Interpreted(change=change), is_whole=False)
+
+
+@needs_nvrtc
+def test_no_score_is_in_memory_and_causal_order_skips_tiles() -> None:
+    counts = []
+    for causal in (False, True):
+        run = Interpreted()
+        check(Case((128, 64), (256, 64), (256, 64), causal=causal), run, is_whole=False)
+        counts.append(run.counts["attention"])
+    whole, causal = counts
+    size = 128 * 64 * 2  # bytes of the queries, and half of those of keys and values
+    assert whole.bytes == {"load": 5 * size, "store": size + 128 * 4}
+    assert causal.bytes == {"load": 3 * size, "store": size + 128 * 4}
+    (product,) = (name for name in whole.issued if name.startswith("mma"))
+    assert whole.issued[product] == 2 * 128 * 256 * 64 // (16 * 8 * 16) == 2 * causal.issued[product]
+    assert not whole.conflicts
 
 
 @needs_nvrtc
@@ -218,6 +263,15 @@ def test_tiles_fit_a_device(arch: str) -> None:
         for kernel in kernels.kernels():
             assert kernel.shared(kernel.tiling) <= shared
             assert usage[kernel.name].spill_stores <= 16
+
+
+@pytest.mark.parametrize("number", range(3), ids=["forward", "by_key", "by_query"])
+def test_the_source_is_the_one_that_was_reviewed(number: int, request: Any) -> None:
+    kernels = [
+        *Kernels(np.dtype(np.float16), 64, 64, True, np.dtype(bool), 2, False, 227 << 10).kernels(),
+        *Kernels(np.dtype(np.float16), 64, 64, False, None, 1, True, 227 << 10).kernels(),
+    ]
+    check_golden(kernels[number].source(), GOLDEN / f"{kernels[number].name}.cu", request)
 
 
 def test_views_are_read_in_place_and_others_are_copied() -> None:

@@ -22,7 +22,7 @@ from harness.interpreted import Interpreter
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of, version
 from harness.ptx_memory import Memory, PtxFault, conflicts_of, sectors_of
 from harness.ptx_parser import parse
-from harness.ptx_values import fma32, fma64, function_of
+from harness.ptx_values import TENSOR_CORES, fma32, fma64, function_of, product_of_warps
 from harness.sass import pipes_of
 
 from backends import gen_backend
@@ -314,6 +314,31 @@ def test_instructions_compute_what_the_manual_says(name: str, operands: list[Any
     base, *mods = name.split(".")
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(function_of(base, tuple(mods))[0](*operands), wanted)
+
+
+@pytest.mark.parametrize(("kind", "depth"), TENSOR_CORES)
+def test_products_of_warps_are_those_of_matrices(kind: str, depth: int) -> None:
+    """With the elements where the manual's figures of m16n8k8 and m16n8k16 have them."""
+    dtype, pack = TENSOR_CORES[kind, depth]
+    rows, columns, added = (
+        np.random.RandomState(i).randint(-8, 9, size=shape).astype(np.float32)
+        for i, shape in enumerate(((16, depth), (depth, 8), (16, 8)))
+    )
+    lanes = [(lane // 4, lane % 4) for lane in range(32)]
+
+    def registers(x: np.ndarray, places: Callable[[int, int], list[tuple[int, int]]]) -> np.ndarray:
+        found = np.array([[x[at] for at in places(*lane)] for lane in lanes])
+        return found.astype(dtype).view(np.uint32)[None]
+
+    depths = range(0, depth, 4 * pack)
+    left = registers(
+        rows, lambda g, t: [(g + h, k + t * pack + e) for k in depths for h in (0, 8) for e in range(pack)]
+    )
+    right = registers(columns, lambda g, t: [(k + t * pack + e, g) for k in depths for e in range(pack)])
+    places = np.array([[(g + h, 2 * t + e) for h in (0, 8) for e in (0, 1)] for g, t in lanes])
+    c = added[places[..., 0], places[..., 1]][None]
+    found = np.stack(product_of_warps(left, right, c, kind), axis=-1)[0]
+    np.testing.assert_array_equal(found, (rows @ columns + added)[places[..., 0], places[..., 1]])
 
 
 # Counts

@@ -99,7 +99,7 @@ class Attention(NamedTuple):
         if not self.is_gradient:
             return [Forward(self, "attention", [QUERY], [KEY, VALUE], 2)]
         return [
-            ByKey(self, "by_key", [KEY, VALUE], [QUERY, DELTA], 1),
+            ByKey(self, "by_key", [KEY, VALUE], [QUERY, DELTA], 2 if self.features + self.values <= 128 else 1),
             ByQuery(self, "by_query", [QUERY, DELTA], [KEY, VALUE], 2),
         ]
 

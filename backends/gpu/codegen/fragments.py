@@ -17,7 +17,7 @@ from backends.execution.printer_common import Access
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.printer import CUDA, CudaPrinter
 from backends.gpu.codegen.variant import Variant
-from optree.compile.loopnest import LoopNest, Reduction, Stage
+from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement
 from optree.compile.pipeline import Options, lower
 from optree.dtypes import FLOAT32, is_floating
 from optree.records import NamedTuple
@@ -86,6 +86,10 @@ class Fragments(CudaPrinter):
                 f"const auto join{r.value} = []({type} x, {type} y) {{ return {joined}; }};",
             ]
         return lines
+
+    def assigned(self, statement: Statement) -> Lines:
+        quick = statement.expression.replace("exp({0})", "quick_exp({0})")
+        return super().assigned(statement._replace(expression=quick))
 
     def combined(self, r: Reduction) -> Lines:
         return [f"{self.total(r)} = over_lanes({self.total(r)}, join{r.value}, {WIDTH});"]
