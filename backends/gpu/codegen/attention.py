@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.execution.dialect import Lines, braced, without_unused
+from backends.execution.printer_common import Lines, braced, without_unused
 from backends.gpu.codegen.device_functions import EXTREMES, HEAD, NARROW_CONVERSIONS, TEAM_REDUCTIONS
 from backends.gpu.codegen.fragments import UNROLL, Held, statements
 from backends.gpu.codegen.printer import CUDA

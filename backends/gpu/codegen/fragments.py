@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.dialect import Lines, accumulator_dtype, braced, initial_value, literal, unpacked
 from backends.execution.memory import unallocated_array
-from backends.execution.printer_common import Access
+from backends.execution.printer_common import Access, Lines, accumulator_dtype, braced, initial_value, literal, unpacked
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.printer import CUDA, CudaPrinter
 from backends.gpu.codegen.variant import Variant
