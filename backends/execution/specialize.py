@@ -48,8 +48,8 @@ MAX_IN_REGISTERS = 1 << 13
 #: would have few elements of such a row each.
 SHORT_ROW = 64
 
-#: Where the innermost loop is this many times shorter than the one around it, a kernel with taps exchanges the two.
-SHORTER = 4
+#: Where the innermost loop is shorter than this, and the one around it is not, a kernel with taps exchanges the two.
+SHORT_LOOP = 8
 
 #: The least size of two loops that are tiled.
 MIN_TILED = 16
@@ -674,14 +674,14 @@ def collapsed_axes(sizes: Sequence[int], strides: Strides) -> tuple[list[int], S
 
 
 def with_long_rows(sizes: list[int], strides: Strides) -> tuple[list[int], Strides]:
-    """Loops of which the last two are exchanged where the last is much shorter: a row costs as much as some elements.
+    """Loops of which the last two are exchanged where the last is short: a row costs as much as some elements.
 
     Examples
     --------
     >>> with_long_rows([8, 32, 3], [[96, 3, 1]])
     ([8, 3, 32], [[96, 1, 3]])
     """
-    if len(sizes) > 1 and sizes[-1] * SHORTER <= sizes[-2]:
+    if len(sizes) > 1 and sizes[-1] < SHORT_LOOP <= sizes[-2]:
         for loops in sizes, *strides:
             loops[-2:] = loops[-1], loops[-2]
     return sizes, strides
