@@ -402,7 +402,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
     )
 
     def decompose(self, *inputs: Any) -> Any:
-        return self.by_elements(f.window_element_input, *inputs) if set(self.stride) == {1} else None
+        return self.by_elements(f.window_element_input, *inputs)
 
     def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
         delta, weights, like = arrays

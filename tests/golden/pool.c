@@ -38,7 +38,7 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
             const int g2 = (i1 >= low2) & (i1 < high2);
             int64_t from = 0, to = n2;
             from = from > low1 ? from : low1, to = to < high1 ? to : high1;
-            if (to - from < 128 || !(g0) || !(g2))
+            if (to - from < 8 || !(g0) || !(g2))
                 from = to = 0;
             const int64_t limit0 = g0 ? high1 : 0;
             const int64_t limit1 = g0 ? n2 : 0;

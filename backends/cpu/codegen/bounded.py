@@ -13,7 +13,7 @@ from optree.records import NamedTuple
 MOST_RESIDUES = 4
 
 #: The least elements between a row's bounds that have a loop without conditions.
-SHORT = 128
+SHORT = 8
 
 
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
