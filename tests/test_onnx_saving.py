@@ -149,6 +149,9 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(be, tmp_path
     w = be.zeros((3, 3))
     with pytest.raises(ExportError, match=r"cumprod\{axis=0\} has no operator of ONNX's, built at test_onnx_saving"):
         optree.onnx.save(optree.function([x], np.cumprod(x, 0)), path)
+    images = optree.TensorType("int32", (1, 1, 4))("images")
+    with pytest.raises(ExportError, match=r"conv\{.*\}, built at test_onnx_saving.*\(op_type:Conv.*int32"):
+        optree.onnx.save(optree.function([images], be.conv(images, np.ones((1, 1, 2), "int32"))), path)
     with pytest.raises(ExportError, match="no tensors to update"):
         optree.onnx.save(optree.function([x], updates={w: w + x}), path)
     with pytest.raises(OperandError, match="a function is wanted"):

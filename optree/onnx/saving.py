@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.dtypes import is_floating
 from optree.errors import ExportError, OperandError, built_at, describe
 from optree.onnx.writers import COMPOSED, WRITERS, operator_of
-from optree.op.traits import CompositeOperator
+from optree.op.traits import CompositeOperator, ElementwiseOperator
 from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.run.function import Function
@@ -98,9 +99,10 @@ def model_of(f: Function) -> Any:
         graph.nodes.append(helper.make_node("Identity", [graph.name(values[number], type.dtype)], [name]))
         outputs.append(_info(name, type, dims[number]))
     made = helper.make_graph(graph.nodes, f.name or "function", inputs, outputs, graph.initializers)
-    return helper.make_model(
-        made, opset_imports=[helper.make_opsetid("", VERSION)], ir_version=FORMAT, producer_name="op-tree"
-    )
+    versions = {"opset_imports": [helper.make_opsetid("", VERSION)], "ir_version": FORMAT}
+    model = helper.make_model(made, producer_name="op-tree", **versions)
+    graph.check(model)
+    return model
 
 
 def _info(name: str, type: TensorType, dims: Sequence[int] | None) -> Any:
@@ -139,6 +141,8 @@ class Graph:
     def __init__(self, outer: Graph | None = None) -> None:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers
+        #: The instructions, by the names of the nodes that they were written as.
+        self._made: dict[str, Instruction] = {} if outer is None else outer._made
         self._names: set[str] = set() if outer is None else outer._names
         self._constants: dict[Any, str] = {} if outer is None else outer._constants
 
@@ -203,11 +207,26 @@ class Graph:
         self.nodes.append(helper.make_node(operator, inputs, names, name=names[0], **attributes))
         return names[0] if outputs == 1 else names
 
+    def check(self, model: Any) -> None:
+        """Raise an error for an operator that ONNX does not have for the dtypes of its inputs."""
+        if sum(len(x.raw_data) for x in self.initializers) > LARGEST_FILE:
+            return
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            found = re.search(r"node name: (\w+)", str(error))
+            instruction = None if found is None else self._made.get(found[1])
+            where = "" if instruction is None else f"{instruction.op}{built_at(instruction.node.origin)}: "
+            raise ExportError(f"onnx.save: {where}ONNX has no such operator: {error}") from error
+
     def run(self, program: Program, leaves: Sequence[Value]) -> list[Any]:
         """The values of a program's instructions, from those of its leaves."""
         values: list[Any] = list(leaves)
         for instruction in program.instructions:
+            first = len(self.nodes)
             values.append(self._written(instruction, [values[i] for i in instruction.inputs]))
+            for node in self.nodes[first:]:
+                self._made[node.name] = instruction
         return values[len(leaves) :]
 
     def _written(self, instruction: Instruction, inputs: list[Any]) -> Any:
@@ -228,6 +247,11 @@ class Graph:
             return Value(self.constant(value, type.dtype), type)
         compose = next((COMPOSED[cls] for cls in op.__class__.__mro__ if cls in COMPOSED), None)
         compose = op.__class__.decompose if compose is None and isinstance(op, CompositeOperator) else compose
+        if isinstance(op, ElementwiseOperator) and is_floating(type.dtype):
+            inputs = [
+                x if x.number is not None else Value(self.name(x, type.dtype), TensorType(type.dtype, x.shape))
+                for x in inputs
+            ]
         operands = [Input(x.type) if x.number is None else Constant.weak(x.number) for x in inputs]
         tree = None if compose is None else compose(op, *operands)
         if tree is None:
