@@ -203,6 +203,10 @@ class Creation:
         """A new matrix with ones on the `k`-th diagonal."""
         return self.array(np.eye(n, m, k), self._dtype(dtype), name)
 
+    def identity(self, n: int, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
+        """A new square matrix with ones on the diagonal."""
+        return self.eye(n, dtype=dtype, name=name)
+
     def empty_like(self, x: Any, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor of an operand's shape and dtype."""
         check_placement(placement)
@@ -221,6 +225,10 @@ class Creation:
         """A new tensor of ones of an operand's shape and dtype."""
         check_placement(placement)
         return self.empty_like(x, dtype, name).fill(1)
+
+    def full_like(self, x: object, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
+        """A new tensor of an operand's shape and dtype, filled with a number."""
+        return self.empty_like(x, dtype, name).fill(value)
 
     def iobuf(
         self, dim0: ShapeLike, x: Tensor | None = None, dtype: DTypeLike | None = None, name: str | None = None

@@ -143,6 +143,11 @@ class RandomMethods(Creation):
         """Numbers of the standard normal distribution; the parameters are those of `rand`."""
         return self._finish(self._draw("standard_normal", shape, dtype, out), out)
 
+    def randn(self, *shape: Any, dtype: Any = None, out: Tensor | None = None) -> Any:
+        """`standard_normal` of sizes that are arguments, as torch's; one shape or operand may be given, too."""
+        sizes = shape if shape and all(isinstance(n, int) for n in shape) else shape[0] if len(shape) == 1 else shape
+        return self.standard_normal(sizes, dtype, out)
+
     def normal(
         self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:

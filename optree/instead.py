@@ -98,7 +98,6 @@ float32: dtype='float32'
 float64: dtype='float64'
 fori_loop: be.scan(step, initial, length=n)
 from_numpy: be.array(values) copies, and be.adopt(values) shares
-full_like: np.full_like(x, value)
 grad: optree.grad(loss, weights)
 hessian: optree.hessian(loss, x)
 index_select: be.take(x, indices, axis)
@@ -117,18 +116,14 @@ mv: be.matvec(x, y)
 nn: be.relu(x) and others are functions, and optree.train has losses and initial weights
 no_grad: optree.grad(loss, w) alone differentiates, and nothing is recorded
 numel: x.size
-one_hot: be.onehot(labels, n)
 optim: optree.train has the optimizers
 permute: be.transpose(x, axes)
 permute_dims: be.transpose(x, axes)
-randn: be.standard_normal(shape)
 random: be.rand(shape) and be.standard_normal(shape)
-relu6: be.clip(x, 0, 6)
 rsqrt: 1 / be.sqrt(x)
 save: optree.train.save(path, ...)
 scaled_dot_product_attention: be.attention(query, key, value)
 seed: be.gen_rng(seed)
-sigmoid: be.sig(x)
 stop_gradient: optree.grad(loss, w, consider_constant=[x])
 tensor: be.array(values)
 unsqueeze: be.expand_dims(x, axis)

@@ -14,7 +14,7 @@ from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator
 from optree.ops.elementwise import floating_of
 from optree.ops.transcendental import LN2, OwnFunction
-from optree.registry import f, function, numpy_function
+from optree.registry import alias, f, function, numpy_function
 from optree.tree.variable import Operand, Variable, in_dtype, number_of, variable_of
 
 
@@ -46,6 +46,7 @@ def _logistic(exponential: Any, x: np.ndarray) -> np.ndarray:
     return np.divide(power, power + 1, out=power)
 
 
+@alias("sigmoid")
 class Sig(OwnFunction):
     """The logistic function 1 / (1 + exp(-x)), accurate at both ends."""
 
@@ -226,7 +227,7 @@ def softplus(x: Operand) -> Any:
     return f.logaddexp(x, 0)
 
 
-@function()
+@function(names=("logsigmoid",))
 def log_sigmoid(x: Operand) -> Any:
     """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``."""
     x = variable_of(x, "log_sigmoid")

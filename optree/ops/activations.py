@@ -71,6 +71,39 @@ def softsign(x: Operand) -> Any:
 
 
 @function()
+def celu(x: Operand, alpha: float = 1.0) -> Any:
+    """`elu` whose derivative is continuous for each alpha: alpha * (exp(x / alpha) - 1) where x is negative."""
+    x = _floating(x, "celu")
+    return f.where(x > 0, x, alpha * f.expm1(f.where(x > 0, 0, x) / alpha))
+
+
+@function()
+def mish(x: Operand) -> Any:
+    """X * tanh(softplus(x))."""
+    x = _floating(x, "mish")
+    return x * f.tanh(f.softplus(x))
+
+
+@function()
+def relu6(x: Operand) -> Any:
+    """X between 0 and 6, and the nearer bound elsewhere."""
+    return f.clip(x, 0, 6)
+
+
+@function(names=("hard_sigmoid",))
+def hardsigmoid(x: Operand) -> Any:
+    """A piecewise linear `sig`: relu6(x + 3) / 6, as torch's and JAX's. Keras' has another slope."""
+    return relu6(_floating(x, "hardsigmoid") + 3) / 6
+
+
+@function(names=("hard_swish", "hard_silu"))
+def hardswish(x: Operand) -> Any:
+    """X * hardsigmoid(x)."""
+    x = _floating(x, "hardswish")
+    return x * hardsigmoid(x)
+
+
+@function(names=("hard_tanh",))
 def hardtanh(x: Operand, lo: float = -1.0, hi: float = 1.0) -> Any:
     """X between two bounds, and the nearer bound elsewhere."""
     return f.clip(x, lo, hi)

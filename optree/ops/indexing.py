@@ -587,7 +587,7 @@ def _numpy_take(a: Operand, where: Operand, axis: Axis = None, mode: str = "rais
     return f.take(x, within, axis)
 
 
-@function()
+@function(names=("one_hot",))
 def onehot(indices: Operand, n: Any = None, axis: int = -1, dtype: DType = None, out: Any = None) -> Any:
     """One-hot encoding of `indices`, 0 to n - 1, along a new axis of size `n`.
 

@@ -594,6 +594,13 @@ COMPOSED: dict[str, list[Case]] = {
             in_floating(lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x))),
         )
     ],
+    "celu": [
+        Case(((2, 3),), lambda x: f.celu(x, 2.0), in_floating(lambda x: np.where(x > 0, x, 2 * np.expm1(x / 2)))),
+    ],
+    "mish": [Case(((2, 3),), lambda x: f.mish(x), in_floating(lambda x: x * np.tanh(np.logaddexp(x, 0))))],
+    "relu6": [Case(((2, 3),), lambda x: f.relu6(x * 9.0), lambda x: np.clip(x * 9.0, 0, 6))],
+    "hardsigmoid": [Case(((2, 3),), lambda x: f.hardsigmoid(x), in_floating(lambda x: np.clip(x + 3, 0, 6) / 6))],
+    "hardswish": [Case(((2, 3),), lambda x: f.hardswish(x), in_floating(lambda x: x * np.clip(x + 3, 0, 6) / 6))],
     "softsign": [Case(((2, 3),), lambda x: f.softsign(x), in_floating(lambda x: x / (1 + np.abs(x))))],
     "hardtanh": [
         Case(((2, 3),), lambda x: f.hardtanh(x * 2.0), lambda x: np.clip(x * 2.0, -1.0, 1.0)),
