@@ -33,7 +33,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 #: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many, or those that its marker says.
-SHARE, LEAST = 8, 12
+SHARE, LEAST = 12, 8
 #: On simulated devices, where each kernel is compiled by g++ and runs thread by thread.
 RIG_SHARE, RIG_LEAST = 16, 8
 
@@ -249,8 +249,8 @@ def no_faults_of_simulated_devices(request: Any) -> Iterator[None]:
 def sample(request: Any) -> Any:
     """From a list to what the seed draws of it, in order, for a matrix within one test; to all of it with --all."""
 
-    def drawn(cases: list[Any]) -> list[Any]:
-        return cases if _takes_all(request.config) else _drawn(cases, request.config, request.node.nodeid)
+    def drawn(cases: list[Any], least: int | None = None) -> list[Any]:
+        return cases if _takes_all(request.config) else _drawn(cases, request.config, request.node.nodeid, least)
 
     return drawn
 

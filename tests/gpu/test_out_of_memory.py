@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,15 +54,36 @@ class Step:
         return [tensor.get() for tensor in self.tensors]
 
 
+#: Calls of a step in a test: two before one that fails, and one after it.
+CALLS = 4
+
+#: The kinds of allocation.
+KINDS = ("array", "cudaHostAlloc", "cuModuleLoadData", "cuLaunchKernel", "cudaGraphInstantiate")
+
+
+@cache
+def undisturbed() -> tuple[list[Any], list[list[np.ndarray]], list[Counter[str]]]:
+    """The cost of each call of a step, the state after it, and its allocations of each kind."""
+    first, step = Step(), Step()
+    for _ in range(CALLS):  # loads modules that later steps find loaded
+        first()
+    costs, states, counts = list[Any](), list[list[np.ndarray]](), list[Counter[str]]()
+    for _ in range(CALLS):
+        with failing(rig(), "", 0) as seen:
+            costs.append(step())
+        states.append(step.state())
+        counts.append(Counter(seen))
+    return costs, states, counts
+
+
 @contextmanager
 def failing(on: Rig, kind: str, number: int) -> Iterator[list[str]]:
-    """Let one allocation fail, by its number; the kinds of all of them so far."""
+    """Let one allocation of a kind fail, by its number; the kinds of all of them so far."""
     seen: list[str] = []
 
     def counted(name: str) -> bool:
-        if name == kind:
-            seen.append(name)
-        return name == kind and len(seen) == number + 1
+        seen.append(name)
+        return name == kind and seen.count(kind) == number + 1
 
     class Hook(on.cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
         name = "Failing"
@@ -82,21 +105,13 @@ def check_equal(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize(
-    "kind", ["array", "cudaHostAlloc", "cuModuleLoadData", "cuLaunchKernel", "cudaGraphInstantiate"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", [0, 1, 2], ids=["first call", "capture", "replay"])
 def test_a_step_that_runs_out_of_memory_leaves_all_as_it_was(on: Rig, kind: str, before: int, sample: Any) -> None:
-    reference, costs, states = Step(), [], []
-    for _ in range(before + 3):
-        costs.append(reference())
-        states.append(reference.state())
-    counted, failures, halves = Step(), 0, 0
-    for _ in range(before):
-        counted()
-    with failing(on, kind, -1) as seen:
-        counted()
-    for number in sample(list(range(len(seen)))):
+    costs, states, counts = undisturbed()
+    count, failures, halves = counts[before][kind], 0, 0
+    is_pooled = kind == "cudaHostAlloc"  # CuPy takes what an earlier step gave back, or asks a second time
+    for number in sample(list(range(count)), least=2):
         on.cupy.get_default_memory_pool().free_all_blocks()
         step = Step()
         for _ in range(before):
@@ -108,7 +123,7 @@ def test_a_step_that_runs_out_of_memory_leaves_all_as_it_was(on: Rig, kind: str,
             except DeviceMemoryError as error:
                 is_raised = "are free" in str(error)
                 assert is_raised, error
-        assert len(seen) > number, f"{kind} {number} is not asked for"
+        assert seen.count(kind) > number or is_pooled, f"{kind} {number} is not asked for"
         if is_raised:
             failures += 1
             if kind != "cuLaunchKernel":  # whose memory cannot be had before
@@ -118,8 +133,8 @@ def test_a_step_that_runs_out_of_memory_leaves_all_as_it_was(on: Rig, kind: str,
                 step()
                 continue
             cost = step()
-        for following in range(before, before + 3):
+        for following in range(before, before + 2):
             check_equal([cost, *step.state()], [costs[following], *states[following]])
             cost = step()
-    assert failures or before or not seen, f"none of {len(seen)} allocations was missed"
+    assert failures or before or not count or is_pooled, f"none of {count} allocations was missed"
     assert halves <= 3, "only a launch between two of the updates"

@@ -168,12 +168,15 @@ def compile_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) 
 def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> None:
     """Compile many sources, a few dozens at a time, for NVRTC takes longer to begin than to compile.
 
+    The assembler optimises nothing: that takes a quarter of the time, and warns of nothing.
+
     Raises
     ------
     NvrtcError
         If one is refused, or warned about; its own log and source are shown.
     """
     parts = [sources[start : start + TOGETHER] for start in range(0, len(sources), TOGETHER)]
+    options = [*options, "--ptxas-options=-O0"]
 
     def check(part: Sequence[str]) -> None:
         try:

@@ -250,8 +250,8 @@ def test_what_asks_for_no_vectors_has_derivatives_where_values_are_equal(cpu: An
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 3), (3, 5)])
-def test_the_derivative_of_least_squares(shape: tuple[int, ...], cpu: Any) -> None:
-    a, b = cpu.array(drawn(*shape)), cpu.array(drawn(*shape[:-1], 2, seed=1))
+def test_the_derivative_of_least_squares(shape: tuple[int, ...], be64: Any) -> None:
+    a, b = be64.array(drawn(*shape)), be64.array(drawn(*shape[:-1], 2, seed=1))
     weights = drawn(*shape[:-2], shape[-1], 2, seed=2)
     check_grad(lambda a, b: np.sum(L.lstsq(a, b)[0] * weights), [a, b])
     check_grad(lambda a, b: np.sum(grad(np.sum(L.lstsq(a, b)[0] * weights), a) ** 2), [a, b])
