@@ -310,12 +310,12 @@ def sharing_source() -> str:
 
 
 @cache
-def _sharing_functions() -> dict[Length, Any]:
-    """The work-sharing functions of one library, never freed, as its threads run in it."""
-    return {length: compile_source(sharing_source(), name) for length, name in _SHARING.items()}
+def _sharing() -> dict[Length, tuple[Any, int]]:
+    """The work-sharing functions of one library, and their addresses; never freed, as its threads run in it."""
+    functions = {length: compile_source(sharing_source(), name) for length, name in _SHARING.items()}
+    return {length: (each, ctypes.cast(each, ctypes.c_void_p).value or 0) for length, each in functions.items()}
 
 
-@cache
 def share_address(length: Length = "long") -> int:
     """The address of the work-sharing function, an argument of kernels; that of jobs not known to be long wakes few."""
-    return ctypes.cast(_sharing_functions()[length], ctypes.c_void_p).value or 0
+    return _sharing()[length][1]

@@ -435,37 +435,28 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 @lru_cache
 def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
-    applied: list[Any] = [_decomposed if draws else _decomposed_not_drawn]
+    applied: list[Any] = [_composites if draws else _composites_not_drawn]
     applied += [reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
-    applied += [_decomposed_windows] * windows
-    applied += [_decomposed_on_devices] * further
+    applied += [_composites_of_windows] * windows
+    applied += [_composites_of_devices] * further
     return {name: [rule] for rule in applied for name in rule.ops}
 
 
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices)))
-def _decomposed(value: Value) -> Any:
-    """A composite op's value as a tree of simpler ones."""
-    return value.op.decompose(*(x.operand for x in value.inputs))
+def _decomposed(which: Callable[[Any], bool]) -> Any:
+    """A rule: the value of a composite op of some class as a tree of simpler ones."""
+
+    @on(having=Having(lambda op: issubclass(op, CompositeOperator) and which(op)))
+    def decomposed(value: Value) -> Any:
+        return value.op.decompose(*(x.operand for x in value.inputs))
+
+    return decomposed
 
 
-@on(
-    having=Having(
-        lambda op: issubclass(op, CompositeOperator) and not (op.of_windows or op.of_devices or op.destroy_map)
-    )
-)
-def _decomposed_not_drawn(value: Value) -> Any:
-    return _decomposed(value)
-
-
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_windows))
-def _decomposed_windows(value: Value) -> Any:
-    return _decomposed(value)
-
-
-@on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.of_devices))
-def _decomposed_on_devices(value: Value) -> Any:
-    return _decomposed(value)
+_composites = _decomposed(lambda op: not (op.of_windows or op.of_devices))
+_composites_not_drawn = _decomposed(lambda op: not (op.of_windows or op.of_devices or op.destroy_map))
+_composites_of_windows = _decomposed(lambda op: op.of_windows)
+_composites_of_devices = _decomposed(lambda op: op.of_devices)
 
 
 #: Maximum values that the search for a nested reduction visits.

@@ -232,7 +232,6 @@ def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
     return TypeError(f"{name} has no equal here{why}; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")
 
 
-@lru_cache(maxsize=512)
 def _parameters_of(ours: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of a function's required parameters and of the others."""
     found = inspect.signature(ours).parameters.values()
