@@ -48,7 +48,13 @@ def _logistic(exponential: Any, x: np.ndarray) -> np.ndarray:
 
 @alias("sigmoid")
 class Sig(OwnFunction):
-    """The logistic function 1 / (1 + exp(-x)), accurate at both ends."""
+    """The logistic function 1 / (1 + exp(-x)), accurate at both ends.
+
+    Examples
+    --------
+    >>> be.sig(be.array([0.0, 2.0])).get().round(3)
+    array([0.5  , 0.881], dtype=float32)
+    """
 
     name = "sig"
     # {0} < 0 ? exp : 1, with exp in the condition, so that compilers compute it once: it is between 0 and 1.
@@ -154,6 +160,11 @@ class Erf(OwnFunction):
     "Rational Chebyshev approximations for the error function", Math. Comp. 23
     (1969), computed in float64. The second one is used beyond 4 too, where erfc is below 2e-8
     and eight digits of it suffice.
+
+    Examples
+    --------
+    >>> be.erf(be.array([0.0, 1.0])).get().round(3)
+    array([0.   , 0.843], dtype=float32)
     """
 
     name = "erf"
@@ -223,7 +234,13 @@ def logaddexp2(x: Operand, y: Operand) -> Any:
 
 @function()
 def softplus(x: Operand) -> Any:
-    """log(1 + exp(x)), without overflow."""
+    """log(1 + exp(x)), without overflow.
+
+    Examples
+    --------
+    >>> be.softplus(be.array([0.0])).get().round(3)
+    array([0.693], dtype=float32)
+    """
     return f.logaddexp(x, 0)
 
 

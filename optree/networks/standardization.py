@@ -224,6 +224,11 @@ def rms_norm(x: Any, gain: Any = None, axis: Axis = -1, epsilon: float = EPSILON
     ------
     ShapeError
         If the gain has other sizes than these axes.
+
+    Examples
+    --------
+    >>> be.rms_norm(be.array([[3.0, 4.0]])).get().round(3)
+    array([[0.849, 1.131]], dtype=float32)
     """
     x = variable_of(x, "rms_norm")
     epsilon = _number(epsilon, "rms_norm: epsilon")

@@ -170,7 +170,13 @@ def array_split(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarra
 
 @function(numpy=np.split)
 def split(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray, axis: int = 0) -> list[Any]:
-    """Split the operand along an axis into a number of equal parts, or at indices."""
+    """Split the operand along an axis into a number of equal parts, or at indices.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.split(be.ones((4, 2)), 2)]
+    [(2, 2), (2, 2)]
+    """
     x = variable_of(x, "split")
     if not np.ndim(indices_or_sections):
         size, count = x.shape[normalise_axis(axis, x.ndim, "split")], integer_of(indices_or_sections, "split: sections")

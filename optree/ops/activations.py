@@ -28,6 +28,11 @@ def gelu(x: Operand, approximate: bool = False) -> Any:
     Returns
     -------
     tree of x's shape
+
+    Examples
+    --------
+    >>> be.gelu(be.array([-1.0, 0.0, 1.0])).get().round(3)
+    array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     x = _floating(x, "gelu")
     if approximate:
@@ -37,21 +42,39 @@ def gelu(x: Operand, approximate: bool = False) -> Any:
 
 @function(names=("swish",))
 def silu(x: Operand) -> Any:
-    """X * sig(x), also named swish."""
+    """X * sig(x), also named swish.
+
+    Examples
+    --------
+    >>> be.silu(be.array([-1.0, 0.0, 1.0])).get().round(3)
+    array([-0.269,  0.   ,  0.731], dtype=float32)
+    """
     x = _floating(x, "silu")
     return x * f.sig(x)
 
 
 @function()
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
-    """X where it is positive, and `slope` times x elsewhere; the derivative at 0 is `slope`."""
+    """X where it is positive, and `slope` times x elsewhere; the derivative at 0 is `slope`.
+
+    Examples
+    --------
+    >>> be.leaky_relu(be.array([-1.0, 2.0]), 0.1).get()
+    array([-0.1,  2. ], dtype=float32)
+    """
     x = _floating(x, "leaky_relu")
     return f.where(x > 0, x, slope * x)
 
 
 @function()
 def elu(x: Operand, alpha: float = 1.0) -> Any:
-    """X where it is positive, and alpha * (exp(x) - 1) elsewhere; the derivative at 0 is `alpha`."""
+    """X where it is positive, and alpha * (exp(x) - 1) elsewhere; the derivative at 0 is `alpha`.
+
+    Examples
+    --------
+    >>> be.elu(be.array([-1.0, 2.0])).get().round(3)
+    array([-0.632,  2.   ], dtype=float32)
+    """
     x = _floating(x, "elu")
     # The inner where keeps exp from overflowing in the branch that is not taken.
     return f.where(x > 0, x, alpha * f.expm1(f.where(x > 0, 0, x)))
@@ -117,6 +140,11 @@ def glu(x: Operand, axis: int = -1) -> Any:
     ------
     ShapeError
         If the size of that axis is odd.
+
+    Examples
+    --------
+    >>> be.glu(be.array([1.0, 2.0, 0.0, 0.0])).get()
+    array([0.5, 1. ], dtype=float32)
     """
     gated, gate = f.split(_floating(x, "glu"), 2, axis)
     return gated * f.sig(gate)

@@ -72,6 +72,11 @@ class Maximum(ExtremeOfTwo):
     """Elementwise maximum of x and y; nan where either is nan.
 
     At ties each operand gets half of the gradient; in neon's mode, all of it.
+
+    Examples
+    --------
+    >>> be.maximum(be.array([1.0, 5.0]), 2.0).get()
+    array([2., 5.], dtype=float32)
     """
 
     name = "maximum"
@@ -85,6 +90,11 @@ class Minimum(ExtremeOfTwo):
     """Elementwise minimum of x and y; nan where either is nan.
 
     At ties each operand gets half of the gradient; in neon's mode, all of it.
+
+    Examples
+    --------
+    >>> be.minimum(be.array([1.0, 5.0]), 2.0).get()
+    array([1., 2.], dtype=float32)
     """
 
     name = "minimum"
@@ -95,7 +105,13 @@ class Minimum(ExtremeOfTwo):
 
 
 class Relu(MorphOperator, ElementwiseOperator):
-    """Rectified linear unit, max(x, 0); nan where x is nan. The derivative at 0 is 0."""
+    """Rectified linear unit, max(x, 0); nan where x is nan. The derivative at 0 is 0.
+
+    Examples
+    --------
+    >>> be.relu(be.array([-1.0, 2.0])).get()
+    array([0., 2.], dtype=float32)
+    """
 
     name = "relu"
     kernel = "{0} > 0 || {0} != {0} ? {0} : (T)0"
@@ -140,6 +156,11 @@ def clip(x: Operand, lo: Operand | None = None, hi: Operand | None = None) -> An
 
     It is ``minimum(maximum(x, lo), hi)``, in value and in derivative. A Python integer out of
     range of x's integer dtype is no bound either.
+
+    Examples
+    --------
+    >>> be.clip(be.array([-2.0, 0.5, 3.0]), -1, 1).get()
+    array([-1. ,  0.5,  1. ], dtype=float32)
     """
     x = variable_of(x, "clip")
     lo, hi = (None if bound is None else as_operand(bound, "clip") for bound in (lo, hi))
@@ -254,6 +275,11 @@ class Cast(UnaryOperator, ElementwiseOperator):
     A negative float wraps in an unsigned integer dtype, as in NumPy on x86-64, if the signed dtype of that size
     holds it: -50.0 is 206 in uint8. The value for nan, inf and other floats out of range is undefined, as in NumPy
     and C.
+
+    Examples
+    --------
+    >>> be.cast(be.array([1.7]), "int32").get()
+    array([1], dtype=int32)
     """
 
     name = "cast"

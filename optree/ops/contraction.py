@@ -125,6 +125,11 @@ class Dot(ProductOperator):
 
     For stacks of matrices there is `matmul`, and `tensordot` for what np.dot
     makes of more than two dimensions.
+
+    Examples
+    --------
+    >>> be.dot(be.ones((2, 3)), np.array([1.0, 2.0, 3.0])).get()
+    array([6., 6.])
     """
 
     name = "dot"
@@ -149,7 +154,13 @@ class Dot(ProductOperator):
 
 @numpy_function(np.matmul)
 class MatMul(ProductOperator):
-    """The matrix product, of stacks broadcast together; a 1-D x is a row, a 1-D y a column."""
+    """The matrix product, of stacks broadcast together; a 1-D x is a row, a 1-D y a column.
+
+    Examples
+    --------
+    >>> be.matmul(be.ones((4, 2, 3)), be.ones((3, 5))).shape
+    (4, 2, 5)
+    """
 
     name = "matmul"
     examples = Examples(
@@ -302,7 +313,14 @@ def _in_order(x: Variable, axes: Sequence[int]) -> Variable:
 
 
 class Outer(CompositeOperator, BinaryOperator):
-    """The outer product of x and y, both flattened."""
+    """The outer product of x and y, both flattened.
+
+    Examples
+    --------
+    >>> be.outer(np.array([1.0, 2.0]), be.array([3.0, 4.0])).get()
+    array([[3., 4.],
+           [6., 8.]])
+    """
 
     name = "outer"
     examples = Examples(

@@ -435,6 +435,12 @@ class Embedding(Take):
 
     Unlike `take`, it refuses negative ids, as it does those beyond the table. On a backend in neon's mode, ids in one
     row or column count as a list of them.
+
+    Examples
+    --------
+    >>> be.embedding(be.eye(3), np.array([2, 0])).get()
+    array([[0., 0., 1.],
+           [1., 0., 0.]], dtype=float32)
     """
 
     name = "embedding"
@@ -493,6 +499,11 @@ class TakeAlongAxis(Indexing):
 
     The other axes of x and of `indices` broadcast. If the axis is None, x is flattened and
     `indices` are 1-D.
+
+    Examples
+    --------
+    >>> be.take_along_axis(be.array([[3.0, 1.0]]), np.array([[1, 0]]), axis=1).get()
+    array([[1., 3.]], dtype=float32)
     """
 
     name = "take_along_axis"

@@ -40,7 +40,15 @@ LONG = 256
 
 @numpy_function(np.concatenate)
 class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
-    """Operands joined along an axis; flattened first, if that is None."""
+    """Operands joined along an axis; flattened first, if that is None.
+
+    Examples
+    --------
+    >>> be.concatenate([be.ones((1, 2)), be.zeros((2, 2))], axis=0).get()
+    array([[1., 1.],
+           [0., 0.],
+           [0., 0.]], dtype=float32)
+    """
 
     name = "concatenate"
     raises = False
@@ -187,6 +195,11 @@ class Pad(CopyOperator, MorphOperator, AffineOperator):
     """x with a number around it: `pad_width` is (before, after) for each axis, one such pair, or one size.
 
     Another `mode` of `numpy.pad` is `pad_by`.
+
+    Examples
+    --------
+    >>> be.pad(be.array([1.0, 2.0]), 1).get()
+    array([0., 1., 2., 0.], dtype=float32)
     """
 
     name = "pad"
@@ -283,6 +296,11 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
     """x with each element repeated along an axis; flattened first, if that is None.
 
     Its function takes a count for each element too: numbers, which the shape depends on.
+
+    Examples
+    --------
+    >>> be.repeat(be.array([1.0, 2.0]), 2, axis=0).get()
+    array([1., 1., 2., 2.], dtype=float32)
     """
 
     name = "repeat"
@@ -389,7 +407,14 @@ def _listed(operands: object, what: str) -> list[Any]:
 
 @function(numpy=np.stack)
 def stack(operands: Sequence[Operand], axis: int = 0) -> Any:
-    """Operands of one shape, joined along a new axis of the result."""
+    """Operands of one shape, joined along a new axis of the result.
+
+    Examples
+    --------
+    >>> be.stack([be.ones(2), be.zeros(2)]).get()
+    array([[1., 1.],
+           [0., 0.]], dtype=float32)
+    """
     if is_one(operands):
         x = variable_of(operands, "stack")
         return f.moveaxis(x, 0, normalise_axis(axis, x.ndim, "stack"))
@@ -485,7 +510,13 @@ def append(x: Operand, values: Operand, axis: int | None = None) -> Any:
 
 @function(numpy=np.tile)
 def tile(x: Any, reps: int | Sequence[int]) -> Any:
-    """The operand tiled `reps` times along each axis; further axes are new leading ones."""
+    """The operand tiled `reps` times along each axis; further axes are new leading ones.
+
+    Examples
+    --------
+    >>> be.tile(be.array([1.0, 2.0]), 2).get()
+    array([1., 2., 1., 2.], dtype=float32)
+    """
     x = variable_of(x, "tile")
     counts = sizes_of(reps, "tile")
     if min(counts, default=0) < 0:
@@ -521,7 +552,13 @@ def _numpy_resize(a: Operand, new_shape: int | Sequence[int]) -> Any:
 
 @function(numpy=np.roll)
 def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> Any:
-    """The operand shifted cyclically along axes; flattened for it, if the axis is None."""
+    """The operand shifted cyclically along axes; flattened for it, if the axis is None.
+
+    Examples
+    --------
+    >>> be.roll(be.array([1.0, 2.0, 3.0]), 1).get()
+    array([3., 1., 2.], dtype=float32)
+    """
     x = variable_of(x, "roll")
     if axis is None:
         return f.reshape_like(roll(f.reshape(x, (-1,)), shift, 0), x)

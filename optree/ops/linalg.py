@@ -50,7 +50,13 @@ class SlogdetResult(NamedTuple):
 
 @numpy_function(np.linalg.solve)
 class Solve(LapackFunction, BinaryOperator):
-    """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns."""
+    """Solve a @ x = b for square matrices a; b is a vector if it is 1-D, and else matrices of columns.
+
+    Examples
+    --------
+    >>> be.solve(be.array([[2.0, 0.0], [0.0, 4.0]]), np.array([2.0, 4.0])).get()
+    array([1., 1.])
+    """
 
     name = "solve"
     operands = ("a", "b")
@@ -99,7 +105,14 @@ class Solve(LapackFunction, BinaryOperator):
 
 @numpy_function(np.linalg.inv)
 class Inverse(MatrixOperator):
-    """The inverses of square matrices; for a product with one, `solve` is more accurate."""
+    """The inverses of square matrices; for a product with one, `solve` is more accurate.
+
+    Examples
+    --------
+    >>> be.inv(be.array([[2.0, 0.0], [0.0, 4.0]])).get()
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]], dtype=float32)
+    """
 
     name = "inv"
 
@@ -117,6 +130,11 @@ class Determinant(MatrixOperator):
     """The determinants of square matrices, which may overflow where `slogdet` does not.
 
     The derivative is the matrix of cofactors, which singular matrices have too.
+
+    Examples
+    --------
+    >>> be.det(be.array([[2.0, 0.0], [0.0, 4.0]])).item()
+    8.0
     """
 
     name = "det"

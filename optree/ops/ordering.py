@@ -61,7 +61,13 @@ NARROW = 16
 
 @numpy_function(np.argsort)
 class ArgSort(OneAxisOperator, IntegerOperator):
-    """The indices that sort the operand along an axis, stably; nan sorts last."""
+    """The indices that sort the operand along an axis, stably; nan sorts last.
+
+    Examples
+    --------
+    >>> be.argsort(be.array([3.0, 1.0, 2.0])).get()
+    array([1, 2, 0])
+    """
 
     name = "argsort"
     axis: Any = -1
@@ -155,7 +161,13 @@ class OrderOperator(OneAxisOperator, MorphOperator):
 
 @numpy_function(np.sort)
 class Sort(OrderOperator):
-    """The elements along an axis in ascending order; nan sorts last."""
+    """The elements along an axis in ascending order; nan sorts last.
+
+    Examples
+    --------
+    >>> be.sort(be.array([3.0, 1.0, 2.0])).get()
+    array([1., 2., 3.], dtype=float32)
+    """
 
     name = "sort"
     examples = _SORTED
@@ -454,6 +466,11 @@ def topk(x: Operand, k: int, axis: int = -1) -> tuple[Any, Any]:
     """The k largest elements along an axis in descending order, and their indices; of ties the first.
 
     A nan counts as larger than any number.
+
+    Examples
+    --------
+    >>> [x.get().tolist() for x in be.topk(be.array([1.0, 3.0, 2.0]), 2)]
+    [[3.0, 2.0], [1, 2]]
     """
     x = variable_of(x, "topk")
     axis, k = normalise_axis(axis, x.ndim, "topk"), integer_of(k, "topk: k")

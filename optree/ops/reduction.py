@@ -128,7 +128,14 @@ class Sum(SumDtypeOperator, ReductionOperator):
 
 @numpy_function(np.mean)
 class Mean(MeanDtypeOperator, ReductionOperator):
-    """The mean over axes; nan for empty axes."""
+    """The mean over axes; nan for empty axes.
+
+    Examples
+    --------
+    >>> be.mean(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[3.],
+           [3.]], dtype=float32)
+    """
 
     name = "mean"
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
@@ -181,7 +188,14 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
 
 class Prod(SumDtypeOperator, UfuncReduction):
-    """The product over axes. Its gradient does not divide, so it is right at zeros."""
+    """The product over axes. Its gradient does not divide, so it is right at zeros.
+
+    Examples
+    --------
+    >>> be.prod(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[5.],
+           [8.]], dtype=float32)
+    """
 
     name = "prod"
     numpy = np.prod
@@ -239,7 +253,14 @@ class ExtremeOperator(UfuncReduction):
 
 @numpy_function(np.amax)
 class Max(ExtremeOperator):
-    """The maximum over axes; nan if there is one. Ties share the gradient evenly."""
+    """The maximum over axes; nan if there is one. Ties share the gradient evenly.
+
+    Examples
+    --------
+    >>> be.max(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[5.],
+           [4.]], dtype=float32)
+    """
 
     name = "max"
     numpy = np.max
@@ -250,7 +271,14 @@ class Max(ExtremeOperator):
 
 @numpy_function(np.amin)
 class Min(ExtremeOperator):
-    """The minimum over axes; nan if there is one. Ties share the gradient evenly."""
+    """The minimum over axes; nan if there is one. Ties share the gradient evenly.
+
+    Examples
+    --------
+    >>> be.min(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[1.],
+           [2.]], dtype=float32)
+    """
 
     name = "min"
     numpy = np.min
@@ -343,7 +371,14 @@ class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
 
 @numpy_function(np.argmax)
 class ArgMax(ArgExtremeOperator):
-    """The index of the maximum along axes, the first of ties; of the first nan if there is one."""
+    """The index of the maximum along axes, the first of ties; of the first nan if there is one.
+
+    Examples
+    --------
+    >>> be.argmax(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[1],
+           [0]])
+    """
 
     name = "argmax"
     index_of = staticmethod(np.argmax)
@@ -353,7 +388,14 @@ class ArgMax(ArgExtremeOperator):
 
 @numpy_function(np.argmin)
 class ArgMin(ArgExtremeOperator):
-    """The index of the minimum along axes, the first of ties; of the first nan if there is one."""
+    """The index of the minimum along axes, the first of ties; of the first nan if there is one.
+
+    Examples
+    --------
+    >>> be.argmin(be.array([[1.0, 5.0], [4.0, 2.0]]), axis=1).get()
+    array([[0],
+           [1]])
+    """
 
     name = "argmin"
     index_of = staticmethod(np.argmin)
@@ -365,7 +407,14 @@ class ArgMin(ArgExtremeOperator):
 
 
 class AllTrue(UfuncReduction, LogicalOperator):
-    """Whether all elements along axes are true, that is, not zero."""
+    """Whether all elements along axes are true, that is, not zero.
+
+    Examples
+    --------
+    >>> be.all(be.array([[1.0, 5.0], [0.0, 1.0]]), axis=1).get()
+    array([[ True],
+           [False]])
+    """
 
     name = "all"
     numpy = np.all
@@ -373,7 +422,14 @@ class AllTrue(UfuncReduction, LogicalOperator):
 
 
 class AnyTrue(UfuncReduction, LogicalOperator):
-    """Whether any element along axes is true, that is, not zero."""
+    """Whether any element along axes is true, that is, not zero.
+
+    Examples
+    --------
+    >>> be.any(be.array([[0.0, 5.0], [0.0, 0.0]]), axis=1).get()
+    array([[ True],
+           [False]])
+    """
 
     name = "any"
     numpy = np.any
@@ -397,7 +453,13 @@ def _freedom(x: Variable, axis: Axis, ddof: float) -> Variable:
 
 @function(numpy=np.var)
 def var(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The variance over axes: the sum of the squared deviations from the mean, over count - ddof."""
+    """The variance over axes: the sum of the squared deviations from the mean, over count - ddof.
+
+    Examples
+    --------
+    >>> be.var(be.array([1.0, 3.0])).get()
+    array([1.], dtype=float32)
+    """
     x = variable_of(x, "var")
     centred = _centred(x, axis)
     value = f.sum(f.square(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
@@ -406,7 +468,13 @@ def var(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -
 
 @function(numpy=np.std)
 def std(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0."""
+    """The standard deviation over axes, the root of the variance; its gradient is 0 where it is 0.
+
+    Examples
+    --------
+    >>> be.std(be.array([1.0, 3.0])).get()
+    array([1.], dtype=float32)
+    """
     x = variable_of(x, "std")
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
@@ -454,6 +522,11 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         None or 2 for the Euclidean norm, 1 for the sum of absolute values, inf and -inf for their
         maximum and minimum, 0 for the number of nonzero elements, p for the p-norm. Over several axes
         only None is allowed; ``be.linalg.norm`` has matrix norms.
+
+    Examples
+    --------
+    >>> be.norm(be.array([3.0, 4.0])).item()
+    5.0
     """
 
     name = "norm"

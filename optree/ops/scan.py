@@ -93,7 +93,13 @@ class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
 
 @numpy_function(np.cumsum, np.add.accumulate)
 class CumSum(CumulativeOperator):
-    """The cumulative sum along an axis; of x flattened, if the axis is None."""
+    """The cumulative sum along an axis; of x flattened, if the axis is None.
+
+    Examples
+    --------
+    >>> be.cumsum(be.array([1.0, 2.0, 3.0]), axis=0).get()
+    array([1., 3., 6.], dtype=float32)
+    """
 
     name = "cumsum"
     accumulate = staticmethod(np.cumsum)
@@ -105,7 +111,13 @@ class CumSum(CumulativeOperator):
 
 @numpy_function(np.cumprod, np.multiply.accumulate)
 class CumProd(CumulativeOperator):
-    """The cumulative product along an axis. Its gradient does not divide, so it is right at zeros."""
+    """The cumulative product along an axis. Its gradient does not divide, so it is right at zeros.
+
+    Examples
+    --------
+    >>> be.cumprod(be.array([1.0, 2.0, 3.0]), axis=0).get()
+    array([1., 2., 6.], dtype=float32)
+    """
 
     name = "cumprod"
     accumulate = staticmethod(np.cumprod)

@@ -83,7 +83,13 @@ def _transpose_props(choose: Choose, x: Variable) -> dict[str, Any]:
 
 @numpy_function(np.transpose)
 class Transpose(MorphOperator):
-    """x with its axes in the order `axes`, or reversed."""
+    """x with its axes in the order `axes`, or reversed.
+
+    Examples
+    --------
+    >>> be.transpose(be.ones((2, 3, 4)), (1, 0, 2)).shape
+    (3, 2, 4)
+    """
 
     name = "transpose"
     __props__ = ("axes",)
@@ -137,7 +143,14 @@ class ReshapeOperator(MorphOperator):
 
 
 class Reshape(ReshapeOperator):
-    """x in another shape of equal size, in C order; one size may be -1."""
+    """x in another shape of equal size, in C order; one size may be -1.
+
+    Examples
+    --------
+    >>> be.reshape(be.array([1.0, 2.0, 3.0, 4.0]), (2, -1)).get()
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
 
     # The bound op still has -1, so that one plan serves every batch size.
 
@@ -219,7 +232,14 @@ class ReshapeLike(ReshapeOperator):
 
 
 class BroadcastTo(MorphOperator):
-    """x broadcast to `shape`."""
+    """x broadcast to `shape`.
+
+    Examples
+    --------
+    >>> be.broadcast_to(be.array([1.0, 2.0]), (2, 2)).get()
+    array([[1., 2.],
+           [1., 2.]], dtype=float32)
+    """
 
     name = "broadcast_to"
     __props__ = ("shape",)
@@ -256,7 +276,13 @@ class BroadcastTo(MorphOperator):
 
 @numpy_function(np.expand_dims)
 class ExpandDims(ReshapeOperator):
-    """x with new axes of size 1 at the positions `axis` of the result."""
+    """x with new axes of size 1 at the positions `axis` of the result.
+
+    Examples
+    --------
+    >>> be.expand_dims(be.ones(3), 1).shape
+    (3, 1)
+    """
 
     name = "expand_dims"
     __props__ = ("axis",)
@@ -299,6 +325,11 @@ class Squeeze(ReshapeOperator):
     """x without the axes `axis`, which have size 1; without all such axes if that is None.
 
     On a backend in neon's mode the result has two dimensions at least.
+
+    Examples
+    --------
+    >>> be.squeeze(be.ones((1, 3))).shape
+    (3,)
     """
 
     name = "squeeze"
@@ -495,7 +526,13 @@ class Unslice(CopyOperator, MorphOperator, AffineOperator):
 
 @numpy_function(np.flip)
 class Flip(MorphOperator):
-    """x in reverse order along one or several axes, or along all of them."""
+    """x in reverse order along one or several axes, or along all of them.
+
+    Examples
+    --------
+    >>> be.flip(be.array([1.0, 2.0])).get()
+    array([2., 1.], dtype=float32)
+    """
 
     name = "flip"
     __props__ = ("axis",)

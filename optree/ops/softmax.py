@@ -92,6 +92,11 @@ class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
 
     It is -inf for empty axes or elements of -inf only, and inf if there is an inf. The gradient is
     the softmax.
+
+    Examples
+    --------
+    >>> be.logsumexp(be.zeros((1, 4)), axis=1).get().round(3)
+    array([[1.386]], dtype=float32)
     """
 
     name = "logsumexp"
@@ -180,6 +185,11 @@ class LogSoftmax(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
 
     The axis of a matrix must be given, as of `softmax`. The exponential of the maximum is 1, to
     which small ones would be lost: the others are summed separately, for log1p.
+
+    Examples
+    --------
+    >>> be.log_softmax(be.zeros((1, 4)), axis=1).get().round(3)
+    array([[-1.386, -1.386, -1.386, -1.386]], dtype=float32)
     """
 
     name = "log_softmax"

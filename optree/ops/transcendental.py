@@ -47,7 +47,13 @@ class OwnFunction(FloatFunction):
 
 
 class Sqrt(FloatFunction):
-    """The square root."""
+    """The square root.
+
+    Examples
+    --------
+    >>> be.sqrt(be.array([4.0, 9.0])).get()
+    array([2., 3.], dtype=float32)
+    """
 
     name = "sqrt"
     numpy = np.sqrt
@@ -72,7 +78,13 @@ class Cbrt(FloatFunction):
 
 
 class Exp(FloatFunction):
-    """e to the power x."""
+    """e to the power x.
+
+    Examples
+    --------
+    >>> be.exp(be.array([0.0, 1.0])).get().round(3)
+    array([1.   , 2.718], dtype=float32)
+    """
 
     name = "exp"
     numpy = np.exp
@@ -105,7 +117,13 @@ class Expm1(FloatFunction):
 
 
 class Log(FloatFunction):
-    """The natural logarithm."""
+    """The natural logarithm.
+
+    Examples
+    --------
+    >>> be.log(be.array([1.0, 2.0])).get().round(3)
+    array([0.   , 0.693], dtype=float32)
+    """
 
     name = "log"
     numpy = np.log

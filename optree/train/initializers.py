@@ -33,19 +33,66 @@ GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "se
 
 
 def zeros(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
-    """A new tensor of zeros, as for biases."""
+    """A new tensor of zeros, as for biases.
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.initializers.zeros(be, 2, name="b").get()
+    array([0., 0.], dtype=float32)
+    """
     return _new(be, shape, dtype, name).fill(0)
 
 
 def ones(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
-    """A new tensor of ones, as for the gains of a normalisation."""
+    """A new tensor of ones, as for the gains of a normalisation.
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.initializers.ones(be, 2, name="gain").get()
+    array([1., 1.], dtype=float32)
+    """
     return _new(be, shape, dtype, name).fill(1)
 
 
 def uniform(
     be: Any, shape: Shape, low: float = -0.05, high: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
-    """Uniform draws from [low, high)."""
+    """Uniform draws from [low, high).
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    low, high : float
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = train.initializers.uniform(be, (2, 3), -0.1, 0.1)
+    >>> bool(np.all(np.abs(w.get()) <= 0.1))
+    True
+    """
     found = _new(be, shape, dtype, name)
     found[...] = be.uniform(low, high, size=found.shape, dtype=found.dtype)
     return found
@@ -54,7 +101,23 @@ def uniform(
 def normal(
     be: Any, shape: Shape, mean: float = 0.0, deviation: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
-    """Normal draws."""
+    """Normal draws.
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    mean, deviation : float
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.initializers.normal(be, (2, 3), deviation=0.02).shape
+    (2, 3)
+    """
     found = _new(be, shape, dtype, name)
     found[...] = be.normal(mean, deviation, size=found.shape, dtype=found.dtype)
     return found

@@ -334,13 +334,43 @@ def focal(
 
 
 def mean_squared_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
-    """The squared differences of values and targets, reduced."""
+    """The squared differences of values and targets, reduced.
+
+    Parameters
+    ----------
+    values, targets : operand
+        Of equal shapes.
+    weights : operand, optional
+        A factor for each element.
+    reduce : {'mean', 'sum', 'none'}
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.losses.mean_squared_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
+    2.5
+    """
     values, targets = _pair("mean_squared_error", values, targets)
     return _reduced(_weighted(f.square(values - targets), weights), reduce, "mean_squared_error")
 
 
 def mean_absolute_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
-    """The absolute differences of values and targets, reduced."""
+    """The absolute differences of values and targets, reduced.
+
+    Parameters
+    ----------
+    values, targets : operand
+        Of equal shapes.
+    weights : operand, optional
+        A factor for each element.
+    reduce : {'mean', 'sum', 'none'}
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.losses.mean_absolute_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
+    1.5
+    """
     values, targets = _pair("mean_absolute_error", values, targets)
     return _reduced(_weighted(f.abs(values - targets), weights), reduce, "mean_absolute_error")
 
@@ -348,7 +378,24 @@ def mean_absolute_error(values: Operand, targets: Operand, weights: Operand | No
 def huber(
     values: Operand, targets: Operand, delta: Any = 1.0, weights: Operand | None = None, reduce: str = "mean"
 ) -> Any:
-    """The Huber loss: half the square of a difference up to `delta`, and linear beyond."""
+    """The Huber loss: half the square of a difference up to `delta`, and linear beyond.
+
+    Parameters
+    ----------
+    values, targets : operand
+        Of equal shapes.
+    delta : number
+        The difference beyond which the loss is linear.
+    weights : operand, optional
+        A factor for each element.
+    reduce : {'mean', 'sum', 'none'}
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.losses.huber(be.array([1.0, 2.0]), np.array([0.0, 5.0]), reduce="none").get()
+    array([0.5, 2.5], dtype=float32)
+    """
     values, targets = _pair("huber", values, targets)
     error = values - targets
     near = f.maximum(f.minimum(error, delta), -delta)  # no absolute value, whose second derivative at 0 is 0
@@ -366,6 +413,23 @@ def hinge(
     """The hinge loss of scores for labels of -1 and 1: ``max(0, margin - label * score)``.
 
     With `check_labels`, by default on the CPU, other integer labels raise at run time.
+
+    Parameters
+    ----------
+    scores, labels : operand
+        Of equal shapes; labels are -1 or 1.
+    margin : operand
+        The least product of score and label without a loss.
+    weights : operand, optional
+        A factor for each element.
+    reduce : {'mean', 'sum', 'none'}
+    check_labels : bool, optional
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.losses.hinge(be.array([0.5, 2.0]), np.array([1, -1]), reduce="none").get()
+    array([0.5, 3. ], dtype=float32)
     """
     scores, labels = _pair("hinge", scores, labels, (-1, 1), check_labels)
     return _reduced(_weighted(f.relu(margin - labels * scores), weights), reduce, "hinge")
@@ -375,6 +439,21 @@ def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduc
     """The Kullback-Leibler divergence of the softmax of scores from probabilities, along an axis.
 
     Probabilities of 0 add nothing. The mean is over the other axes.
+
+    Parameters
+    ----------
+    scores : operand
+        Logits.
+    probabilities : operand
+        Of the same shape, with a sum of 1 along the axis.
+    axis : int
+    reduce : {'mean', 'sum', 'none'}
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.losses.kl_divergence(be.zeros((1, 2)), np.array([[0.5, 0.5]])).item()
+    0.0
     """
     scores, probabilities = _pair("kl_divergence", scores, probabilities)
     is_there = f.gt(probabilities, 0)

@@ -33,6 +33,16 @@ class SGD(Optimizer):
         Whether to use Nesterov momentum.
     **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.SGD([w], rate=0.5, momentum=0.9)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get()
+    array([0., 0.], dtype=float32)
     """
 
     def __init__(
@@ -170,6 +180,16 @@ class Adam(Optimizer):
         Added to the root.
     **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.Adam([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.5, 1.5], dtype=float32)
     """
 
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")

@@ -26,13 +26,40 @@ Schedule = Callable[[Any], Any]
 
 
 def constant(rate: object) -> Schedule:
-    """A constant number."""
+    """A constant number.
+
+    Parameters
+    ----------
+    rate : number
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.schedules.constant(0.1)(7)
+    0.1
+    """
     _check_numbers("constant", rate)
     return partial(_constant, rate)
 
 
 def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
-    """Step decay: the number is multiplied by `factor` after every `every` steps."""
+    """Step decay: the number is multiplied by `factor` after every `every` steps.
+
+    Parameters
+    ----------
+    rate : float
+        The number at the start.
+    every : int
+        The number of steps between changes.
+    factor : float
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> rate = train.schedules.step(0.5, every=10)
+    >>> rate(9), rate(10)
+    (0.5, 0.05)
+    """
     _check_steps("step", every)
     _check_numbers("step", rate)
     _check_factor("step", factor)
@@ -40,7 +67,23 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
 
 def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
-    """Exponential decay by `factor` in `every` steps, continuous in the step."""
+    """Exponential decay by `factor` in `every` steps, continuous in the step.
+
+    Parameters
+    ----------
+    rate : float
+        The number at the start.
+    factor : float
+    every : int
+        The number of steps in which it is multiplied by `factor` once.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> rate = train.schedules.exponential(1.0, 0.25, every=2)
+    >>> rate(1), rate(2)
+    (0.5, 0.25)
+    """
     _check_steps("exponential", every)
     _check_numbers("exponential", rate)
     _check_factor("exponential", factor)
@@ -48,14 +91,44 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 
 
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """Linear interpolation from `rate` to `end` over `steps`, then `end`."""
+    """Linear interpolation from `rate` to `end` over `steps`, then `end`.
+
+    Parameters
+    ----------
+    rate, end : float
+        The first and the last number.
+    steps : int
+        The number of steps between them.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> rate = train.schedules.linear(1.0, 4)
+    >>> rate(1), rate(9)
+    (0.75, 0.0)
+    """
     _check_steps("linear", steps)
     _check_numbers("linear", rate, end)
     return partial(_linear, rate, steps, end)
 
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
-    """Cosine annealing from `rate` to `end` over `steps`, then `end`."""
+    """Cosine annealing from `rate` to `end` over `steps`, then `end`.
+
+    Parameters
+    ----------
+    rate, end : float
+        The first and the last number.
+    steps : int
+        The number of steps between them.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> rate = train.schedules.cosine(1.0, 4)
+    >>> rate(0), rate(4)
+    (1.0, 0.0)
+    """
     _check_steps("cosine", steps)
     _check_numbers("cosine", rate, end)
     return partial(_cosine, rate, steps, end)
@@ -65,6 +138,22 @@ def warmup(schedule: object, steps: int, start: float = 0.0) -> Schedule:
     """Linear warmup from `start` times the first value of a schedule or number, over `steps`.
 
     The schedule's own step 0 is the first step after the warmup.
+
+    Parameters
+    ----------
+    schedule : schedule or number
+        What follows the warmup.
+    steps : int
+        The number of steps of the warmup.
+    start : float
+        The factor at its start.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> rate = train.schedules.warmup(train.schedules.linear(1.0, 10), 4)
+    >>> rate(0), rate(2), rate(4)
+    (0.0, 0.5, 1.0)
     """
     _check_steps("warmup", steps)
     _check_numbers("warmup", start, *([] if callable(schedule) else [schedule]))
