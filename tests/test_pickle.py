@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ import optree
 from backends import gen_backend
 from optree import TensorType, train
 from optree.run import function as functions
+
+TESTS = Path(__file__).resolve().parent
 
 
 @pytest.fixture
@@ -167,15 +170,35 @@ def test_a_pool_of_spawned_processes_runs_a_function(be):
         np.testing.assert_allclose(value, np.tanh(part * w.get()), rtol=1e-6)
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_dask_maps_a_function_over_blocks(be, scheduler):
-    dask = pytest.importorskip("dask.array")
+OUT_OF_CORE = """
+import sys
+import dask.array as da, numpy as np
+import optree
+from backends import gen_backend
+from harness.memory import limit_memory
+be = gen_backend("cpu")
+x = optree.TensorType("float32", (None, 64))("x")
+f = optree.function([x], be.sum(be.dot(x, be.ones((64, 4))), axis=1))
+limit_memory(0.25)
+images = da.ones((1 << 22, 64), dtype="float32", chunks=(1 << 16, 64))
+assert images.nbytes == 4 * 2**28, "four times the memory that is allowed"
+sums = da.map_blocks(lambda block: f(block).get(), images, dtype="float32", chunks=(images.chunks[0], (1,)))
+print(sums.shape, *map(float, da.compute(sums.min(), sums.max(), num_workers=2)))
+"""
+
+
+def test_dask_maps_a_function_over_more_than_memory():
+    pytest.importorskip("dask.array")
+    done = subprocess.run([sys.executable, "-c", OUT_OF_CORE], capture_output=True, text=True, cwd=TESTS)
+    assert done.stdout == f"({1 << 22}, 1) 256.0 256.0\n", done.stderr
+
+
+def test_what_dask_and_ray_send_is_a_function_with_its_weights(be):
+    cloudpickle = pytest.importorskip("cloudpickle")
     x = TensorType("float32", (None, 3))("x")
-    w = be.array([[1.0], [2.0], [3.0]], name="w")
-    f = optree.function([x], be.dot(x, w))
-    rows = dask.ones((40, 3), chunks=(10, 3), dtype="float32")
-    mapped = dask.map_blocks(lambda block: f(block).get(), rows, dtype="float32", chunks=(rows.chunks[0], (1,)))
-    np.testing.assert_array_equal(mapped.compute(scheduler=scheduler), np.full((40, 1), 6, np.float32))
+    f = optree.function([x], be.dot(x, be.array([[1.0], [2.0], [3.0]], name="w")))
+    sent = cloudpickle.dumps(lambda block: f(block).get())
+    assert pickle.loads(sent)(np.ones((2, 3), np.float32)).tolist() == [[6.0], [6.0]]
 
 
 def test_an_untouched_process_loads_a_function(be, tmp_path):
