@@ -596,7 +596,7 @@ class Convolution:
             return []
         if self._is_direct(shapes):
             return [_source(TYPES[wide], 2, True)]
-        is_narrow = FEW < self._results(shapes) <= vector_bytes() // wide.itemsize
+        is_narrow = self._results(shapes) <= vector_bytes() // wide.itemsize
         return [_source(TYPES[wide], panel) for panel in (2, 1)[: 1 + is_narrow]]
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
@@ -609,7 +609,7 @@ class Convolution:
         functions: dict[str, Any] | None = self.backend.c_functions(*_source(number, 2, self._is_direct(operands)))
         if functions is None or self._is_direct(operands):
             return functions
-        is_narrow = FEW < self._results(operands) <= functions["panel_width"](0) // 2
+        is_narrow = self._results(operands) <= functions["panel_width"](0) // 2
         return self.backend.c_functions(*_source(number, 1)) if is_narrow else functions  # type: ignore[no-any-return]
 
     def _is_direct(self, operands: Sequence[Any]) -> bool:
