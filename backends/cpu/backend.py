@@ -22,9 +22,9 @@ from backends.execution.routines import ImplementationOf
 from optree.arrays import GIVEN, check_unmasked
 from optree.compile.aliasing import last_uses, outlined
 from optree.compile.fusion import LONGEST
-from optree.compile.pipeline import Options
+from optree.compile.pipeline import Options, contracted
 from optree.compile.program import Observer, Plan, Program, Steps, outputs_of, run_steps
-from optree.dtypes import is_bfloat16
+from optree.dtypes import is_bfloat16, is_floating
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
@@ -40,11 +40,16 @@ from backends.execution.memory_planner import BoundSteps
 from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
 from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
-from optree.compile.program import Note, Sizes, shapes_of
+from optree.compile.program import Instruction, Note, Sizes, shapes_of
+from optree.ops.contraction import ProductOperator, TensorDot
 from optree.records import NamedTuple
 
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25
+
+#: The maximum multiplications and rows of a product that is a loop nest, which takes 0.4 to 0.7 of a call's time, and
+#: the calls of a plan after which it is compiled as one.
+FEW_MULTIPLICATIONS, FEW_ROWS, REPEATED = 1 << 15, 32, 1 << 12
 
 #: The overhead of a NumPy call, in elements.
 CALL = 1 << 10
@@ -172,6 +177,8 @@ class KernelPlan(Plan):
     when : When
     arguments : list of int, optional
         The leaves that differ from call to call, in a plan for one caller at a time.
+    contracted : callable, optional
+        From a plan and a program in which some of its products are sums of products to the plan of that.
     """
 
     def __init__(
@@ -183,6 +190,7 @@ class KernelPlan(Plan):
         note: Note,
         when: When,
         arguments: list[int] | None = None,
+        contracted: Callable[[KernelPlan, Program], KernelPlan] | None = None,
     ) -> None:
         self.program, self.by_numpy, self.implementation_of = program, by_numpy, implementation_of
         self.note, self.when, self.arguments = note, when, arguments
@@ -190,8 +198,11 @@ class KernelPlan(Plan):
         #: The registers that follow the leaves at the start of a call.
         self.open = [*constants, *[None] * self.count]
         self.work = 0
-        #: The shapes of the last call, and its largest value's elements.
-        self._known: tuple[Any, int] = (None, 0)
+        #: The shapes of the last call, its largest value's elements, and its small products.
+        self._known: tuple[Any, int, frozenset[int]] = (None, 0, frozenset())
+        #: The calls with small products; by these, the plans in which they are loop nests.
+        self._repeated, self._contracted = 0, contracted
+        self.by_products: dict[frozenset[int], KernelPlan] = {}
         super().__init__(self._choose)
         self._calls: Any = None
         self._kernels: Any = None
@@ -204,23 +215,37 @@ class KernelPlan(Plan):
         """Run by NumPy calls below the thresholds of `when`, and by kernels above."""
         # Hot: every assignment that is not compiled comes through here.
         shapes = [x.shape if x.__class__ is np.ndarray else None for x in values]
-        known, size = self._known
+        known, size, small = self._known
         if shapes != known:
-            size = self._largest(values)
-            self._known = shapes, size
+            size, small = self._measured(values)
+            self._known = shapes, size, small
         self.work += self.count * size
         if size < self.when.small or self.work < self.when.work:
             if self._calls is None:
                 self._calls = self.by_numpy()
             return self._calls(values, roots)
+        if small and (plan := self._by_nests(small)) is not None:
+            found = plan.run(values, roots)
+            if self.arguments == []:
+                self.run = plan.run
+            return found
         if self._kernels is None:
             self._kernels = self._fused(values)
         found = self._kernels(values, roots)
-        if not self.when.small:  # later calls do not choose
+        if not (self.when.small or small):  # later calls do not choose
             self.run = self._kernels
             if self.bound is not None and not self.arguments:  # the steps are bound for all calls
                 self.run = self._quiet(self.bound.runs[()])
         return found
+
+    def _by_nests(self, small: frozenset[int]) -> KernelPlan | None:
+        """The plan in which small products are loop nests; None until calls have repeated."""
+        self._repeated += 1
+        if self._repeated < REPEATED or self._contracted is None:
+            return None
+        if small not in self.by_products:
+            self.by_products[small] = self._contracted(self, contracted(self.program, small))
+        return self.by_products[small]
 
     @property
     def is_by_numpy(self) -> bool:
@@ -260,11 +285,29 @@ class KernelPlan(Plan):
         """The same without NumPy's warnings; kernels give none, and `KernelStep` turns off those of its calls."""
         return run if self._is_quiet else partial(quietly, run)
 
-    def _largest(self, values: Sequence[Any]) -> int:
-        """The elements of the largest value, intermediate ones included."""
-        leaves = [getattr(value, "shape", ()) for value in (*values, *self.open[: len(self.open) - self.count])]
-        found = [shape for shape in shapes_of(self.program, leaves) if isinstance(shape, tuple)]
-        return max([CALL, *map(prod, found)])
+    @property
+    def constants(self) -> list[Any]:
+        """The values of its last leaves."""
+        return self.open[: len(self.open) - self.count]
+
+    def _measured(self, values: Sequence[Any]) -> tuple[int, frozenset[int]]:
+        """The elements of the largest value, intermediate ones included; and the products of few multiplications."""
+        leaves = [getattr(value, "shape", ()) for value in (*values, *self.constants)]
+        shapes = shapes_of(self.program, leaves)
+        instructions = () if self._contracted is None else self.program.instructions
+        small = [i for i, each in enumerate(instructions) if is_small_product(each, shapes)]
+        return max([CALL, *(prod(shape) for shape in shapes if isinstance(shape, tuple))]), frozenset(small)
+
+
+def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
+    """Whether a loop nest takes less time than a call for a product: of few multiplications, in few rows."""
+    op, given = instruction.op, [shapes[i] for i in instruction.inputs]
+    is_known = isinstance(op, ProductOperator | TensorDot) and None not in given and all(map(all, given))
+    if not is_known or not is_floating(instruction.type.dtype):
+        return False
+    shape = op.output_shape(*given)
+    rows: Any = shape if len(given[1]) == 1 else shape[:-1]
+    return op.flops(given, [shape]) <= 2 * FEW_MULTIPLICATIONS and prod(rows) <= FEW_ROWS
 
 
 def _is_compiled(step: Step) -> bool:
@@ -424,8 +467,17 @@ class CPUBackend(Backend):
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
-        implementations = self._implementations(outline, reuse)
-        return KernelPlan(outline, constants, by_numpy, implementations, self.noting(outline), self.when, arguments)
+
+        def plan(outline: Program, constants: Sequence[Any], when: When, by_nests: Any = None) -> KernelPlan:
+            implementations, note = self._implementations(outline, reuse), self.noting(outline)
+            return KernelPlan(outline, constants, by_numpy, implementations, note, when, arguments, by_nests)
+
+        def by_nests(of: KernelPlan, outline: Program) -> KernelPlan:
+            added = [self.value_of(leaf) for leaf in outline.leaves[len(of.program.leaves) :]]
+            return plan(outline, [*of.constants, *added], of.when._replace(small=0, work=0))
+
+        repeats = reuse and self.compiler is not None
+        return plan(outline, constants, self.when, by_nests if repeats else None)
 
     def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
         return lazy.export.exported(f, name, weights, example)  # type: ignore[no-any-return]

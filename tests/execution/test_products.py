@@ -13,10 +13,10 @@ from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 
 from backends import gen_backend
-from backends.cpu import ahead  # noqa: F401, which functions import at their first call: memory, too
+from backends.cpu import ahead, backend  # noqa: F401, which functions import at their first call: memory, too
 from backends.cpu.compiler import find_compiler
 from backends.cpu.routines.products import matmul_by_copy, merging
-from optree import function
+from optree import TensorType, function
 
 
 @pytest.fixture(params=["cpu", "no compiler", pytest.param("stand-in", marks=needs_gxx)])
@@ -201,3 +201,32 @@ def test_stacks_of_all_sizes_times_a_matrix(shape: tuple[int, ...]) -> None:
     out = np.ones((*shape[:-1], 30), np.float32)
     np.testing.assert_array_equal(merging(np.matmul)(x, y, out=out), np.matmul(x, y))
     np.testing.assert_array_equal(merging(np.matmul)(x, y), out)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(monkeypatch: Any) -> None:
+    monkeypatch.setattr(backend, "REPEATED", 2)
+    be = gen_backend("cpu", jit=True)
+    for sizes in ((3, 4, 5), (1, 7, 2), (20, 30, 33), (40, 80, 60)):
+        a, s, x = (values(*shape) for shape in (sizes[:2], sizes[1:], sizes[::2]))
+        out = be.empty(x.shape)
+        step = function([], [], updates=[(out, be.tanh(be.dot(be.array(a), be.array(s)) * 0.01 + be.array(x)))])
+        for _ in range(4):
+            out[:] = 0
+            step()
+            np.testing.assert_allclose(out.asnumpyarray(), np.tanh(a @ s * 0.01 + x), rtol=1e-5, atol=1e-6)
+        plans = step._plan.by_products.values()
+        is_small = sizes[0] < 40
+        kinds = [each.kind for plan in plans for each in plan.steps if not getattr(each, "is_view", False)]
+        assert kinds == ["kernel"] * is_small
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_a_function_of_small_products_multiplies_large_ones_by_calls(monkeypatch: Any) -> None:
+    monkeypatch.setattr(backend, "REPEATED", 2)
+    be = gen_backend("cpu", jit=True)
+    x, y = (TensorType("float32", (None, None))(name) for name in "xy")
+    f = function([x, y], be.dot(x, y) + 1)
+    for rows, inner, columns in ((3, 3, 3), (2, 5, 4), (2, 5, 4), (90, 80, 70), (4, 4, 4), (0, 3, 2), (3, 0, 2)):
+        a, b = values(rows, inner), values(inner, columns)
+        np.testing.assert_array_equal(f(a, b), a @ b + 1)
