@@ -1,30 +1,21 @@
-"""The report of who has a GPU: what it runs is there, and what it writes has no names and no paths."""
+"""The report of who has a GPU: it is written part by part, goes on where it ended, and has no names and no paths."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from harness.fake_cupy import fake_cupy
-
-from optree.errors import BackendError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The tool, where the stand-in for CuPy is the device."""
-    cupy = fake_cupy()
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setitem(sys.modules, "cupyx", cupy.linalg.cupyx)
-    yield pytest.importorskip("gpu_report")
+    return pytest.importorskip("gpu_report")
 
 
 def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -33,7 +24,9 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "<testsuite><testcase name='right'/><testcase name='wrong'><failure message='in /home/johndoe/x.py'/>"
         "</testcase><testcase name='left'><skipped message='no card'/></testcase></testsuite>"
     )
+    facts = """import sys; open(sys.argv[1] + '/part.json', 'w').write('{"card": "new"}')"""
     steps = [
+        tool.Step("environment", ("-c", facts, "{folder}"), 60, tool.part_of),
         tool.Step("fine", ("-c", "print('at /home/johndoe/op-tree/a.py:3 on box17, by johndoe: 1/2 of 3.5')"), 60),
         tool.Step("wrong", ("-c", "import sys; print('so far'); sys.exit(3)"), 60),
         tool.Step("long", ("-uc", "import time; print('begun'); time.sleep(60)"), 2),
@@ -43,48 +36,77 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             60,
             tool.tests_of,
         ),
-        tool.Step("none", ("-c", ""), 60, tool.benchmark_of),
+        tool.Step("none", ("-c", ""), 60, tool.part_of),
     ]
     with pytest.raises(SystemExit, match="something went wrong"):
         tool.main(["--output", str(tmp_path / "found")], steps)
     text, data = ((tmp_path / "found" / f"gpu-report.{kind}").read_text() for kind in ("txt", "json"))
     found = json.loads(data)
     assert [each["status"] for each in found["outcomes"]] == [
-        *("passed", "failed (3)", "out of time (2 s)", "passed", "passed")
+        *("passed", "passed", "failed (3)", "out of time (2 s)", "passed", "passed")
     ]
-    assert found["outcomes"][0]["said"] == ["at a.py:3 on ..., by ...: 1/2 of 3.5"]
-    assert [each["said"] for each in found["outcomes"][1:3]] == [["so far"], ["begun"]]
-    assert found["outcomes"][3]["found"] == {
+    assert [each["said"] for each in found["outcomes"][1:4]] == [
+        *(["at a.py:3 on ..., by ...: 1/2 of 3.5"], ["so far"], ["begun"])
+    ]
+    assert found["outcomes"][4]["found"] == {
         "passed": 1,
         "failed": {"wrong": ["in x.py"]},
         "skipped": {"left": ["no card"]},
     }
-    assert found["outcomes"][4]["found"] is None
-    assert found["facts"]["card"] == "stand-in" and found["facts"]["compute capability"] == "9.0"
+    assert found["outcomes"][5]["found"] is None and found["facts"]["card"] == "new"
     for name in ("johndoe", "box17", str(tmp_path), "/home", str(Path.home())):
         assert name not in text + data
-    assert "wrong: failed (3)" in text and "card: stand-in" in text
+    assert "wrong: failed (3)" in text and "card: new" in text
     assert "Please send both in" in capsys.readouterr().out
 
 
-def test_all_is_well(tool: Any, tmp_path: Path) -> None:
-    tool.main(["--output", str(tmp_path)], [tool.Step("fine", ("-c", "print(1)"), 60)])
-    assert (tmp_path / "gpu-report.txt").read_text().endswith("== fine\n1\n")
+def test_a_run_that_was_stopped_goes_on(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is written before it is stopped, and what passed is not run again, unless that is asked for."""
+    steps = [tool.Step(name, ("-c", f"import sys; sys.exit({name == 'b'})"), 60) for name in "abc"]
+    run, ran, real = lambda *more: tool.main(["--output", str(tmp_path), *more], steps), list[str](), tool.outcome_of
+
+    def outcome_of(step: Any, *rest: Any) -> Any:
+        ran.append(step.name)
+        if ran == ["a", "b", "c"]:
+            raise KeyboardInterrupt
+        return real(step, *rest)
+
+    monkeypatch.setattr(tool, "outcome_of", outcome_of)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    found = json.loads((tmp_path / "gpu-report.json").read_text())
+    assert [each["status"] for each in found["outcomes"]] == ["passed", "failed (1)", "not run"]
+    for more, wanted in (((), "bc"), ((), "b"), (("--again",), "abc"), (("--again", "--seconds", "0"), "")):
+        ran.clear()
+        ran.append("")
+        with pytest.raises(SystemExit, match="goes on"):
+            run(*more)
+        assert "".join(ran) == wanted
 
 
-def test_what_it_runs_is_there(tool: Any) -> None:
-    for step in tool.STEPS:
-        for argument in step.arguments:
-            if argument.endswith(".py"):
-                assert (ROOT / argument).is_file()
-    assert {step.name for step in tool.STEPS} == {"tests", "compute-sanitizer", "benchmark", "digits", "charlm"}
-
-
-def test_without_a_gpu_nothing_runs(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(kind: str) -> Any:
-        raise BackendError("no driver")
-
-    monkeypatch.setattr(tool, "gen_backend", missing)
+def test_without_a_gpu_there_is_nothing_to_report(tool: Any, tmp_path: Path) -> None:
+    steps = [tool.Step("environment", ("-c", "import sys; sys.exit('no driver')"), 60), *tool.STEPS[1:]]
     with pytest.raises(SystemExit, match="nothing to report: no driver"):
-        tool.main(["--output", str(tmp_path / "none")])
+        tool.main(["--output", str(tmp_path / "none")], steps)
     assert not (tmp_path / "none").exists()
+
+
+def test_what_it_runs_is_there_and_takes_ten_minutes(tool: Any) -> None:
+    for step in tool.STEPS:
+        assert all((ROOT / each).exists() for each in step.arguments if each.endswith(".py"))
+    names = [step.name for step in tool.STEPS]
+    assert len(names) == len({*names}) and {*tool.TOOLS, *tool.EXAMPLES} < {*names}
+    assert tool.LIMIT == 600 and all(step.limit <= tool.LIMIT / 4 for step in tool.STEPS)
+
+
+def test_a_whole_report_on_simulated_devices(tool: Any, real: Any, tmp_path: Path, request: Any) -> None:
+    """By make test-rig: all parts but the sanitizers' pass, in which that has nothing to look at."""
+    if not request.config.option.rig:
+        pytest.skip("make gpu-report runs it on a device")
+    with suppress(SystemExit):
+        tool.main(["--rig", "--seconds", "3000", "--output", str(tmp_path)])
+    found = json.loads((tmp_path / "gpu-report.json").read_text())
+    assert found["facts"]["simulated"] and found["facts"]["card"] == "simulated device"
+    assert {each["name"]: each["status"] for each in found["outcomes"]} == dict.fromkeys(
+        (step.name for step in tool.STEPS), "passed"
+    )

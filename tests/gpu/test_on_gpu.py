@@ -136,7 +136,7 @@ def test_graphs_are_captured_and_replayed(device_kind: str) -> None:
     assert be.stats()["graphs"]["captures"] >= 2 and be.stats()["graphs"]["replays"] >= 6
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
 def test_compute_sanitizer_finds_nothing(real: Any, tool: str) -> None:
     program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if program is None:
