@@ -25,7 +25,7 @@ from reductions import REDUCTIONS
 from rows import ROWS
 from startup import first_kernels
 from timing import rounds_of, seconds_of
-from workloads import ELEMENTWISE, Workload
+from workloads import ELEMENTWISE, Copy, Workload
 
 from backends import gen_backend
 from optree import OpTreeNode, function
@@ -56,6 +56,8 @@ SMALL, CALLS = 1 << 10, 100
 #: of one length begin.
 COUNTED = {
     "a*b + c*sin(d)": "chain",
+    "GELU + softplus": "activations",
+    "Black-Scholes": "black scholes",
     "Adam, three results": "adam",
     "x.T + y": "transposed add",
     "sum": "total",
@@ -83,7 +85,7 @@ def predictions(table: str) -> dict[tuple[str, str], float]:
 
 
 def with_predictions(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Bandwidths with what is predicted of them, `None` where the table has no such row."""
+    """Bandwidths with what is predicted of them, `None` where the table has no such row; a copy is their unit."""
     known = predictions((Path(__file__).parent / "README.md").read_text())
     for row in found:
         of_rows = re.fullmatch(r"(.*), ([\d,]+) long", row["workload"])
@@ -91,7 +93,7 @@ def with_predictions(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             name = f"{OF_LENGTH.get(of_rows[1])}-{of_rows[2].replace(',', '')}"
         else:
             name = COUNTED.get(row["workload"], "")
-        row["predicted"] = known.get((name, row["dtype"]))
+        row["predicted"] = 1.0 if row["workload"] == Copy.title else known.get((name, row["dtype"]))
     return found
 
 
@@ -168,6 +170,7 @@ def report(result: dict[str, Any]) -> None:
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """Options of the command line."""
     parser = parser_of(__doc__, list(SIZES), Path(__file__).parent / "results")
+    parser.add_argument("--no-startup", action="store_true", help="leave out the first kernel of new processes")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (3 if options.quick else 15)
     return options
@@ -198,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     machine = {"card": card, "system": platform.system(), "python": platform.python_version()}
     result = {"date": date, "machine": machine, "versions": versions, "faults": faults, "rows": rows}
     result |= {"bandwidths": with_predictions(bandwidths(rows, LARGE)), "on the host": on_host(be, options.rounds)}
-    result["first kernels"] = first_kernels(options.rounds)
+    result["first kernels"] = {} if options.no_startup else first_kernels(options.rounds)
     report(result)
     options.output.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")

@@ -67,6 +67,12 @@ EXAMPLES = {
 }
 CLOSE = 0.02
 
+#: More arguments on simulated devices, by the first of these: a step or a few.
+FEW_STEPS = {
+    "--epochs": ("--epochs", "1", "--batch-size", "1000"),
+    "--steps": ("--steps", "2", "--batch-size", "8", "--width", "8"),
+}
+
 #: Products of matrices of this size; by compute capability, the multiply-adds of half operands in a cycle of a
 #: multiprocessor. Of float32 it has one a core: 128, but for those of the capabilities in `NARROW`.
 MATRIX, HALF_RATE, NARROW = 8192, {"7.5": 512, "8.0": 1024, "9.0": 2048}, {"7.5": 64, "8.0": 64}
@@ -174,10 +180,8 @@ def accuracy(be: Any, is_small: bool) -> dict[str, Any]:
 def example(name: str, is_small: bool) -> dict[str, Any]:
     """The losses of an example's training on the GPU, and on the CPU."""
     sys.path.insert(0, str(ROOT / "examples"))
-    arguments = ["--steps", "3", "--batch-size", "8", "--width", "8"] if is_small else EXAMPLES[name]
-    if is_small and "--model" in EXAMPLES[name]:
-        arguments = [*arguments, *EXAMPLES[name][-2:]]
-    module, found = import_module("charlm" if name == "transformer" else name), {}
+    module = import_module("charlm" if name == "transformer" else name)
+    arguments, found = [*EXAMPLES[name], *(FEW_STEPS[EXAMPLES[name][0]] if is_small else ())], {}
     for kind in ("cpu", "gpu"):
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
             output = ["--output", folder] if "--epochs" in arguments else []
@@ -323,7 +327,7 @@ STEPS = (
     Step(
         "benchmark",
         *(("benchmarks/gpu.py", "--dtypes", "float32", "float16", "--peers", "cupy", "--output", "{folder}"), 150),
-        *(benchmark_of, ("--quick", "--only", "sum", "--rounds", "2")),
+        *(benchmark_of, ("--quick", "--only", "sum of rows", "--rounds", "2", "--no-startup")),
     ),
     _part("memory", 40),
     *(Step(tool, _pytest("-k", f"sanitizer and {tool}", TESTS[0]), 60, tests_of, _RIG_TESTS) for tool in TOOLS),

@@ -9,8 +9,8 @@ from harness.counts import HEAD, THREADS
 #: The dtypes of a row: the first in full, of the others the share alone.
 DTYPES = ("float32", "float16", "bfloat16")
 
-#: Workloads whose rows all read the same vectors, which caches hold: beyond the least, their memory moves nothing.
-OF_VECTORS = ("add_row", "layer_norm")
+#: Workloads whose rows all read the same vectors, which caches hold, with the vectors' share of the least bytes.
+OF_VECTORS = {"add_row": 0.5, "layer_norm": 1.0}
 
 #: Blocks that wait at the same time for memory leave it idle; two or more take turns.
 FEW_BLOCKS = 1
@@ -39,37 +39,37 @@ def _launches(rows: Sequence[Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _line(name: str, found: Sequence[Sequence[Mapping[str, str]]]) -> str:
-    launches, is_of_vectors = found[0], name.startswith(OF_VECTORS)
-    least, pipes = float(launches[0]["least"]), ("float", "integer", "slow", "memory", "all")
-    moved = least if is_of_vectors else sum(map(_moved, launches))
+    vectors = next((share for each, share in OF_VECTORS.items() if name.startswith(each)), 0.0)
+    launches, least, pipes = found[0], float(found[0][0]["least"]), ("float", "integer", "slow", "memory", "all")
+    moved = sum(_moved(each, vectors) for each in launches)
     counts = [f"{sum(float(each[pipe]) for each in launches):.1f}" for pipe in pipes]
     largest = max(launches, key=lambda each: float(each["all"]))
     blocks = int(largest["warps"]) * 32 // int(largest["block"])
-    shares = [f"{100 * _share(each, is_of_vectors):.0f} %" for each in found]
+    shares = [f"{100 * _share(each, vectors):.0f} %" for each in found]
     cells = [name.replace("_", " "), f"{moved:.1f}, {least:.1f}", *counts, largest["registers"], str(blocks), *shares]
-    return f"| {' | '.join([*cells, _follows(largest, moved / least, blocks, is_of_vectors)])} |"
+    return f"| {' | '.join([*cells, _follows(largest, moved / least, blocks, vectors)])} |"
 
 
-def _moved(launch: Mapping[str, str]) -> float:
-    """Bytes for each element."""
-    return float(launch["loaded"]) + float(launch["stored"])
+def _moved(launch: Mapping[str, str], vectors: float) -> float:
+    """Bytes for each element; those of vectors come from caches."""
+    moved, least = float(launch["loaded"]) + float(launch["stored"]), float(launch["least"])
+    return max(least, moved - vectors * least) if vectors else moved
 
 
-def _busy(launch: Mapping[str, str], is_of_vectors: bool) -> float:
+def _busy(launch: Mapping[str, str], vectors: float) -> float:
     """The least time of its instructions, as a share of memory's time."""
-    return float(launch["busy"]) * (_moved(launch) / float(launch["least"]) if is_of_vectors else 1)
+    return float(launch["busy"]) * (_moved(launch, 0) / _moved(launch, vectors) if vectors else 1)
 
 
-def _share(launches: Sequence[Mapping[str, str]], is_of_vectors: bool) -> float:
+def _share(launches: Sequence[Mapping[str, str]], vectors: float) -> float:
     """The share of the memory's bandwidth at which the least bytes would go through, nothing of latency in it."""
-    least = float(launches[0]["least"])
-    moved = ((least if is_of_vectors else _moved(each)) * max(1.0, _busy(each, is_of_vectors)) for each in launches)
-    return least / sum(moved)
+    times = (_moved(each, vectors) * max(1.0, _busy(each, vectors)) for each in launches)
+    return float(launches[0]["least"]) / sum(times)
 
 
-def _follows(launch: Mapping[str, str], again: float, blocks: int, is_of_vectors: bool) -> str:
+def _follows(launch: Mapping[str, str], again: float, blocks: int, vectors: float) -> str:
     """The bound of a launch that takes most instructions."""
-    if _busy(launch, is_of_vectors) > 1:
+    if _busy(launch, vectors) > 1:
         pipe = max(THREADS, key=lambda pipe: float(launch[pipe]) / THREADS[pipe])
         is_pipe = float(launch[pipe]) / THREADS[pipe] > float(launch["all"]) / 128
         return f"the {pipe} pipe is the bound" if is_pipe else "issuing instructions is the bound"

@@ -43,6 +43,22 @@ def gelu(be: Any, dtype: str) -> Any:
     return x * 0.5 * (1 + be.erf(x * math.sqrt(0.5)))
 
 
+def activations(be: Any, dtype: str) -> Any:
+    x = _of(dtype, COUNT)
+    gelu = 0.5 * x * (1.0 + be.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return gelu + be.log1p(be.exp(-abs(x))) + be.relu(x)
+
+
+def black_scholes(be: Any, dtype: str) -> Any:
+    price, strike, time = (_of(dtype, COUNT, name=name) for name in "pst")
+    deviation = 0.3 * be.sqrt(time)
+    first = (be.log(price / strike) + 0.065 * time) / deviation
+    later = strike * be.exp(-0.02 * time)
+    below, above = (0.5 + 0.5 * be.erf(x * math.sqrt(0.5)) for x in (first, first - deviation))
+    call = price * below - later * above
+    return function([price, strike, time], [call, call - price + later])
+
+
 def dropout(be: Any, dtype: str) -> Any:
     x = _of(dtype, COUNT)
     return x * be.dropout_mask(x, 0.9)
@@ -107,14 +123,14 @@ def labelled(be: Any, dtype: str, length: int) -> Any:
 
 DTYPES = ("float32", "float16", "bfloat16")
 WORKLOADS = (
-    *(line, add, add_row, chain, gelu, dropout, adam, transposed_add),
+    *(line, add, add_row, chain, gelu, activations, black_scholes, dropout, adam, transposed_add),
     *(total, squared_error, column_sums, row_sums, batch_norm, column_softmax),
 )
 
 #: Rows in registers of warps and blocks, at the limits of shared memory, beyond it, and of two models' vocabularies.
 VOCABULARIES = (50257, 128256)
 SOFTMAX = (32, 256, 1024, 8192, 12288, 32768, 50257, 65536, 128256)
-LAYER_NORM = (256, 1024, 8192)
+LAYER_NORM = (32, 256, 1024, 8192, 12288, 50257, 65536, 128256)
 
 #: What is counted, by name.
 COUNTED: dict[str, Tree] = {
