@@ -45,7 +45,10 @@ class Control(Operators):
             return self._while(steps, condition, states, body, outputs)
         runs = condition is None or bool(fixed(condition, "the condition").all())
         if steps is not None and steps > UNROLLED and runs:
-            return self._for(steps, states, body)
+            further, *_ = body(np.array(0, np.int64), np.array(True), *states)
+            if _is_known(further):
+                return self._for(steps, states, body)
+            return self._while(steps, np.array(True), states, body, outputs)
         scanned: list[list[Any]] = []
         number = 0
         while runs and (steps is None or number < steps):
