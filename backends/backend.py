@@ -170,7 +170,7 @@ class Backend(RandomMethods, Functions):
 
     # The interface of subclasses, with that of `Creation`
 
-    def owned(self, value: Any, dtype: np.dtype | None = None) -> Any:
+    def owned(self, value: object, dtype: np.dtype | None = None) -> Any:
         """A plan's output as an array of this backend in C order, cast to a dtype if one is given."""
         raise NotImplementedError
 
@@ -255,7 +255,7 @@ class Backend(RandomMethods, Functions):
         plan = self.compile(program)
         return Within.of(lambda values: plan.run(values, None))
 
-    def within(self, key: Any, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
+    def within(self, key: object, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
         """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
 
         Parameters
@@ -302,7 +302,7 @@ class Backend(RandomMethods, Functions):
         self.run_assignment(op_dict, target, value, tree.origin)
         return target
 
-    def run_assignment(self, op_dict: OpDict, target: Tensor, value: Any, origin: Origin) -> None:
+    def run_assignment(self, op_dict: OpDict, target: Tensor, value: object, origin: Origin) -> None:
         """Run an assignment to one of this backend's tensors, given by the parts of its node and the node's origin."""
         if lazy_values:
             settle([target])
@@ -394,7 +394,7 @@ class Backend(RandomMethods, Functions):
         values = self._run(key, leaves, trees)
         return [self.tensor_of(x, None, getattr(tree, "origin", None)) for x, tree in zip(values, trees, strict=True)]
 
-    def update(self, updates: Any) -> None:
+    def update(self, updates: object) -> None:
         """Write the values of trees into tensors, after all have been computed.
 
         They are computed together, as by `evaluate`; if one fails, nothing is written.
@@ -433,7 +433,7 @@ class Backend(RandomMethods, Functions):
         for assignment in written:
             assignment[1].advance(assignment.origin)
 
-    def tensor_of(self, value: Any, dtype: np.dtype | None = None, origin: Origin | None = None) -> Any:
+    def tensor_of(self, value: object, dtype: np.dtype | None = None, origin: Origin | None = None) -> Any:
         """A new tensor over a plan's output, without the checks of `adopt`; made at an origin or the caller's line."""
         array = self.owned(value, dtype)
         return self.over(array, origin=origin) if self.is_neon else self.tensor_cls(self, array, origin=origin)

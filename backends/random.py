@@ -102,10 +102,10 @@ class RandomMethods(Creation):
         self.rng.set_state(state["rng"])
         self._write_rng_state(counter)
 
-    def _from_host(self, values: Any) -> Any:
+    def _from_host(self, values: object) -> Any:
         return self.from_host(np.array(values, np.uint64))
 
-    def _write_rng_state(self, values: Any) -> None:
+    def _write_rng_state(self, values: object) -> None:
         # In place: existing trees contain this tensor.
         with self.active():
             self.rng_state.array[...] = self._from_host(values)
@@ -139,7 +139,7 @@ class RandomMethods(Creation):
         numbers = self._draw("rand", size, dtype, out, low, high)
         return self._finish(_scaled("uniform", numbers, low, high - low), out)
 
-    def standard_normal(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def standard_normal(self, shape: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the standard normal distribution; the parameters are those of `rand`."""
         return self._finish(self._draw("standard_normal", shape, dtype, out), out)
 
@@ -149,7 +149,7 @@ class RandomMethods(Creation):
         return self.standard_normal(sizes, dtype, out)
 
     def normal(
-        self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+        self, loc: object = 0.0, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
         """Numbers of the normal distribution with mean `loc` and standard deviation `scale`.
 
@@ -159,13 +159,15 @@ class RandomMethods(Creation):
         numbers = self._draw("standard_normal", size, dtype, out, loc, scale)
         return self._finish(_scaled("normal", numbers, loc, scale), out)
 
-    def exponential(self, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def exponential(
+        self, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
+    ) -> Any:
         """Numbers of the exponential distribution of mean `scale`, differentiable by `scale` if it is an operand."""
         scale = _as_magnitude(scale, "exponential: scale", "a mean")
         numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
         return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
 
-    def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def standard_gamma(self, shape: object, size: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them."""
         shape = _as_magnitude(shape, "gamma: shape", "a shape parameter")
         if isinstance(shape, Variable):
@@ -180,7 +182,7 @@ class RandomMethods(Creation):
         return self._finish(f.standard_gamma(self.rng_state, alpha, dtype=wanted), out)
 
     def gamma(
-        self, shape: Any, scale: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+        self, shape: object, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
         """Numbers of the gamma distribution, by its shape parameter and scale; differentiable by the scale."""
         scale = _as_magnitude(scale, "gamma: scale", "a scale")
@@ -190,7 +192,7 @@ class RandomMethods(Creation):
         return self._finish(_scaled("gamma", numbers, 0.0, scale), out)
 
     def randint(
-        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, out: Tensor | None = None
+        self, low: object, high: object = None, size: object = None, dtype: Any = np.int64, out: Tensor | None = None
     ) -> Any:
         """Integers from [low, high); without `high`, from [0, low).
 
@@ -204,7 +206,7 @@ class RandomMethods(Creation):
         counted = in_dtype(f.floor(numbers * (end - first)), np.dtype("int64")) + first
         return self._finish(in_dtype(counted, as_dtype(dtype)), out)
 
-    def permutation(self, x: Any, axis: int = 0, out: Tensor | None = None) -> Any:
+    def permutation(self, x: object, axis: int = 0, out: Tensor | None = None) -> Any:
         """The elements of an operand along an axis in random order; for a number n, the integers below n."""
         if isinstance(x, Variable | np.ndarray) and np.ndim(x):
             x = x if isinstance(x, Variable) else constant(x)
@@ -243,7 +245,7 @@ class RandomMethods(Creation):
             picked = f.searchsorted(ends, drawn, "right")
         return self._finish(picked if rows is None else f.take(rows, picked, axis=0), out)
 
-    def _without_replacement(self, count: int, chances: Any, like: Variable) -> Any:
+    def _without_replacement(self, count: int, chances: object, like: Variable) -> Any:
         """Distinct random integers below a count, in the shape of an operand."""
         if None in like.shape or like.size > count:
             raise ShapeError(f"choice: without replacement there are at most {count} elements, not {like.shape}")
@@ -257,17 +259,17 @@ class RandomMethods(Creation):
         """The indices of a vector in random order."""
         return f.argsort(f.rand(self.rng_state, like, dtype=np.dtype("float64")), 0)
 
-    def _rows(self, values: Any) -> Any:
+    def _rows(self, values: object) -> Any:
         if isinstance(values, Variable):
             return values
         array = np.asarray(values)
         return self.array(array, array.dtype)
 
-    def fill_normal(self, ary: Tensor, mean: Any = 0.0, stdv: Any = 1.0) -> Tensor:
+    def fill_normal(self, ary: Tensor, mean: object = 0.0, stdv: object = 1.0) -> Tensor:
         """Fill a tensor with normally distributed numbers, at once; returns it (neon's name)."""
         return self.normal(mean, stdv, out=ary)
 
-    def make_binary_mask(self, out: Tensor, keepthresh: Any = 0.5) -> Tensor:
+    def make_binary_mask(self, out: Tensor, keepthresh: object = 0.5) -> Tensor:
         """Fill a tensor with ones, with probability `keepthresh`, and zeros; returns it (neon's name)."""
         return self._finish(self._draw("rand", out, np.float32, None) < _as_chance(keepthresh, "keepthresh"), out)
 
@@ -288,7 +290,7 @@ class RandomMethods(Creation):
         mask = f.cast(f.rand(self.rng_state, like, dtype=np.dtype(np.float32)) < keep, wanted)
         return self._finish(in_dtype(mask * (1.0 / keep), wanted), out)
 
-    def binarize(self, x: Any, out: Tensor | None = None, stochastic: bool = True) -> Any:
+    def binarize(self, x: object, out: Tensor | None = None, stochastic: bool = True) -> Any:
         """Each element as 1 or -1.
 
         It is 1 with probability (x + 1) / 2, clipped to [0, 1]; with ``stochastic=False``,
@@ -305,14 +307,14 @@ class RandomMethods(Creation):
         return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
 
     def stochastic_cast(
-        self, x: Any, dtype: Any = np.float16, out: Tensor | None = None, bits: int | None = None
+        self, x: object, dtype: Any = np.float16, out: Tensor | None = None, bits: int | None = None
     ) -> Any:
         """Values cast to a lower precision by stochastic rounding; with `bits`, to as many bits of the mantissa."""
         return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype), bits=bits), out)
 
     # Helpers
 
-    def _draw(self, op: str, shape: Any, dtype: Any, out: Tensor | None, *parameters: Any) -> Any:
+    def _draw(self, op: str, shape: object, dtype: Any, out: Tensor | None, *parameters: Any) -> Any:
         """Numbers of the standard distribution, of a shape, or of the parameters' broadcast shape."""
         operands = [p for p in parameters if isinstance(p, Variable)]
         if shape is None and out is None and operands:
@@ -346,7 +348,7 @@ class RandomMethods(Creation):
         floating = [operand.dtype for operand in operands if is_floating(operand.dtype)]
         return promote(*floating) if floating else self.datatype
 
-    def _finish(self, tree: Any, out: Tensor | None) -> Any:
+    def _finish(self, tree: object, out: Tensor | None) -> Any:
         if out is None:
             return tree
         if not isinstance(out, Tensor):
@@ -355,7 +357,7 @@ class RandomMethods(Creation):
         return out
 
 
-def _as_seed(seed: Any) -> int:
+def _as_seed(seed: object) -> int:
     if not hasattr(seed, "__index__"):
         raise OperandError(f"a seed is an integer or None, not {seed!r}")
     number = int(seed.__index__())
@@ -380,7 +382,7 @@ def _as_number(value: Any, what: str) -> Any:
     return number
 
 
-def _as_magnitude(value: Any, what: str, kind: str) -> Any:
+def _as_magnitude(value: object, what: str, kind: str) -> Any:
     """An operand unchanged, or a number that is not negative."""
     number = _as_number(value, what)
     if isinstance(number, float) and number < 0:
@@ -397,7 +399,7 @@ def _as_integer(value: Any, what: str) -> Any:
     return int(value.__index__())
 
 
-def _as_chance(value: Any, what: str) -> Any:
+def _as_chance(value: object, what: str) -> Any:
     """A probability above 0, or an operand of them."""
     chance = _as_number(value, what)
     if isinstance(chance, float) and not 0 < chance <= 1:
@@ -405,7 +407,7 @@ def _as_chance(value: Any, what: str) -> Any:
     return chance
 
 
-def _scaled(what: str, numbers: Variable, offset: Any, factor: Any) -> Any:
+def _scaled(what: str, numbers: Variable, offset: object, factor: object) -> Any:
     if isinstance(offset, float) and isinstance(factor, float) and (offset, factor) == (0.0, 1.0):
         return numbers
     tree = numbers * factor + offset

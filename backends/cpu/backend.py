@@ -400,7 +400,7 @@ class CPUBackend(Backend):
         found[...] = array
         return found
 
-    def owned(self, value: Any, dtype: np.dtype | None = None) -> np.ndarray:
+    def owned(self, value: object, dtype: np.dtype | None = None) -> np.ndarray:
         array = np.asarray(value, dtype, order="C")
         return array if array.flags.writeable else array.copy()  # NumPy broadcasts to read-only arrays
 

@@ -535,7 +535,7 @@ class FusedKernel(ExecutableKernel):
             foreign = f"the kernel has expressions of ops that are not op-tree's: {names(self._foreign)}"
             error.__notes__ = [foreign, *getattr(error, "__notes__", ())]  # before the notes of any failure
 
-    def add(self, nest: LoopNest, made: Any) -> None:
+    def add(self, nest: LoopNest, made: object) -> None:
         """Add a nest that was compiled ahead, or the error to raise when it is needed."""
         self._nests[nest] = made
 

@@ -96,7 +96,7 @@ def grad(
     return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
 
 
-def _of_array(cost: Any) -> Any:
+def _of_array(cost: object) -> Any:
     """A cost; of an array its tree."""
     if not isinstance(cost, LazyValue):
         return cost
@@ -108,7 +108,7 @@ def _of_array(cost: Any) -> Any:
     return cost.tree
 
 
-def value_and_grad(cost: Any, wrt: Any = None, **options: Any) -> tuple[Any, Any]:
+def value_and_grad(cost: object, wrt: object = None, **options: Any) -> tuple[Any, Any]:
     """A scalar and its derivative with respect to one operand or several, as a pair of trees.
 
     Evaluated together, as by ``be.evaluate`` or in one `optree.function`, what they share is computed once.
@@ -136,7 +136,7 @@ def value_and_grad(cost: Any, wrt: Any = None, **options: Any) -> tuple[Any, Any
     return cost, grad(cost, wrt, **options)
 
 
-def deriv(dependent: Variable, independent: Variable, error: Any = None) -> Any:
+def deriv(dependent: Variable, independent: Variable, error: object = None) -> Any:
     """Nervana graph's derivative: a vector-Jacobian product of one operand by another.
 
     Parameters
@@ -203,16 +203,16 @@ class Autodiff:
         # neon gives zeros for tensors that are not in the tree.
         return gradients(self.seeds, tensors, "ignore" if is_neon(self.be) else "raise")
 
-    def get_grad_tensor(self, tensors: Any) -> Any:
+    def get_grad_tensor(self, tensors: object) -> Any:
         """The derivatives as new tensors: a list for a list or tuple, one for one tensor."""
         trees = self.get_grad_op_tree(tensors)
         return self.be.evaluate(trees) if isinstance(trees, list) else self.be.evaluate([trees])[0]
 
-    def get_grad_asnumpyarray(self, tensors: Any) -> Any:
+    def get_grad_asnumpyarray(self, tensors: object) -> Any:
         """The derivatives as NumPy arrays: a list for a list or tuple, one for one tensor."""
         return _map(Tensor.get, self.get_grad_tensor(tensors))
 
-    def back_prop_grad(self, tensors: Any, gradients: Any) -> None:
+    def back_prop_grad(self, tensors: object, gradients: object) -> None:
         """Write the derivatives into buffers, which may be tensors that `op_tree` or `next_error` reads.
 
         All are computed before the first is written.
@@ -308,7 +308,7 @@ def tell_disconnected(roots: Sequence[Variable], operand: Variable, how: str) ->
     warnings.warn(reason, stacklevel=4)
 
 
-def operand_of(given: Any) -> Any:
+def operand_of(given: object) -> Any:
     """A variable of a derivative, checked; an Apply's output is replaced by its node."""
     if isinstance(given, LazyValue):
         given = given.tree
@@ -374,7 +374,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
     return in_dtype(error, dtype)
 
 
-def as_list(given: Any) -> list[Any]:
+def as_list(given: object) -> list[Any]:
     """One operand, or a list or tuple of them, as a list."""
     return [given] if isinstance(given, Variable) or not isinstance(given, list | tuple) else list(given)
 

@@ -328,7 +328,7 @@ class _Rewriter(Builder):
             self.numbers[id(found)] = number
         return found
 
-    def leaf(self, entry: Any) -> int:
+    def leaf(self, entry: object) -> int:
         """The number of a rule's constant; equal constants have one number."""
         key = _bits(entry)
         number = None if key is None else self.constants.get(key)

@@ -108,9 +108,9 @@ def running_on(backend: object) -> Iterator[None]:
 
 def function(
     inputs: Sequence[Variable],
-    outputs: Any = None,
-    updates: Any = None,
-    givens: Any = None,
+    outputs: object = None,
+    updates: object = None,
+    givens: object = None,
     mode: str | Mode | None = None,
     name: str | None = None,
     on_unused_input: str = "raise",

@@ -43,7 +43,7 @@ def _spec_of(array: Any, backend: Any) -> Spec:
     return found
 
 
-def is_everything(index: Any) -> bool:
+def is_everything(index: object) -> bool:
     """Whether an index is ``[:]`` or ``[...]``."""
     return index is Ellipsis or (index.__class__ is slice and index.start is index.stop is index.step is None)
 
@@ -217,7 +217,7 @@ class Tensor(Variable):
             raise TypeError(f"{self.label} of {self.dtype} is no index; only an integer tensor is")
         return int(self.item())
 
-    def set(self, values: Any) -> Tensor:
+    def set(self, values: object) -> Tensor:
         """Copy an array of this tensor's shape into it; returns the tensor.
 
         Raises
@@ -231,7 +231,7 @@ class Tensor(Variable):
         self[...] = values if isinstance(values, list | tuple) else array
         return self
 
-    def fill(self, value: Any) -> Tensor:
+    def fill(self, value: object) -> Tensor:
         """Set every element to a number; returns the tensor."""
         self[...] = value
         return self
@@ -269,7 +269,7 @@ class Tensor(Variable):
         values = self.array if isinstance(self.array, np.ndarray) else self.get()
         return _restored, (self._backend, values, self.name)
 
-    def copy_from(self, source: Any) -> Tensor:
+    def copy_from(self, source: object) -> Tensor:
         """Copy a tensor, array or tree of this shape into it; returns the tensor."""
         if isinstance(source, Tensor) and source.backend is not self.backend:
             source = source.get()
@@ -336,7 +336,7 @@ class Tensor(Variable):
         tree = super().ravel(order)
         return self._view(tree) if self.is_contiguous else tree
 
-    def squeeze(self, axis: Any = None) -> Tensor:
+    def squeeze(self, axis: object = None) -> Tensor:
         """A view without axes of size 1: those given, or all."""
         return self._view(super().squeeze(axis))
 
@@ -354,13 +354,13 @@ class Tensor(Variable):
             return OPS["gather"].make(index=template)(self, *arrays)
         return self._viewed(self._part(index, template))
 
-    def _part(self, index: Any, template: indices.Template) -> Any:
+    def _part(self, index: object, template: indices.Template) -> Any:
         """The op_dict of the view at an index without arrays, which is cached."""
         op_dict, _, _ = parts_of(OPS["slice"].make(index=template)(self))
         indices.remember_slice(self.spec, index, op_dict)
         return op_dict
 
-    def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
+    def take(self, indices: object, axis: int | None = None, out: object = None, **options: Any) -> Any:
         """A tree of the elements at `indices` along an axis; with `out`, written there at once."""
         return super().take(indices, axis, out, **options) if options else write_out(f.take(self, indices, axis), out)
 
@@ -394,7 +394,7 @@ class Tensor(Variable):
             elif not (part and value.view_op == known.op):  # as t[2:5] += 1 ends
                 self._viewed(known)._assign_whole(value)
 
-    def _assign_whole(self, value: Any) -> None:
+    def _assign_whole(self, value: object) -> None:
         """Run the assignment of an operand to all elements; cached applications take a fast path, without a node."""
         try:
             op_dict = _assignments.get((self.spec, getattr(value, "spec", value.__class__)))
@@ -406,7 +406,7 @@ class Tensor(Variable):
         else:
             self._backend.run_assignment(op_dict, self, value, caller_origin())
 
-    def _from_host(self, value: Any) -> Any:
+    def _from_host(self, value: object) -> Any:
         """The operand for an assigned value that is no variable: a constant for an array, or a number."""
         if value.__class__ is float and self.spec.type.dtype.kind == "f":
             return value
@@ -420,7 +420,7 @@ class Tensor(Variable):
             return value
         return as_operand(array.reshape(-1, 1) if array.ndim == 1 and is_neon(self.backend) else array, what)
 
-    def _assign_masked(self, mask: Variable, value: Any) -> None:
+    def _assign_masked(self, mask: Variable, value: object) -> None:
         if isinstance(value, Variable) and value.size != 1:  # how many elements are selected is known only now
             self[mask.asnumpyarray()] = value
             return
@@ -429,7 +429,7 @@ class Tensor(Variable):
         mask = f.expand_dims(mask, tuple(range(mask.ndim, self.ndim)))
         f.assign(self, f.where(mask, f.cast(self.rounded(value), self.dtype), self)).execute()
 
-    def rounded(self, value: Any) -> Any:
+    def rounded(self, value: object) -> Any:
         """The value to write: with `stochastic_round`, a wider floating one stochastically rounded."""
         if not is_narrow(self.dtype) or not self.backend.stochastic_round:
             return value

@@ -296,10 +296,10 @@ class Variable(Labelled):
             return f.square(self) if is_bool and other.__class__ is int and other == 2 else f.pow(self, other)
         return self._power(other)
 
-    def __divmod__(self, other: Any) -> tuple[Variable, Variable]:
+    def __divmod__(self, other: object) -> tuple[Variable, Variable]:
         return f.divmod(self, other)
 
-    def __rdivmod__(self, other: Any) -> tuple[Variable, Variable]:
+    def __rdivmod__(self, other: object) -> tuple[Variable, Variable]:
         return f.divmod(other, self)
 
     # NumPy's array methods: the functions of the same names
@@ -325,7 +325,7 @@ class Variable(Labelled):
 
     # Derivatives
 
-    def generate_add_delta(self, adjoints: dict[Variable, Any], delta: Any) -> None:
+    def generate_add_delta(self, adjoints: dict[Variable, Any], delta: object) -> None:
         """Add one contribution to this operand's adjoint (Nervana graph, "Computing Derivatives").
 
         A delta is summed over the axes along which this operand was broadcast, and cast to
@@ -508,7 +508,7 @@ class Constant(Variable):
         return f"Constant({self.value!r})"
 
 
-def constant(value: Any, name: str | None = None) -> Constant:
+def constant(value: object, name: str | None = None) -> Constant:
     """A constant of a value's own type, which for a Python number is weak.
 
     Raises
@@ -636,22 +636,22 @@ def as_columns(op: Any, operands: list[Any]) -> list[Any]:
     ]
 
 
-def as_variable(operand: Any) -> Variable:
+def as_variable(operand: object) -> Variable:
     """The operand, with a Python number as a weak constant."""
     return operand if isinstance(operand, Variable) else constant(operand)
 
 
-def variable_of(value: Any, what: str) -> Variable:
+def variable_of(value: object, what: str) -> Variable:
     """A value as a variable: `as_operand`, with a Python number as a weak constant."""
     return as_variable(as_operand(value, what))
 
 
-def spec_of(operand: Any) -> Any:
+def spec_of(operand: object) -> Any:
     """The operand's spec: a `Spec`, or the class of a Python number."""
     return operand.spec if isinstance(operand, Variable) else type(operand)
 
 
-def number_of(x: Any) -> Any:
+def number_of(x: object) -> Any:
     """The number of a weak constant; None for other operands."""
     return x.value if isinstance(x, Constant) and x.is_weak else None
 
@@ -687,7 +687,7 @@ _own: set[Any] = set()
 _others: set[Any] = set()
 
 
-def is_own_package(package: Any) -> bool:
+def is_own_package(package: object) -> bool:
     """Whether a package is one of op-tree's, by its name."""
     if package not in _own and package not in _others:
         (_own if str(package).partition(".")[0] in ("optree", "backends") else _others).add(package)

@@ -482,7 +482,7 @@ class Trace:
         inner._run(steps)
         return [inner._array(i) for i in program.outputs]
 
-    def _computed(self, key: Any, function: Callable[..., Variable], *arrays: np.ndarray) -> np.ndarray:
+    def _computed(self, key: object, function: Callable[..., Variable], *arrays: np.ndarray) -> np.ndarray:
         """The value of a function of trees, for arrays."""
         inputs = [Input(TensorType(x.dtype, [None if n != 1 else 1 for n in x.shape])) for x in arrays]
         types = tuple((str(x.dtype), x.type.shape) for x in inputs)
