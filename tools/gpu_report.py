@@ -279,7 +279,7 @@ def run_part(name: str, folder: Path, is_small: bool) -> None:
 
 
 def part_of(folder: Path) -> Any:
-    """What a part found."""
+    """The findings of a part."""
     return json.loads((folder / "part.json").read_text())
 
 
