@@ -61,7 +61,7 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_was_stopped_goes_on(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its results are written before it is stopped, and parts that passed are not run again, unless that is asked for."""
+    """Results are written before it is stopped; parts that passed are not run again, unless that is asked for."""
     steps = [tool.Step(name, ("-c", f"import sys; sys.exit({name == 'b'})"), 60) for name in "abc"]
     run, ran, real = lambda *more: tool.main(["--output", str(tmp_path), *more], steps), list[str](), tool.outcome_of
 
