@@ -315,8 +315,6 @@ def _part(name: str, limit: float) -> Step:
     return Step(name, arguments, limit, part_of, ("--rig",))
 
 
-_RIG_TESTS = ("--rig", "--cases", "1")
-
 STEPS = (
     _part("environment", 60),
     _part("accuracy", 60),
@@ -330,7 +328,7 @@ STEPS = (
         *(benchmark_of, ("--quick", "--only", "sum of rows", "--rounds", "2", "--no-startup")),
     ),
     _part("memory", 40),
-    *(Step(tool, _pytest("-k", f"sanitizer and {tool}", TESTS[0]), 60, tests_of, _RIG_TESTS) for tool in TOOLS),
+    *(Step(tool, _pytest("-k", f"sanitizer and {tool}", TESTS[0]), 60, tests_of, ("--rig",)) for tool in TOOLS),
     Step("a sample of all tests", _pytest("--cases", "1", "tests/ops"), 120, tests_of, ("--rig", "-k", "softmax")),
 )
 
