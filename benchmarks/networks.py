@@ -1,17 +1,19 @@
-"""Networks' layers beside other libraries: forward, and with the derivatives by all operands, in float32.
+"""Networks' layers and loops beside other libraries: forward, and with the derivatives by all operands, in float32.
 
-torch runs eagerly and compiled, JAX compiled. The libraries take turns in one process; ratios are to op-tree. With
-``--device gpu`` all libraries use the GPU, and a call includes a synchronisation.
+torch runs eagerly and compiled, JAX compiled, NumPy forward alone. The libraries take turns in one process; ratios are
+to op-tree. With ``--device gpu`` all libraries use the GPU, and a call includes a synchronisation.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from loops import ROWS as LOOPS
 from sequences import ROWS as SEQUENCES
 from sequences import Row, ours_of
 from threadpoolctl import threadpool_limits
@@ -20,8 +22,8 @@ from timing import options_of, report, rounds_of
 from backends import gen_backend
 from optree.settings import thread_count
 
-#: All rows: a file for each kind of network.
-ROWS = (*SEQUENCES,)
+#: All rows: a file for each kind.
+ROWS = (*SEQUENCES, *LOOPS)
 
 #: The tolerance of results between libraries, relative to the largest element.
 TOLERANCE = 2e-3
@@ -29,7 +31,8 @@ TOLERANCE = 2e-3
 #: Seconds of warm-up, in which kernels are compiled and caches filled.
 WARM = 1.0
 
-Ways = tuple[Callable[[], Any], Callable[[], Any]]
+#: Forward, and with derivatives unless a library has none.
+Ways = Sequence[Callable[[], Any]]
 
 
 def our_ways(row: Row, be: Any) -> Ways:
@@ -91,6 +94,12 @@ def jax_ways(row: Row) -> Ways:
     return lambda: jax.block_until_ready(forward(*operands)), training
 
 
+def numpy_ways(row: Row) -> Ways:
+    """The same in NumPy, without derivatives."""
+    formula = row.peers["numpy"](np)
+    return [partial(formula, *row.operands())]
+
+
 def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
     """A row in each installed library."""
     is_on_gpu = be.name == "gpu"
@@ -99,7 +108,10 @@ def ways_of(row: Row, be: Any) -> Iterator[tuple[str, Ways]]:
         ("torch", "torch", lambda: torch_ways(row, False, is_on_gpu)),
         ("torch, compiled", "torch", lambda: torch_ways(row, True, is_on_gpu)),
         ("JAX", "jax", lambda: jax_ways(row)),
+        ("NumPy", "numpy", lambda: numpy_ways(row)),
     ):
+        if library not in row.peers:
+            continue
         try:
             importlib.import_module(library)
         except ImportError:
@@ -113,30 +125,37 @@ def as_array(x: Any) -> np.ndarray:
     return np.asarray(x.get() if hasattr(x, "get") else x.detach().cpu() if hasattr(x, "detach") else x)
 
 
-def check(row: Row, names: list[str], results: list[list[Any]]) -> None:
+def check(row: Row, ways: dict[str, Ways]) -> None:
     """Refuse results that differ from op-tree's."""
-    for name, result in zip(names[1:], results[1:], strict=True):
-        for ours, theirs in zip(map(as_array, results[0]), map(as_array, result), strict=True):
-            error = np.abs(ours - theirs).max() / np.abs(ours).max()
+    forward, training = ways["op-tree"]
+    for name, (value, *derivatives) in ways.items():
+        ours, theirs = (training(), derivatives[0]()) if derivatives else ([forward()], [value()])
+        for x, y in zip(map(as_array, ours), map(as_array, theirs), strict=True):
+            error = np.abs(x - y).max() / np.abs(x).max()
             assert error < TOLERANCE, f"{row.name}: {name} differs by {error:.1e}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the ratios."""
-    options = options_of(__doc__, rounds=15, calls=1, arguments=arguments, devices=("cpu", "gpu"))
+    options = options_of(
+        __doc__, rounds=15, calls=1, arguments=arguments, devices=("cpu", "gpu"), rows=[row.name for row in ROWS]
+    )
     be = gen_backend(options.device, jit=True)
     print(f"{thread_count()} threads; {be.info()}")
     with threadpool_limits(thread_count()):
         for row in ROWS:
-            names, ways = (list(x) for x in zip(*ways_of(row, be), strict=True))
-            check(row, names, [training() for _, training in ways])
+            if not any(word.lower() in row.name.lower() for word in options.only):
+                continue
+            ways = dict(ways_of(row, be))
+            check(row, ways)
             for which, what in enumerate(("forward", "with derivatives")):
-                functions = [way[which] for way in ways]
-                for function in functions:
+                timed = {name: way[which] for name, way in ways.items() if which < len(way)}
+                for function in timed.values():
                     end = time.perf_counter() + WARM
                     while time.perf_counter() < end:
                         function()
-                report(f"{row.name}, {what}", names, rounds_of(functions, options.rounds, options.calls))
+                times = rounds_of(list(timed.values()), options.rounds, options.calls)
+                report(f"{row.name}, {what}", list(timed), times)
 
 
 if __name__ == "__main__":

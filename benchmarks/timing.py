@@ -24,14 +24,22 @@ SLOW, FEW = 4.0, 3
 
 
 def options_of(
-    purpose: str, rounds: int, calls: int, arguments: list[str] | None, devices: Sequence[str] = ("cpu",)
+    purpose: str,
+    rounds: int,
+    calls: int,
+    arguments: list[str] | None,
+    devices: Sequence[str] = ("cpu",),
+    rows: Sequence[str] = (),
 ) -> argparse.Namespace:
-    """The rounds, calls and device that the command line asks for; prints what is measured with."""
+    """The rounds, calls, device and rows that the command line asks for; prints what is measured with."""
     parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of each comparison ({rounds})")
     parser.add_argument("--calls", type=int, default=calls, help=f"calls of each function in a round ({calls})")
     if len(devices) > 1:
         parser.add_argument("--device", default=devices[0], choices=devices, help=f"where all compute ({devices[0]})")
+    if rows:
+        of = f"rows with these words in their names: {'; '.join(rows)}"
+        parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help=of)
     options = parser.parse_args(arguments)
     if options.rounds < 2 or options.calls < 1:
         parser.error("--rounds is 2 or more, --calls 1 or more")
