@@ -333,7 +333,7 @@ def is_loaded(source: str) -> bool:
 
 def call_packed(function: Any, words: Iterable[int]) -> None:
     """Call a C function of an array of 64-bit integers."""
-    packed = array("q", words)
+    packed = words if isinstance(words, array) else array("q", words)
     function(packed.buffer_info()[0])
 
 

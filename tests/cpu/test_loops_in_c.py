@@ -389,3 +389,24 @@ def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pyt
     for each in workers:
         each.join()
     assert wrong == [0] * 80
+
+
+def test_a_settled_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "SETTLED", 30)
+    texts, compiled = list[str](), loops.compile_source
+
+    def noted(text: str, *args: Any, **options: Any) -> Any:
+        texts.append(text)
+        return compiled(text, *args, **options)
+
+    monkeypatch.setattr(loops, "compile_source", noted)
+    for count, name in enumerate(("of products", "joined", "shifted"), 1):
+        be = gen_backend("cpu", jit=True)
+        step, states, sequence, dtype = operands(name, 20)
+        tensors = [be.array(x, dtype) for x in (*states, sequence)]
+        run = optree.function([], be.scan(step, tuple(tensors[:-1]), (tensors[-1],))[1])
+        first = run()[0].get()
+        assert len(texts) == count - 1
+        for _ in range(2):
+            np.testing.assert_allclose(run()[0].get(), first, rtol=1e-5, atol=1e-6)
+            assert len(texts) == count

@@ -113,20 +113,26 @@ C = Dialect(
 def source(nest: LoopNest) -> str:
     """The C source of a nest: a function of one array of 64-bit integers.
 
-    It holds the arrays' addresses, the loops' sizes, each array's strides along the
-    loops in elements, the Python numbers, the addresses of the scratch arrays, the
-    stride in bytes between those of two threads, the number of threads, and the
-    address of the work-sharing function.
+    It holds the arrays' addresses, sizes of loops, strides in elements, Python numbers, addresses of scratch arrays,
+    the bytes between those of two threads, the number of threads, and the address of the work-sharing function.
     """
+    return f"{head_of([nest])}\n{parts_of(nest)}\n"
+
+
+def head_of(nests: Sequence[LoopNest]) -> str:
+    """The head of a file with the kernels of nests."""
+    narrow = list(dict.fromkeys(dtype for nest in nests for dtype in narrow_dtypes(nest)))
+    head = WIDE_VECTORS * any(map(prefers_wide_vectors, nests)) + HEAD + (narrow_functions(narrow) if narrow else "")
+    return head + FMOD * any("fmod(" in str(made) for nest in nests for made in nest.statements)
+
+
+def parts_of(nest: LoopNest) -> str:
+    """The functions of a nest's kernel, the last of which is the kernel."""
     printer = CPrinter(nest)
     functions, body = printer.functions()
-    functions += [f"void {NAME}(const int64_t *a)", *braced(without_unused(body))]
-    narrow = narrow_dtypes(nest)
-    head = WIDE_VECTORS * prefers_wide_vectors(nest) + HEAD + (narrow_functions(narrow) if narrow else "")
-    transposes = transpose_functions(nest) if nest.across >= 0 else []
-    head += FMOD * any("fmod(" in made.expression for made in nest.statements if isinstance(made, Statement))
-    called = [*functions_called(nest, C), *printer.searches(), *printer.joins()]
-    return "\n".join([head, *transposes, *called, *functions, ""])
+    called = transpose_functions(nest) if nest.across >= 0 else []
+    called += [*functions_called(nest, C), *printer.searches(), *printer.joins()]
+    return "\n".join([*called, *functions, f"void {NAME}(const int64_t *a)", *braced(without_unused(body))])
 
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
@@ -142,9 +148,8 @@ def prefers_wide_vectors(nest: LoopNest) -> bool:
 def scratch_arrays(nest: LoopNest) -> list[tuple[str, int, int]]:
     """The scratch arrays of a nest: letter and value, and the bytes of an element (for columns, of a tile of them).
 
-    ``w`` caches a value at each inner index between stages; ``q`` has an
-    accumulator for each part of a split nest, and ``d`` its index, where that is
-    the result.
+    ``w`` caches a value at each inner index between stages; ``q`` has an accumulator for each part of a split nest, and
+    ``d`` its index, where that is the result.
     """
     found = [
         ("w", value, wide_dtype(nest.dtype_of(value)).itemsize) for stage in stages_of(nest) for value in stage.stores

@@ -15,35 +15,27 @@ typedef struct { word first_call, last_call, first_address, last_address; } rows
 
 typedef struct {
     word share, threads;
-    word arguments, count, scratch; /* the scratch memory is one more argument */
+    word arguments, count, scratch; /* two more arguments: what scratch memory keeps, and what a step needs of it */
     word first, last, length; /* the steps to run, and how many there are */
     word parts, rows, calls, addresses, words;
 } loop;
 
-static void find_starts(const loop *p, word step, word *starts)
+/* The address of an array in a step. */
+static inline word start_of(const loop *p, word i, word step)
 {
-    for (word i = 0; i < p->count; i++) {
-        const argument x = ((const argument *)p->arguments)[i];
-        const word own = step == 0 && x.first ? x.first : step == p->length - 1 ? x.last : 0;
-        starts[i] = own ? own : x.base + (x.indices ? x.stride * ((const word *)x.indices)[step] : 0);
-    }
-    starts[p->count] = p->scratch;
+    const argument *x = (const argument *)p->arguments + i;
+    const word own = step == 0 && x->first ? x->first : step == p->length - 1 ? x->last : 0;
+    return own ? own : x->base + (x->indices ? x->stride * ((const word *)x->indices)[step] : 0);
 }
+
+#include "body.h"
 
 static void run_parts(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const loop *p = state;
-    word *words = (word *)p->words, starts[p->count + 1];
-    const call *calls = (const call *)p->calls;
-    const address *addresses = (const address *)p->addresses;
     for (const rows *own = (const rows *)p->rows + begin; own < (const rows *)p->rows + end; own++)
-        for (word step = p->first; step < p->last; step++) {
-            find_starts(p, step, starts);
-            for (word i = own->first_address; i < own->last_address; i++)
-                words[addresses[i].index] = starts[addresses[i].argument] + addresses[i].offset;
-            for (word i = own->first_call; i < own->last_call; i++)
-                ((void (*)(const word *))calls[i].function)(words + calls[i].words);
-        }
+        for (word step = p->first; step < p->last; step++)
+            body(p, own, step, (word *)p->words);
 }
 
 int64_t run(const void *state)

@@ -4,8 +4,9 @@ The overhead of Python between two small kernels exceeds their run time. So the 
 each layout of the arrays (`Trace`), as function addresses and packed arguments (`Emitter`). C then sets the array
 addresses for each step. The matrix of a product is constant over the steps and is packed once.
 
-Each kernel is a library of its own: other loops and sizes share it, and it compiles beside others. All kernels of a
-step in one source, with sizes as arguments, would run 0 to 10% faster, and compile as long as on two processors now.
+Each kernel is a library of its own: other loops and sizes share it, and it compiles beside others. Once a loop has run
+many steps of one layout, its small kernels are compiled again, as one function with sizes that the compiler knows
+(`body_source`).
 
 If each row of the states depends on that row alone (`RowAxes`), the rows are divided into parts. A thread runs all
 steps of its parts without synchronisation. A part has 8 rows or a few more for any number of threads, so results do
@@ -17,8 +18,11 @@ one by one from Python.
 from __future__ import annotations
 
 import ctypes
+import re
 from array import array
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from ctypes import c_int64
 from functools import partial
 from math import prod
 from typing import Any
@@ -27,17 +31,19 @@ import numpy as np
 
 from backends import lazy
 from backends.cpu.calls import implementation
+from backends.cpu.codegen.loop_bodies import BodyCall, body_source
 from backends.cpu.codegen.printer import LONG_WORK
-from backends.cpu.compiler import c_text, call_packed
+from backends.cpu.compiler import c_text, call_packed, compile_source
 from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
 from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, struct, vector_source
-from backends.cpu.runtime import CompiledNest, share_address
+from backends.cpu.runtime import CompiledNest, data_address, share_address
 from backends.execution.executor import Step
 from backends.execution.memory import HOST, LINE, Scratch, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.cache import Cache
+from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import contracted
 from optree.compile.program import Instruction, Program, shapes_of
 from optree.errors import CompilerError
@@ -46,6 +52,9 @@ from optree.ops.contraction import ProductOperator, TensorDot
 from optree.ops.loop_steps import MANY, Argument, Steps
 from optree.records import NamedTuple
 from optree.settings import thread_count
+
+#: The struct of a loop's call.
+LOOP = struct("loops.c", "loop")
 
 #: The C functions of products by packed matrices.
 PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
@@ -61,6 +70,11 @@ SMALL_PRODUCT, SMALL_UNPACKED = 1 << 12, 1 << 15
 
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
+
+
+#: The steps of one layout after which a loop's small kernels are compiled as one function, the maximum elements of such
+#: a kernel, and the maximum bytes of scratch memory on the stack.
+SETTLED, INLINED, ON_STACK = 1 << 12, 1 << 7, 1 << 15
 
 
 class Address(NamedTuple):
@@ -86,12 +100,15 @@ class CompiledLoop:
     """
 
     def __init__(
-        self, trace: Trace, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
+        self, trace: Trace, given: int, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
     ) -> None:
         self._trace, self._rows, self._backend, self._functions = trace, rows, backend, functions
         #: The arguments of all calls; the ones that are not 0 after a call has failed; and the tables of loops.c.
-        self._words, self._failures = list[int](), list[int]()
+        self._words: Any = list[int]()
+        self._failures = list[int]()
         self._calls: list[array[int]] = []
+        self._printed: list[BodyCall] = []
+        self._run, self._steps = functions["run"], 0
         self._addresses: list[array[int]] = []
         own: list[array[int]] = []
         self.work, self.alone, self._scratch, self._length = 0.0, 0.0, 0, 0
@@ -107,37 +124,55 @@ class CompiledLoop:
             ends = {"last_call": len(self._calls), "last_address": len(self._addresses)}
             own.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
         self.count, self._memory, self._packings = len(self._calls), Scratch(), self._packings_of_matrices()
-        self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses, self._words)]
-        del self._trace, self._words, self._calls, self._addresses
+        self._words = array("q", self._words)
+        self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
+        places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
+        constant = {"count": trace.leaves, "parts": self.parts, **places}
+        self._added = trace.arguments[given:]
+        self._loop = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
+        del self._trace, self._calls, self._addresses
 
     def run(self, arguments: Sequence[Any], length: int, threads: int) -> bool:
         """Run all steps; whether none failed, as one does that NumPy raises an error for."""
-        given, block = _given(arguments), max(1, int(CALL / max(self.work, 1)))
-        rows, calls, addresses, words = self._tables
-        words = words.copy()
+        given, block = _given([*arguments, *self._added]), max(1, int(CALL / max(self.work, 1)))
+        words = self._words[:]
+        self._settle(length)
         with self._memory.of(self._scratch) as start:
             for pack, argument, offset, shape, packed in self._packings:
                 y = HOST.address(arguments[argument].array) + offset
                 call_packed(pack, [share_address(), threads, y, start + packed, *shape])
-            loop = struct("loops.c", "loop").words(
+            loop = self._loop[:]
+            LOOP.set(
+                loop,
                 share=share_address("long" if self.work * length >= LONG_WORK else "unknown"),
                 threads=threads,
-                arguments=HOST.address(given),
-                count=len(given),
+                arguments=given.buffer_info()[0],
                 scratch=start,
-                first=0,
-                last=0,  # set below
                 length=length,
-                parts=self.parts,
-                rows=HOST.address(rows),
-                calls=HOST.address(calls),
-                addresses=HOST.address(addresses),
-                words=HOST.address(words),
+                words=words.buffer_info()[0],
             )
             for first in range(0, length, block):
-                struct("loops.c", "loop").set(loop, first=first, last=min(length, first + block))
-                call_packed(self._functions["run"], loop)
+                LOOP.set(loop, first=first, last=min(length, first + block))
+                call_packed(self._run, loop)
         return not any(words[i] for i in self._failures)
+
+    def _settle(self, length: int) -> None:
+        """Compile the small kernels as one function, once the loop has run many steps."""
+        if self._steps >= SETTLED or not any(call.nest for call in self._printed):
+            return
+        self._steps += length
+        if self._steps < SETTLED or self.parts > 1:
+            return
+        used = sorted(
+            {int(n) for call in self._printed for word in call.words for n in re.findall(r"\bx(\d+)\b", word)}
+        )
+        on_stack = self._scratch <= ON_STACK
+        own = (
+            f"_Alignas({LINE}) char own[{self._scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
+        )
+        text = body_source(self._printed, [own, *(f"const word x{n} = start_of(p, {n}, step);" for n in used)])
+        with suppress(CompilerError):
+            self._run = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
 
     def _add_part(self, begin: int, count: int) -> None:
         """Add the calls of one part of the rows."""
@@ -168,19 +203,28 @@ class CompiledLoop:
         number, axis = self._trace.memory[value], self._axes()[value]
         memory, offset = self._trace.memories[number], self._trace.offset(value)
         if memory.is_own:
-            return Address(self._trace.leaves, offsets[number] + offset)
+            return Address(self._trace.leaves + 1, offsets[number] + offset)
         offset += 0 if axis is None else begin * self._trace.registers[value].strides[axis]
         return HOST.address(memory.array) + offset if memory.argument is None else Address(memory.argument, offset)
 
-    def _add(self, function: int, words: Sequence[Any]) -> None:
-        self._calls.append(struct("loops.c", "call").words(function=function, words=len(self._words)))
-        for word in words:
+    def _add(
+        self, function: int, words: Sequence[Any], nest: LoopNest | None = None, known: Collection[int] = ()
+    ) -> None:
+        """Add a call of a function, or of the kernel of a small nest, some of whose words depend on sizes alone."""
+        first, printed = len(self._words), list[str]()
+        self._calls.append(struct("loops.c", "call").words(function=function, words=first))
+        bases = {self._trace.leaves: "p->scratch", self._trace.leaves + 1: "(word)own"}
+        for n, word in enumerate(words):
             if isinstance(word, Address):
-                place = struct("loops.c", "address").words(index=len(self._words), **word._asdict())
+                place = struct("loops.c", "address").words(index=first + n, **word._asdict())
                 self._addresses.append(place)
+                printed.append(f"{bases.get(word.argument, f'x{word.argument}')} + {word.offset}")
+            else:
+                printed.append(str(word) if n in known else f"w[{first + n}]")
             self._words.append(0 if isinstance(word, Address) else word)
+        self._printed.append(BodyCall(first, printed, nest))
 
-    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
+    def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[Any, ...]:
         kernel = call.kernel
         assert kernel is not None
         found = kernel.specialize([own[i] for i in call.values], self._input_shapes(kernel))
@@ -197,12 +241,16 @@ class CompiledLoop:
         *offsets, size = nest.scratch(layout)
         threads = nest.threads(layout) if self._rows is None else 1
         start = self._allocated(nest.scratch_bytes(size, threads))
-        scratch: list[Any] = [Address(self._trace.leaves, start + offset) for offset in offsets]
+        scratch: list[Any] = [Address(self._trace.leaves + 1, start + offset) for offset in offsets]
         numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
         self.work += nest.work(layout)
         self.alone += 0 if self._rows is None else nest.work(layout)
-        function, *words = nest.words(found.nest.pointers(at), numbers, layout, threads, [*scratch, size])
-        return function, words
+        pointers, (sizes, strides) = found.nest.pointers(at), layout
+        function, *words = nest.words(pointers, numbers, layout, threads, [*scratch, size])
+        is_inlined = threads == 1 and prod(sizes) <= INLINED and found.nest.across < 0 and not found.nest.split
+        first, last = len(pointers), len(words)
+        known = [*range(first, first + len(sizes) + len(strides)), last - 2, last - 1]
+        return function, words, found.nest if is_inlined else None, known
 
     def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
         """The shapes of shape-only operands, which need not be computed."""
@@ -321,13 +369,13 @@ class LoopInC:
         program, steps = self._compiled(arguments, values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         try:
-            trace = Trace(program, steps, [*arguments, *added], [*values, *added])
+            trace = Trace(program, steps, [*arguments, *map(_argument, added)], [*values, *added])
         except NotCompiled as error:
             return self._tell(str(error))
         rows, reason = trace.rows(), "one thread would run what several can"
         for axes in (None,) if rows is None else (rows, None):
             try:
-                known = CompiledLoop(trace, axes, functions, self._backend)
+                known = CompiledLoop(trace, len(values), axes, functions, self._backend)
             except NotCompiled as error:
                 reason = str(error)
                 continue
@@ -417,15 +465,20 @@ def _is_regular(x: Argument) -> bool:
     return all(type(y) is np.ndarray and is_in_elements(y) for y in arrays)
 
 
-def _given(arguments: Sequence[Any]) -> np.ndarray:
+def _given(arguments: Sequence[Any]) -> array[int]:
     """Arguments, in the structs of loops.c; numbers are zeros."""
-    table = struct("loops.c", "argument").table(len(arguments))
-    for n, x in enumerate(arguments):
-        if isinstance(x, Argument):
-            stride, indices = (0, None) if x.axis is None else (x.array.strides[x.axis], x.indices)
-            table[n] = _at(x.array), stride, _at(indices), _at(x.first), _at(x.last)
-    return table
+    found = array("q")
+    for x in arguments:
+        if not isinstance(x, Argument):
+            found.extend((0, 0, 0, 0, 0))
+        elif x.axis is None:
+            found.extend((data_address(x.array), 0, 0, 0, 0))
+        else:
+            first, last = _at(x.first), _at(x.last)
+            stride = x.array.strides[x.axis]
+            found.extend((data_address(x.array), stride, data_address(x.indices), first, last))
+    return found
 
 
 def _at(x: np.ndarray | None) -> int:
-    return 0 if x is None else HOST.address(x)
+    return 0 if x is None else data_address(x)

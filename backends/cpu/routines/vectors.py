@@ -52,10 +52,10 @@ class Struct:
         """So many of them, of a struct without arrays: zeros."""
         return np.zeros(count, self._dtype)
 
-    def set(self, words: array[int], **values: int) -> None:
+    def set(self, struct: array[int], /, **values: int) -> None:
         """Set fields that precede all arrays."""
         for field, value in values.items():
-            words[self._index[field]] = value
+            struct[self._index[field]] = value
 
 
 @cache

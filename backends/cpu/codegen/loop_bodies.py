@@ -1,0 +1,65 @@
+"""C source of a loop's step as one function: small kernels are inlined, for sizes that the compiler knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from backends.cpu.codegen.printer import head_of, parts_of
+from backends.execution.printer_common import Lines, braced
+from optree.compile.loopnest import LoopNest
+from optree.records import NamedTuple
+
+#: The names that the text of a kernel defines for itself.
+OWN_NAMES = re.compile(r"^(?:static |struct |void )[^;=]*?(\w+)(?:\((?!\().*)?$|\b(join\d+)\b", re.MULTILINE)
+
+#: A number among the words. Where GCC sees both the words and the kernel, it must not be read as of another type.
+NUMBER = re.compile(r"\*\(const (\w+) \*\)\(a \+ (\d+)\)")
+
+
+class BodyCall(NamedTuple):
+    """A call of a step, of words that are numbers and addresses.
+
+    Attributes
+    ----------
+    first : int
+        The number of its first word.
+    words : list of str
+        C expressions.
+    nest : LoopNest or None
+        Of a kernel that is inlined.
+    """
+
+    first: int
+    words: Sequence[str]
+    nest: LoopNest | None
+
+
+def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
+    """The text of `body` for loops.c.
+
+    Parameters
+    ----------
+    calls : sequence of BodyCall
+    declared : list of str
+        The declarations of what words are expressions of.
+    """
+    nests = list(dict.fromkeys(call.nest for call in calls if call.nest is not None))
+    kernels = [_renamed(parts_of(nest), n) for n, nest in enumerate(nests)]
+    lines = ["const call *const calls = (const call *)p->calls;", *declared]
+    for number, (first, words, nest) in enumerate(calls):
+        if nest is not None:
+            lines += braced([f"const word a[] = {{{', '.join(words)}}};", f"kernel_{nests.index(nest)}(a);"])
+            continue
+        lines += [f"w[{n}] = {word};" for n, word in enumerate(words, first) if word != f"w[{n}]"]
+        lines.append(f"((void (*)(const word *))calls[{number}].function)(w + {first});")
+    step = "static inline __attribute__((flatten)) void body(const loop *p, const rows *all, word step, word *w)"
+    return "\n".join([head_of(nests), *kernels, step, *braced(lines), ""])
+
+
+def _renamed(text: str, number: int) -> str:
+    """The text of a kernel, whose own names end in its number."""
+    names = {a or b for a, b in OWN_NAMES.findall(text)}
+    text = re.sub(rf"\b({'|'.join(sorted(names))})\b", rf"\1_{number}", text)
+    text = NUMBER.sub(r"(union { word bits; \1 value; }){a[\2]}.value", text)
+    return text.replace(f"\nvoid kernel_{number}", f"\nstatic void kernel_{number}")
