@@ -107,7 +107,8 @@ class Foresight:
         if op.index_map.keeps_order:
             return self._reshaped(inputs[0], step.output)
         if isinstance(inputs[0], tuple) or type(op).__module__.startswith("optree."):
-            return step.implementation.call(*inputs) if is_view(op) or isinstance(op, Output) else None
+            # Not by `step.implementation`: that copies what overlaps other operands, and these have no memory to read.
+            return op.value(*inputs) if is_view(op) or isinstance(op, Output) else None
         return None  # an op that is not op-tree's may read elements, of which there are none
 
     def _reshaped(self, x: Any, value: int) -> Any:

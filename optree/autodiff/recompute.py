@@ -96,8 +96,8 @@ class _FirstOperand(Op):
         return [shapes[0]]
 
     @portable
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        output_storage[0][0] = inputs[0]
+    def numpy(self, *arrays: Any) -> Any:
+        return arrays[0]
 
 
 class Checkpointed(_FirstOperand):

@@ -6,6 +6,7 @@ import logging
 import re
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from backends.cpu import ahead, compiler
 from backends.cpu.compiler import find_compiler
 from backends.cpu.runtime import builtin
 from backends.execution import compilations
+from backends.execution.ahead import Foresight
 from optree import function, grad
+from optree.autodiff.recompute import checkpoint
+from optree.compile import reference
 from optree.errors import CompilerError
 from optree.op.traits import ElementwiseOperator, NonDifferentiableOperator, UnaryOperator
 from optree.settings import override
@@ -269,3 +273,24 @@ def test_routines_compile_together_with_kernels(monkeypatch, counted):
     with override(num_threads=2):
         results = function([], trees)()
     assert after == [counted()["misses"]] and len(results) == len(trees)
+
+
+def test_views_that_are_foreseen_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have memory of one element, and seem to overlap: a copy would read beyond it."""
+    copied, foreseen = list[Any](), list[int]()
+    whole, own = Foresight.run, reference._own
+
+    def watched(foresight: Foresight) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(reference, "_own", lambda value, others: (copied.append(value), own(value, []))[1])
+            found = whole(foresight)
+        foreseen.append(len(found))
+        return found
+
+    monkeypatch.setattr(Foresight, "run", watched)
+    be = gen_backend("cpu", jit=True)
+    w = be.array(np.full((8, 8), 0.25), name="w")
+    y = checkpoint(lambda x: be.tanh(be.dot(x, w)))(be.ones((16, 8)))
+    with override(num_threads=2):
+        function([], grad(be.sum(be.square(y)), w))()
+    assert sum(foreseen) and not copied
