@@ -52,7 +52,7 @@ LEAST_CALLS = 10
 SMALL, CALLS = 1 << 10, 100
 
 
-#: The rows of README.md's table by counts, by the titles of the workloads that they are of; and by how titles of rows
+#: The rows of gpu.md's table by counts, by the titles of the workloads that they are of; and by how titles of rows
 #: of one length begin.
 COUNTED = {
     "a*b + c*sin(d)": "chain",
@@ -86,7 +86,7 @@ def predictions(table: str) -> dict[tuple[str, str], float]:
 
 def with_predictions(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Bandwidths with what is predicted of them, `None` where the table has no such row; a copy is their unit."""
-    known = predictions((Path(__file__).parent / "README.md").read_text())
+    known = predictions((Path(__file__).parent / "gpu.md").read_text())
     for row in found:
         of_rows = re.fullmatch(r"(.*), ([\d,]+) long", row["workload"])
         if of_rows:

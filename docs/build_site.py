@@ -46,6 +46,7 @@ GUIDES = {
     "Writing ops": "docs/writing-ops.md",
     "neon's backends": "docs/neon.md",
     "Speed": "benchmarks/README.md",
+    "Speed on a GPU": "benchmarks/gpu.md",
     "Contributing": "CONTRIBUTING.md",
     "Changes": "CHANGELOG.md",
 }

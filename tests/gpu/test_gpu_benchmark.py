@@ -141,7 +141,7 @@ def test_a_run_in_parts_is_put_together(cupy: Any, tmp_path: Path) -> None:
 
 def test_the_table_by_counts_predicts_what_it_names(cupy: Any) -> None:
     gpu = importlib.import_module("gpu")
-    known = gpu.predictions((BENCHMARKS / "README.md").read_text())
+    known = gpu.predictions((BENCHMARKS / "gpu.md").read_text())
     assert {name for name, _ in known} >= {*gpu.COUNTED.values(), *(f"{each}-1024" for each in gpu.OF_LENGTH.values())}
     titles = {workload.title for workload in gpu.WORKLOADS}
     assert titles >= gpu.COUNTED.keys()

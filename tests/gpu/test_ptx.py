@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COUNTS = GOLDEN / "counts.txt"
-README = Path(__file__).parent.parent.parent / "benchmarks" / "README.md"
+TABLE = Path(__file__).parent.parent.parent / "benchmarks" / "gpu.md"
 
 #: A subnormal float32.
 TINY = 2.0**-140
@@ -411,11 +411,11 @@ def test_counts_are_kept_of_the_same_workloads() -> None:
 
 
 def test_the_benchmarks_table_is_of_the_counts(request: Any) -> None:
-    text, table = README.read_text(), "\n".join(table_of(_kept()[1]))
+    text, table = TABLE.read_text(), "\n".join(table_of(_kept()[1]))
     if request.config.getoption("--update-golden"):
         begin = text.index(TITLE)
         text = text[:begin] + table + text[text.index("\n\n", begin) :]
-        README.write_text(text)
+        TABLE.write_text(text)
     assert table in text, "pytest tests/gpu/test_ptx.py --update-golden -n0 writes it"
 
 

@@ -1,4 +1,4 @@
-"""The table of benchmarks/README.md: what a card would make of each workload, by `tests/golden/counts.txt` alone."""
+"""The table of benchmarks/gpu.md: what a card would make of each workload, by `tests/golden/counts.txt` alone."""
 
 from __future__ import annotations
 
