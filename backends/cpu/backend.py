@@ -76,6 +76,11 @@ class When(NamedTuple):
     small: int
     work: int
 
+    @property
+    def may_change_bits(self) -> bool:
+        """Whether a plan's later calls may differ from its first in the last bits: those are NumPy's at first."""
+        return self.work > 0
+
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
     """A kernel specialised and compiled as C."""
@@ -476,7 +481,7 @@ class CPUBackend(Backend):
             added = [self.value_of(leaf) for leaf in outline.leaves[len(of.program.leaves) :]]
             return plan(outline, [*of.constants, *added], of.when._replace(small=0, work=0))
 
-        repeats = reuse and self.compiler is not None
+        repeats = reuse and self.compiler is not None and self.when.may_change_bits
         return plan(outline, constants, self.when, by_nests if repeats else None)
 
     def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from harness.op_examples import examples_for, has_examples
 
 import optree
 from backends import gen_backend
+from backends.cpu import backend
 from backends.cpu.routines import loops
 from backends.cpu.runtime import C
 from optree import settings
@@ -393,6 +394,7 @@ def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pyt
 
 def test_a_settled_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "SETTLED", 30)
+    monkeypatch.setattr(backend.When, "may_change_bits", True)
     texts, compiled = list[str](), loops.compile_source
 
     def noted(text: str, *args: Any, **options: Any) -> Any:
@@ -410,3 +412,23 @@ def test_a_settled_loop_runs_its_small_kernels_as_one_function(monkeypatch: pyte
         for _ in range(2):
             np.testing.assert_allclose(run()[0].get(), first, rtol=1e-5, atol=1e-6)
             assert len(texts) == count
+
+
+@pytest.mark.parametrize("jit", [True, "always"])
+def test_no_call_changes_the_bits_where_all_calls_are_compiled(jit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run that is resumed gives the bits of one that went on."""
+    monkeypatch.setattr(loops, "SETTLED", 30)
+    monkeypatch.setattr(backend, "REPEATED", 2)
+    be = gen_backend("cpu", jit=jit)
+    x, a = (be.array(values) for values in (np.sin(np.arange(680.0)).reshape(40, 17), np.eye(17) + 0.1))
+
+    def step(state: Any, x: Any) -> Any:
+        state = (state - be.mean(state)) / be.sqrt(be.var(state) + 1) + x * be.exp(-state * state)
+        return state, be.dot(a, be.reshape(state, (17, 1)))
+
+    outputs = be.scan(step, be.zeros((17,)), x)[1]
+    run = optree.function([], [outputs, optree.grad(be.sum(outputs), x), be.tanh(be.dot(x[:4], a))])
+    first = [value.get() for value in run()]
+    for _ in range(4):
+        for value, known in zip(run(), first, strict=True):
+            np.testing.assert_array_equal(value.get(), known)

@@ -206,6 +206,7 @@ def test_stacks_of_all_sizes_times_a_matrix(shape: tuple[int, ...]) -> None:
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(monkeypatch: Any) -> None:
     monkeypatch.setattr(backend, "REPEATED", 2)
+    monkeypatch.setattr(backend.When, "may_change_bits", True)
     be = gen_backend("cpu", jit=True)
     for sizes in ((3, 4, 5), (1, 7, 2), (20, 30, 33), (40, 80, 60)):
         a, s, x = (values(*shape) for shape in (sizes[:2], sizes[1:], sizes[::2]))
@@ -224,6 +225,7 @@ def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(m
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_a_function_of_small_products_multiplies_large_ones_by_calls(monkeypatch: Any) -> None:
     monkeypatch.setattr(backend, "REPEATED", 2)
+    monkeypatch.setattr(backend.When, "may_change_bits", True)
     be = gen_backend("cpu", jit=True)
     x, y = (TensorType("float32", (None, None))(name) for name in "xy")
     f = function([x, y], be.dot(x, y) + 1)
