@@ -158,7 +158,11 @@ class CompiledLoop:
 
     def _settle(self, length: int) -> None:
         """Compile the small kernels as one function, once the loop has run many steps; its sums may differ in order."""
-        if not self._backend.when.may_change_bits or self._steps >= SETTLED or not any(call.nest for call in self._printed):
+        if (
+            not self._backend.when.may_change_bits
+            or self._steps >= SETTLED
+            or not any(call.nest for call in self._printed)
+        ):
             return
         self._steps += length
         if self._steps < SETTLED or self.parts > 1:
