@@ -459,6 +459,14 @@ def test_slices_limit_the_open_sizes(be, tmp_path):
         optree.export(optree.function([x], x[:, ::2] + 1), tmp_path / "g")
 
 
+def test_inputs_named_like_local_variables_of_c(be, tmp_path):
+    named = [f"{name}{n}" for name in ("constant", "slice", "turn", "kernel_") for n in range(4)]
+    inputs = [optree.TensorType("float32", (3,))(name) for name in named]
+    states = be.scan(lambda s, x: (be.tanh(s + x), be.exp(s)), inputs[0].sum(), inputs[1])[1]
+    total = sum(inputs[2:], states) + be.take(inputs[3], np.array([1, 0, 2]))
+    assert run(optree.export(optree.function(inputs, total), tmp_path / "f")) == "0 values differ\n"
+
+
 def test_sizes_that_must_be_equal_are_fixed(be, tmp_path):
     f = optree.function([x := rows(None, 5, 6), y := rows(None, 6, 2)], be.matmul(x, y))
     with pytest.raises(ExportError, match=r"matmul.*test_export.py:\d+.*do not broadcast; fix these sizes"):

@@ -151,7 +151,9 @@ class _Files:
     def __init__(self, library: Library, f: Any, name: str, weights: str) -> None:
         self.library, self.taken = library, set(RESERVED)
         self.sizes = [f"n{i}" for i in range(len(library.dims))]
-        self.taken.update(self.sizes)
+        numbered = "constant", "slice", "turn", f"{c.NAME}_"
+        count = max(len(library.regions), len(library.calls))
+        self.taken.update(self.sizes, (f"{name}{i}" for name in numbered for i in range(count)))
         self.name = self.unique(name)
         while hasattr(ctypes.CDLL(None), self.name):  # a function of the C library's
             self.name = self.unique(f"{self.name}_of_optree")
