@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case, in_floating
+from harness.cases import Case, in_double, in_floating
 from optree.registry import f
 
 
@@ -50,8 +50,12 @@ ACTIVATIONS: dict[str, list[Case]] = {
     ],
     "mish": [Case(((2, 3),), lambda x: f.mish(x), in_floating(lambda x: x * np.tanh(np.logaddexp(x, 0))))],
     "relu6": [Case(((2, 3),), lambda x: f.relu6(x * 9.0), lambda x: np.clip(x * 9.0, 0, 6))],
-    "hardsigmoid": [Case(((2, 3),), lambda x: f.hardsigmoid(x), in_floating(lambda x: np.clip(x + 3, 0, 6) / 6))],
-    "hardswish": [Case(((2, 3),), lambda x: f.hardswish(x), in_floating(lambda x: x * np.clip(x + 3, 0, 6) / 6))],
+    "hardsigmoid": [
+        Case(((2, 3),), lambda x: f.hardsigmoid(x * 9.0), in_double(lambda x: np.clip(x * 9.0 + 3, 0, 6) / 6))
+    ],
+    "hardswish": [
+        Case(((2, 3),), lambda x: f.hardswish(x * 9.0), in_double(lambda x: x * 9 * np.clip(x * 9.0 + 3, 0, 6) / 6))
+    ],
     "softsign": [Case(((2, 3),), lambda x: f.softsign(x), in_floating(lambda x: x / (1 + np.abs(x))))],
     "hardtanh": [
         Case(((2, 3),), lambda x: f.hardtanh(x * 2.0), lambda x: np.clip(x * 2.0, -1.0, 1.0)),
