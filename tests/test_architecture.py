@@ -56,6 +56,7 @@ PACKAGES = (
 EXTRAS = {
     "optree.distributed.mpi": {"mpi4py"},
     "optree.onnx.reading": {"google", "onnx"},
+    "optree.onnx.graph": {"onnx"},
     "optree.onnx.saving": {"onnx"},
     "optree.onnx.values": {"onnx"},
     "optree.pictures": {"grandalf", "matplotlib"},

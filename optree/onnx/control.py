@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.errors import ModelError
 from optree.onnx.values import Operators, as_tree, fixed
 from optree.registry import f
@@ -17,7 +18,7 @@ UNROLLED = 16
 Body = Callable[..., list[Any]]
 
 
-def _is_known(x: Any) -> bool:
+def _is_known(x: Array) -> bool:
     """Whether a condition does not depend on the model's inputs."""
     try:
         fixed(x, "a condition")
@@ -29,7 +30,7 @@ def _is_known(x: Any) -> bool:
 class Control(Operators):
     """Conditions and loops, whose graphs are functions here."""
 
-    def If(self, condition: Any, then_branch: Body, else_branch: Body) -> list[Any]:
+    def If(self, condition: Array, then_branch: Body, else_branch: Body) -> list[Any]:
         if _is_known(condition):
             return then_branch() if fixed(condition, "the condition").all() else else_branch()
         pairs = list(zip(then_branch(), else_branch(), strict=True))
@@ -38,7 +39,7 @@ class Control(Operators):
                 raise ModelError("the condition depends on inputs, and the branches have different types")
         return [np.where(np.reshape(condition, ()), x, y) for x, y in pairs]
 
-    def Loop(self, count: Any, condition: Any, *states: Any, body: Body, outputs: int = 0) -> list[Any]:
+    def Loop(self, count: Array, condition: Array, *states: Array, body: Body, outputs: int = 0) -> list[Any]:
         steps = None if count is None else int(fixed(count, "the number of steps").item())
         goes_on = condition is None or _is_known(condition)
         if not goes_on:
@@ -63,7 +64,7 @@ class Control(Operators):
         return [*states, *(np.stack(parts) for parts in zip(*scanned, strict=True))]
 
     def _for(self, steps: int, states: Sequence[Any], body: Body) -> list[Any]:
-        def step(before: Any, number: Any) -> Any:
+        def step(before: Array, number: Array) -> Any:
             further, *found = body(number, np.array(True), *before)
             if not (_is_known(further) and fixed(further, "the condition").all()):
                 raise ModelError(f"a loop of more than {UNROLLED} steps has a condition")
@@ -72,11 +73,11 @@ class Control(Operators):
         after, outputs = f.scan(step, [as_tree(x) for x in states], np.arange(steps))
         return [*after, *outputs]
 
-    def _while(self, steps: int | None, condition: Any, states: Sequence[Any], body: Body, outputs: int) -> list[Any]:
+    def _while(self, steps: int | None, condition: Array, states: Sequence[Any], body: Body, outputs: int) -> list[Any]:
         if steps is None or outputs > len(states):
             raise ModelError("a loop with a condition has a most number of steps, and no outputs of each step")
 
-        def step(before: Any) -> Any:
+        def step(before: Array) -> Any:
             number, goes_on, *given = before
             further, *found = body(number, goes_on, *given)
             return [number + 1, further, *found]
@@ -86,7 +87,7 @@ class Control(Operators):
 
     def Scan(
         self,
-        *given: Any,
+        *given: Array,
         body: Body,
         num_scan_inputs: int,
         scan_input_axes: Sequence[int] = (),
@@ -101,7 +102,7 @@ class Control(Operators):
             sequences[i] = np.moveaxis(sequences[i], axis, 0)
         sequences = [_turned(as_tree(x), i, scan_input_directions) for i, x in enumerate(sequences)]
 
-        def step(before: Any, slices: Any) -> Any:
+        def step(before: Array, slices: Array) -> Any:
             found = body(*before, *slices)
             return found[: len(states)], found[len(states) :]
 
@@ -112,6 +113,6 @@ class Control(Operators):
         return [*after, *outputs]
 
 
-def _turned(x: Any, index: int, directions: Sequence[int]) -> Any:
+def _turned(x: Array, index: int, directions: Sequence[int]) -> Any:
     """A sequence, backwards if its direction is 1."""
     return np.flip(x, 0) if index < len(directions) and directions[index] else x

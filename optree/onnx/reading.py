@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import cached_property, partial
 from math import prod
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, numpy_helper
 
+from optree.arrays import Array
 from optree.compile.program import flatten
 from optree.dtypes import is_floating
 from optree.errors import BackendError, ModelError, OptreeError
 from optree.onnx.arrangement import Arrangement
 from optree.onnx.control import Control
-from optree.onnx.elementwise import AS_FUNCTIONS, AS_NUMPY, Elementwise
+from optree.onnx.expressions import AS_FUNCTIONS, AS_NUMPY, EXPRESSIONS
 from optree.onnx.normalisation import Normalisation
 from optree.onnx.quantisation import Quantisation
 from optree.onnx.recurrent import Recurrent
@@ -43,11 +44,13 @@ NODES, DEPTH = 200_000, 32
 #: The operators whose operands of one element are parameters.
 BIASED = ("Add", "Conv", "ConvTranspose", "Gemm")
 
-#: Values by name.
+#: Values by name, the versions of operators by domain, and the attributes of a function by name.
 Values = MutableMapping[str, Any]
+Versions = Mapping[str, int]
+Attributes = Mapping[str, Any]
 
 FAMILIES: tuple[type[Operators], ...] = (
-    *(Elementwise, Arrangement, Reduction, Windows, Normalisation, Recurrent, Control, Quantisation),
+    *(Arrangement, Reduction, Windows, Normalisation, Recurrent, Control, Quantisation),
 )
 
 #: The domains of ONNX's own operators; an empty one is the first.
@@ -138,7 +141,7 @@ def load(
 class _Reader:
     """The trees of a model's graph."""
 
-    def __init__(self, model: Any, be: Any, sizes: Mapping[str, int], constants: Mapping[str, Any]) -> None:
+    def __init__(self, model: onnx.ModelProto, be: Any, sizes: Mapping[str, int], constants: Mapping[str, Any]) -> None:
         self.graph, self.be, self.sizes, self.constants = model.graph, be, sizes, constants
         self.functions = {(_domain(x.domain), x.name): x for x in model.functions}
         self.versions = {_domain(x.domain): x.version for x in model.opset_import}
@@ -169,7 +172,7 @@ class _Reader:
         outputs = [x if x.__class__ is not Tensor else f.copy(x) for x in outputs]
         return Model(inputs, outputs, parameters, self.graph.name or None)
 
-    def _initializers(self, graph: Any) -> dict[str, np.ndarray]:
+    def _initializers(self, graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         if graph.sparse_initializer:
             raise ModelError(f"initializer {graph.sparse_initializer[0].values.name}: it is sparse")
         found = {}
@@ -180,7 +183,7 @@ class _Reader:
                 raise ModelError(f"initializer {x.name}: {error}") from error
         return found
 
-    def _input(self, x: Any) -> Any:
+    def _input(self, x: onnx.ValueInfoProto) -> Any:
         """An input of a graph, its sizes open where the model has no number."""
         if not x.type.HasField("tensor_type"):
             raise ModelError(f"input {x.name}: it is no tensor")
@@ -196,7 +199,13 @@ class _Reader:
         except (OptreeError, ValueError, TypeError, KeyError) as error:
             raise ModelError(f"input {x.name}: {error}") from error
 
-    def run(self, nodes: Iterable[Any], environment: Values, versions: Mapping[str, int], given: Any = None) -> None:
+    def run(
+        self,
+        nodes: Iterable[Any],
+        environment: Values,
+        versions: Versions,
+        given: Attributes | None = None,
+    ) -> None:
         """Add the outputs of nodes to the values by name.
 
         Parameters
@@ -220,7 +229,9 @@ class _Reader:
             environment.update({name: x for name, x in zip(node.output, found, strict=False) if name})
         self.depth -= 1
 
-    def _applied(self, node: Any, environment: Any, versions: Mapping[str, int], given: Any) -> Sequence[Any]:
+    def _applied(
+        self, node: onnx.NodeProto, environment: Values, versions: Versions, given: Attributes
+    ) -> Sequence[Any]:
         """The outputs of a node; those of constants alone are arrays, or trees of constants."""
         inputs = [environment[name] for name in node.input]
         attributes = self._attributes(node, environment, versions, given)
@@ -248,20 +259,24 @@ class _Reader:
             check_size(0 if isinstance(x, Variable) else x.size)
         return found
 
-    def _operator(self, node: Any, versions: Mapping[str, int]) -> Callable[..., Any] | None:
+    def _operator(self, node: onnx.NodeProto, versions: Versions) -> Callable[..., Any] | None:
         """The function of an operator; None for one that op-tree has not."""
         name = node.op_type
         if _domain(node.domain) != "" or not name[:1].isupper():
             return None
         if name in AS_NUMPY:
             return AS_NUMPY[name]
+        if name in EXPRESSIONS:
+            return EXPRESSIONS[name]
         if name in AS_FUNCTIONS:
             function = getattr(f, AS_FUNCTIONS[name])
             return lambda *given: function(*given)
         family = next((family for family in FAMILIES if hasattr(family, name)), None)
         return None if family is None else getattr(family(versions.get("", OLDEST)), name)
 
-    def _attributes(self, node: Any, environment: Any, versions: Mapping[str, int], given: Any) -> dict[str, Any]:
+    def _attributes(
+        self, node: onnx.NodeProto, environment: Values, versions: Versions, given: Attributes
+    ) -> dict[str, Any]:
         """The attributes of a node by name: arrays, numbers, texts, and functions of graphs."""
         found = {}
         for x in node.attribute:
@@ -279,7 +294,14 @@ class _Reader:
             found[x.name] = value
         return found
 
-    def _inner(self, graph: Any, environment: Values, versions: Any, given: Any, *inputs: Any) -> list[Any]:
+    def _inner(
+        self,
+        graph: onnx.GraphProto,
+        environment: Values,
+        versions: Versions,
+        given: Attributes,
+        *inputs: Array,
+    ) -> list[Any]:
         """The outputs of a graph inside a node, which knows the values outside."""
         names = [x.name for x in graph.input]
         own = ChainMap({**self._initializers(graph), **dict(zip(names, inputs, strict=True))}, environment)
@@ -287,7 +309,7 @@ class _Reader:
         return [own[x.name] for x in graph.output]
 
     def _body(
-        self, node: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], versions: Mapping[str, int]
+        self, node: onnx.NodeProto, inputs: Sequence[Any], attributes: Attributes, versions: Versions
     ) -> tuple[Any, dict[str, Any]]:
         """The function by which ONNX defines an operator, and its attributes' defaults; ModelError if there is none."""
         domain = _domain(node.domain)
@@ -315,7 +337,7 @@ class _Reader:
             raise ModelError("op-tree has no such operator, or not with these attributes")
         return made, _defaults(schema)
 
-    def _expanded(self, body: Any, inputs: Sequence[Any], attributes: dict[str, Any]) -> list[Any]:
+    def _expanded(self, body: onnx.FunctionProto, inputs: Sequence[Any], attributes: dict[str, Any]) -> list[Any]:
         """The outputs of a function of nodes."""
         given = {x.name: _value_of(x) for x in body.attribute_proto} | attributes
         environment: dict[str, Any] = {"": None, **dict.fromkeys(body.input)}
@@ -328,7 +350,7 @@ class _NodeError(ModelError):
     """An error that names its node."""
 
 
-def _output(name: str, x: Any) -> Any:
+def _output(name: str, x: Array | None) -> Any:
     """An output as a tree."""
     if x is None:
         raise ModelError(f"output {name}: it is not computed")
@@ -339,35 +361,35 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def _newest(known: Sequence[int], versions: Mapping[str, int]) -> int:
+def _newest(known: Sequence[int], versions: Versions) -> int:
     """The newest version of a function that a model's version has, or else the oldest."""
     return max((x for x in known if x <= versions.get("", OLDEST)), default=min(known))
 
 
-def _value_of(attribute: Any) -> Any:
+def _value_of(attribute: AttributeProto) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _defaults(schema: Any) -> dict[str, Any]:
+def _defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
     return {name: _value_of(x.default_value) for name, x in schema.attributes.items() if x.default_value.name}
 
 
-def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(attributes: Attributes) -> dict[str, Any]:
     """The attributes that are numbers, texts, and lists of them."""
     return {name: x for name, x in attributes.items() if not callable(x) and not isinstance(x, np.ndarray)}
 
 
-def _type_of(x: Any) -> Any:
+def _type_of(x: Array | None) -> Any:
     """ONNX's type of a value."""
     if x is None:
         return onnx.TypeProto()
     return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype)), x.shape)
 
 
-def _takes(operator: Callable[..., Any], attributes: Mapping[str, Any]) -> bool:
+def _takes(operator: Callable[..., Any], attributes: Attributes) -> bool:
     """Whether an operator is computed with these attributes."""
-    parameters = inspect.signature(operator).parameters if isinstance(operator, MethodType) else {}
+    parameters = inspect.signature(operator).parameters if isinstance(operator, FunctionType | MethodType) else {}
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters.values())
     return takes_any or attributes.keys() <= parameters.keys()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.errors import ModelError
 from optree.onnx.values import Operators, as_tree, known_size, part
 from optree.registry import f
@@ -17,14 +18,14 @@ class Recurrent(Operators):
 
     def LSTM(
         self,
-        x: Any,
-        w: Any,
-        r: Any,
-        b: Any = None,
-        lengths: Any = None,
-        state: Any = None,
-        cell: Any = None,
-        peepholes: Any = None,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        state: Array | None = None,
+        cell: Array | None = None,
+        peepholes: Array | None = None,
         hidden_size: int = 0,
         direction: str = "forward",
         input_forget: int = 0,
@@ -33,7 +34,7 @@ class Recurrent(Operators):
         if peepholes is not None or input_forget:
             raise ModelError("peepholes, and coupled gates, are not computed")
 
-        def run(n: int, options: dict[str, Any], x: Any, *states: Any) -> Any:
+        def run(n: int, options: dict[str, Any], x: Array, *states: Array) -> Any:
             inner, outer, bias = (_gates(None if y is None else part(y, n), (0, 2, 3, 1)) for y in (w, r, b))
             return f.lstm(x, inner, outer, bias, *states, **options)
 
@@ -41,18 +42,18 @@ class Recurrent(Operators):
 
     def GRU(
         self,
-        x: Any,
-        w: Any,
-        r: Any,
-        b: Any = None,
-        lengths: Any = None,
-        state: Any = None,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        state: Array | None = None,
         hidden_size: int = 0,
         direction: str = "forward",
         layout: int = 0,
         linear_before_reset: int = 0,
     ) -> list[Any]:
-        def run(n: int, options: dict[str, Any], x: Any, first: Any) -> Any:
+        def run(n: int, options: dict[str, Any], x: Array, first: Array) -> Any:
             inner, outer = (_gates(part(y, n), (1, 0, 2)) for y in (w, r))
             units = outer.shape[0]
             own = np.reshape(np.zeros(6 * units, x.dtype) if b is None else part(b, n), (2, 3, -1))
@@ -66,12 +67,12 @@ class Recurrent(Operators):
 
     def RNN(
         self,
-        x: Any,
-        w: Any,
-        r: Any,
-        b: Any = None,
-        lengths: Any = None,
-        state: Any = None,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        state: Array | None = None,
         activations: Sequence[bytes] = (),
         hidden_size: int = 0,
         direction: str = "forward",
@@ -79,7 +80,7 @@ class Recurrent(Operators):
     ) -> list[Any]:
         names = [name.decode().lower() for name in activations] or ["tanh"] * 2
 
-        def run(n: int, options: dict[str, Any], x: Any, first: Any) -> Any:
+        def run(n: int, options: dict[str, Any], x: Array, first: Array) -> Any:
             inner, outer, bias = (_gates(None if y is None else part(y, n), (0,)) for y in (w, r, b))
             return f.rnn(x, inner, outer, bias, first, activation=names[n], **options)
 
@@ -87,13 +88,13 @@ class Recurrent(Operators):
 
 
 def _reset_first(
-    x: Any, w: Any, u: Any, b: Any, late: Any, state: Any, mask: Any = None, reverse: bool = False
+    x: Array, w: Array, u: Array, b: Array, late: Array, state: Array, mask: Array | None = None, reverse: bool = False
 ) -> tuple[Any, Any]:
     """Gated recurrent units, reset before the product."""
     units = u.shape[0]
     gates, new = part(u, (slice(None), slice(0, 2 * units))), part(u, (slice(None), slice(2 * units, None)))
 
-    def step(before: Any, given: Any) -> Any:
+    def step(before: Array, given: Array) -> Any:
         now, inside = given if mask is not None else (given, None)
         both = f.sig(part(now, (slice(None), slice(0, 2 * units))) + np.matmul(before, gates))
         reset, z = part(both, (slice(None), slice(0, units))), part(both, (slice(None), slice(units, None)))
@@ -108,7 +109,7 @@ def _reset_first(
     return outputs, last
 
 
-def _gates(x: Any, order: Sequence[int]) -> Any:
+def _gates(x: Array | None, order: Sequence[int]) -> Any:
     """The weights of gates in another order, as columns; both biases are added."""
     if x is None:
         return None
@@ -119,7 +120,7 @@ def _gates(x: Any, order: Sequence[int]) -> Any:
 
 
 def _directions(
-    run: Callable[..., Any], direction: str, layout: int, lengths: Any, x: Any, states: Sequence[Any]
+    run: Callable[..., Any], direction: str, layout: int, lengths: Array | None, x: Array, states: Sequence[Any]
 ) -> list[Any]:
     """The outputs and last states of a recurrent network, of each direction."""
     if layout:  # the batch is the first axis

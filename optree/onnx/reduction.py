@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.onnx.values import Operators, cast, integers, known_size, part
 from optree.registry import f
 
 
-def _reduction(function: Any, before: Any = None, after: Any = None) -> Callable[..., Any]:
+def _reduction(
+    function: Callable[..., Any], before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """The method of a reduction, of elements by which a function comes before and after it."""
 
-    def reduced(self: Any, x: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+    def reduced(
+        self: Operators, x: Array, axes: Array | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Any:
         along = () if axes is None else integers(axes, "axes")
         found = x if before is None else before(x)
         if along or not noop_with_empty_axes:
@@ -38,17 +43,17 @@ class Reduction(Operators):
     ReduceLogSum = _reduction(np.sum, None, np.log)
     ReduceLogSumExp = _reduction(lambda x, **along: f.logsumexp(x, **along))
 
-    def _best(self, function: Any, x: Any, axis: int, keepdims: int, is_last: int) -> Any:
+    def _best(self, function: Callable[..., Any], x: Array, axis: int, keepdims: int, is_last: int) -> Any:
         found = function(np.flip(x, axis) if is_last else x, axis, keepdims=bool(keepdims))
         return known_size(x, axis) - 1 - found if is_last else found
 
-    def ArgMax(self, x: Any, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    def ArgMax(self, x: Array, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
         return self._best(np.argmax, x, axis, keepdims, select_last_index)
 
-    def ArgMin(self, x: Any, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    def ArgMin(self, x: Array, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
         return self._best(np.argmin, x, axis, keepdims, select_last_index)
 
-    def TopK(self, x: Any, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Any]:
+    def TopK(self, x: Array, k: Array, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Any]:
         (count,) = integers(k, "k")
         if largest:
             return list(f.topk(x, count, axis))
@@ -57,7 +62,9 @@ class Reduction(Operators):
         indices = part(np.argsort(x, axis, stable=True), tuple(index))
         return [np.take_along_axis(x, indices, axis), indices]
 
-    def _cumulated(self, function: Any, x: Any, axis: Any, exclusive: int, reverse: int, first: int) -> Any:
+    def _cumulated(
+        self, function: Callable[..., Any], x: Array, axis: Array, exclusive: int, reverse: int, first: int
+    ) -> Any:
         (along,) = integers(axis, "the axis")
         x = np.flip(x, along) if reverse else x
         if exclusive:
@@ -68,8 +75,8 @@ class Reduction(Operators):
         found = cast(function(x, along), x.dtype)
         return np.flip(found, along) if reverse else found
 
-    def CumSum(self, x: Any, axis: Any, exclusive: int = 0, reverse: int = 0) -> Any:
+    def CumSum(self, x: Array, axis: Array, exclusive: int = 0, reverse: int = 0) -> Any:
         return self._cumulated(np.cumsum, x, axis, exclusive, reverse, 0)
 
-    def CumProd(self, x: Any, axis: Any, exclusive: int = 0, reverse: int = 0) -> Any:
+    def CumProd(self, x: Array, axis: Array, exclusive: int = 0, reverse: int = 0) -> Any:
         return self._cumulated(np.cumprod, x, axis, exclusive, reverse, 1)

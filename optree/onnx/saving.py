@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.dtypes import is_floating
 from optree.errors import ExportError, OperandError, built_at, describe
+from optree.onnx.graph import Graph, Value
 from optree.onnx.writers import COMPOSED, WRITERS, operator_of
 from optree.op.traits import CompositeOperator, ElementwiseOperator
+from optree.ops.loops import Scan
 from optree.ops.structure import Output
-from optree.records import NamedTuple
 from optree.run.function import Function
-from optree.tree.tensor import Tensor
-from optree.tree.types import NUMBERS, TensorType, TupleType, promote
-from optree.tree.variable import Constant, Input, as_variable
+from optree.tree.types import TensorType, TupleType, promote
+from optree.tree.variable import Constant, Input, Variable, as_variable
 
 #: The version of ONNX's operators that are written, and that of the file format.
 VERSION, FORMAT = 20, 9
@@ -83,7 +83,7 @@ def save(f: Function, path: str | os.PathLike[str]) -> Path:
 
 def model_of(f: Function) -> Any:
     """The model of a function."""
-    program, graph = f.written, Graph()
+    program, graph = f.written, _Writing()
     dims = Sizes(program).dims
     inputs, known = [], dict[int, Value]()
     for n, leaf in enumerate(f.arguments_of.values()):
@@ -112,102 +112,15 @@ def _info(name: str, type: TensorType, dims: Sequence[int] | None) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(type.dtype), shape)
 
 
-class Value(NamedTuple):
-    """A value of a graph: a name, or a Python number, which takes the dtype of what it meets."""
+class _Writing(Graph):
+    """A graph into which programs are written."""
 
-    name: Any
-    type: Any
-    number: Any = None
-
-    @property
-    def kind(self) -> Any:
-        """The dtype for promotion; `int` or `float` for a number."""
-        return self.type.dtype if self.number is None or isinstance(self.number, bool) else type(self.number)
-
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        found: tuple[int | None, ...] = self.type.shape
-        return found
-
-
-class Graph:
-    """The nodes and initializers of a graph that is being written.
-
-    Attributes
-    ----------
-    nodes, initializers : list
-    """
-
-    def __init__(self, outer: Graph | None = None) -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = [] if outer is None else outer.initializers
+    def __init__(self, outer: _Writing | None = None) -> None:
+        super().__init__(outer)
         #: The instructions, by the names of the nodes that they were written as.
         self._made: dict[str, Instruction] = {} if outer is None else outer._made
-        self._names: set[str] = set() if outer is None else outer._names
-        self._constants: dict[Any, str] = {} if outer is None else outer._constants
 
-    def unique(self, name: str) -> str:
-        """A name that no other value has."""
-        found, count = name, 1
-        while found in self._names:
-            found, count = f"{name}_{count}", count + 1
-        self._names.add(found)
-        return found
-
-    def leaf(self, leaf: Any) -> Value:
-        """A number, or an initializer of a tensor or constant."""
-        number = leaf.value if isinstance(leaf, Constant) and leaf.is_weak else leaf
-        if isinstance(number, NUMBERS):
-            return Value(None, as_variable(number).type, number)
-        if isinstance(leaf, Constant):
-            return Value(self.constant(leaf.value), leaf.type)
-        if not isinstance(leaf, Tensor):
-            raise ExportError(f"onnx.save: {describe(leaf)} is no tensor")
-        name = self.unique(leaf.name or "tensor")
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(leaf.get()), name))
-        return Value(name, leaf.type)
-
-    def constant(self, value: Any, dtype: Any = None) -> str:
-        """The name of an initializer."""
-        array = np.asarray(value, dtype)
-        array = array if array.ndim == 0 else np.ascontiguousarray(array)
-        key = array.tobytes(), array.shape, array.dtype
-        if key not in self._constants:
-            self._constants[key] = self.unique(f"constant{len(self._constants)}")
-            self.initializers.append(numpy_helper.from_array(array, self._constants[key]))
-        return self._constants[key]
-
-    def integers(self, *values: int) -> str:
-        """The name of a vector of integers."""
-        return self.constant(values, np.int64)
-
-    def name(self, value: Value, dtype: Any = None) -> str:
-        """The name of a value, in a dtype."""
-        wanted = value.type.dtype if dtype is None else np.dtype(dtype)
-        if value.number is not None:
-            return self.constant(value.number, wanted)
-        found: str = value.name
-        return found if wanted == value.type.dtype else self.cast(found, wanted)
-
-    def cast(self, name: str, dtype: Any) -> str:
-        """A value in another dtype."""
-        return self.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
-
-    def shape(self, value: Value, *axes: int) -> str:
-        """The sizes of a value, or of some axes, as a vector."""
-        sizes = [value.shape[axis] for axis in axes] if axes else value.shape
-        if None not in sizes:
-            return self.integers(*sizes)  # type: ignore[arg-type]
-        whole = self.add("Shape", self.name(value))
-        return self.add("Gather", whole, self.integers(*axes), axis=0) if axes else whole
-
-    def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """The name of the output of a new node; a list of names for several."""
-        names = [self.unique(operator.lower()) for _ in range(outputs)]
-        self.nodes.append(helper.make_node(operator, inputs, names, name=names[0], **attributes))
-        return names[0] if outputs == 1 else names
-
-    def check(self, model: Any) -> None:
+    def check(self, model: onnx.ModelProto) -> None:
         """Raise an error for an operator that ONNX does not have for the dtypes of its inputs."""
         if sum(len(x.raw_data) for x in self.initializers) > LARGEST_FILE:
             return
@@ -235,7 +148,8 @@ class Graph:
         if isinstance(op, Output):
             return inputs[0][op.index]
         write = next((WRITERS[cls] for cls in op.__class__.__mro__ if cls in WRITERS), None)
-        found = None if write is None else write(self, op, inputs, type)
+        found: Any = None if write is None else write(self, op, inputs, type)
+        found = self.loop(op, inputs, type) if isinstance(op, Scan) else found
         if isinstance(found, list):
             return [Value(name, each) for name, each in zip(found, type.types, strict=False)]
         if found is None and operator_of(op) is not None:
@@ -259,12 +173,14 @@ class Graph:
         known = {id(x): value for x, value in zip(operands, inputs, strict=True)}
         return [self.tree(tree, known, type.types[0])] if isinstance(type, TupleType) else self.tree(tree, known, type)
 
-    def loop(self, op: Any, inputs: Sequence[Value], constants: Sequence[Value], type: Any) -> list[str]:
-        """The outputs of a Scan: the states after the last step, and the joined outputs."""
-        body, inner = op.body, Graph(self)
+    def loop(self, op: Scan, inputs: Sequence[Value], type: Any) -> list[str] | None:
+        """The outputs of a Scan: the states after the last step, and the joined outputs; None for a while loop."""
+        body, inner, count = op.body, _Writing(self), len(op.body.states) + len(op.body.slices)
+        if op.flag is not None or not body.slices:
+            return None
         own = [Value(inner.unique("given"), x.type) for x in (*body.states, *body.slices)]
         given = (*body.states, *body.slices, *body.constants)
-        known = {id(x): value for x, value in zip(given, (*own, *constants), strict=True)}
+        known = {id(x): value for x, value in zip(given, (*own, *inputs[count:]), strict=True)}
         wanted = [*body.new_states, *body.outputs]
         named = [inner.tree(x, known, as_variable(x).type) for x in wanted]
         outputs = [inner.add("Identity", inner.name(x)) for x in named]
@@ -281,13 +197,13 @@ class Graph:
             "scan_output_axes": op.out_axes,
             "scan_output_directions": turned * len(op.out_axes),
         }
-        names = [self.name(x, y.type.dtype) for x, y in zip(inputs, own, strict=True)]
+        names = [self.name(x, y.type.dtype) for x, y in zip(inputs[:count], own, strict=True)]
         found: list[str] = self.add(
             "Scan", *names, outputs=len(wanted), body=graph, num_scan_inputs=len(body.slices), **options
         )
         return found
 
-    def tree(self, tree: Any, known: Mapping[int, Value], type: Any) -> Value:
+    def tree(self, tree: Variable, known: Mapping[int, Value], type: Any) -> Value:
         """The value of a tree of inputs that have values."""
         program = flatten([tree])
         leaves = [known[id(x)] if isinstance(x, Input) else self.leaf(x) for x in program.leaves]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import DTypeLike
 
+from optree.arrays import Array
 from optree.compile.program import flatten
 from optree.dtypes import is_floating
 from optree.errors import ModelError
@@ -53,35 +56,35 @@ class OpenSize:
     def __hash__(self) -> int:
         return id(self)
 
-    def __add__(self, other: Any) -> OpenSize:
+    def __add__(self, other: object) -> OpenSize:
         return self._computed(np.add, self, other, 0)
 
-    def __radd__(self, other: Any) -> OpenSize:
+    def __radd__(self, other: object) -> OpenSize:
         return self._computed(np.add, other, self, 0)
 
-    def __sub__(self, other: Any) -> OpenSize:
+    def __sub__(self, other: object) -> OpenSize:
         return self._computed(np.subtract, self, other, 0)
 
-    def __rsub__(self, other: Any) -> OpenSize:
+    def __rsub__(self, other: object) -> OpenSize:
         return self._computed(np.subtract, other, self)
 
-    def __mul__(self, other: Any) -> OpenSize:
+    def __mul__(self, other: object) -> OpenSize:
         return self._computed(np.multiply, self, other, 1)
 
-    def __rmul__(self, other: Any) -> OpenSize:
+    def __rmul__(self, other: object) -> OpenSize:
         return self._computed(np.multiply, other, self, 1)
 
-    def __floordiv__(self, other: Any) -> OpenSize:
+    def __floordiv__(self, other: object) -> OpenSize:
         return self._computed(np.floor_divide, self, other, 1)
 
-    def _computed(self, function: Any, x: Any, y: Any, neutral: int | None = None) -> OpenSize:
+    def _computed(self, function: Callable[..., Any], x: object, y: object, neutral: int | None = None) -> OpenSize:
         other = y if x is self else x
         if not isinstance(other, OpenSize) and other == neutral:
             return self
         return OpenSize(made=(function, x, y))
 
 
-def as_values(x: Any) -> Any:
+def as_values(x: Array | None) -> Any:
     """Sizes, of which some are open, as a tree; any other value unchanged."""
     if x is None or x.dtype.kind != "O":
         return x
@@ -89,19 +92,19 @@ def as_values(x: Any) -> Any:
     return parts[0] if x.ndim == 0 else np.reshape(np.stack(parts), x.shape)
 
 
-def known_array(x: Any) -> np.ndarray:
+def known_array(x: object) -> np.ndarray:
     """An array; of integers, if none of its sizes is open."""
     found = np.asarray(x)
     is_open = found.dtype != object or any(isinstance(n, OpenSize) for n in found.flat)
     return found if is_open else found.astype(np.int64)
 
 
-def size_of(x: Any, axis: int) -> Any:
+def size_of(x: Array, axis: int) -> Any:
     """A size, or an `OpenSize`."""
     return OpenSize(x, axis) if x.shape[axis] is None else x.shape[axis]
 
 
-def known_size(x: Any, axis: int) -> int:
+def known_size(x: Array, axis: int) -> int:
     """A size that must be known."""
     return int(size_of(x, axis))
 
@@ -112,7 +115,7 @@ def check_size(size: int) -> None:
         raise ModelError(f"a constant would have {size} elements, and {LARGEST} are the most")
 
 
-def fixed(x: Any, what: str) -> np.ndarray:
+def fixed(x: Array | None, what: str) -> np.ndarray:
     """The value of an operand that decides shapes.
 
     Raises
@@ -139,12 +142,12 @@ def _elements(type: Any) -> int:
     return sum(map(_elements, type.types)) if isinstance(type, TupleType) else prod(n or 0 for n in type.shape)
 
 
-def integers(x: Any, what: str) -> tuple[int, ...]:
+def integers(x: Array, what: str) -> tuple[int, ...]:
     """The values of a vector that decides shapes."""
     return tuple(int(n) for n in fixed(x, what).reshape(-1))
 
 
-def sizes(x: Any, what: str) -> list[Any]:
+def sizes(x: Array, what: str) -> list[Any]:
     """The values of a shape: integers, and open sizes."""
     return [n if isinstance(n, OpenSize) else int(n) for n in fixed(x, what).reshape(-1)]
 
@@ -163,12 +166,12 @@ def of_shape(wanted: list[Any]) -> Any:
     return reduce(np.add, parts)
 
 
-def part(x: Any, index: Any) -> Any:
+def part(x: Array, index: Any) -> Any:
     """A part of a tree or an array, by NumPy's index."""
     return f.gather(x, index) if isinstance(x, Variable) else x[index]  # an index of a tensor is a view
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: Array, dtype: DTypeLike) -> Any:
     """Values in another dtype; floats are rounded towards zero to integers."""
     x = np.array(x, object) if isinstance(x, OpenSize) else x
     if x.dtype == object:
@@ -190,7 +193,7 @@ def dtype_of(number: int) -> np.dtype:
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
 
 
-def as_tree(x: Any) -> Any:
+def as_tree(x: object) -> Any:
     """An operand of a function that makes trees."""
     return x if isinstance(x, Variable) else constant(np.asarray(x))
 

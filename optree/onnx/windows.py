@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from optree.arrays import Array
 from optree.dtypes import is_floating
 from optree.errors import ModelError
 from optree.onnx.values import Operators, as_tree, fixed, integers, known_size
@@ -17,45 +18,44 @@ class Windows(Operators):
     """Operators that multiply, or slide over images."""
 
     def Gemm(
-        self, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
+        self,
+        a: Array,
+        b: Array,
+        c: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        transA: int = 0,
+        transB: int = 0,
     ) -> Any:
         found = np.matmul(np.transpose(a) if transA else a, np.transpose(b) if transB else b)
         found = found if alpha == 1 else found * alpha
         return found if c is None else found + (c if beta == 1 else c * beta)
 
-    def Einsum(self, *operands: Any, equation: str) -> Any:
-        return f.einsum(equation.replace(" ", ""), *operands)
-
     def Conv(
         self,
-        x: Any,
-        w: Any,
-        b: Any = None,
-        auto_pad: str = "NOTSET",
-        dilations: Any = None,
+        x: Array,
+        w: Array,
+        b: Array | None = None,
         group: int = 1,
-        kernel_shape: Any = None,
-        pads: Any = None,
-        strides: Any = None,
+        kernel_shape: Sequence[int] | None = None,
+        **sliding: Any,
     ) -> Any:
-        way = _Way(x, w.shape[2:], strides, dilations, auto_pad, pads)
+        way = _Windows(x, w.shape[2:], **sliding)
         return _biased(f.conv(x, w, way.strides, way.padding, way.dilations, group), b)
 
     def ConvTranspose(
         self,
-        x: Any,
-        w: Any,
-        b: Any = None,
-        auto_pad: str = "NOTSET",
-        dilations: Any = None,
+        x: Array,
+        w: Array,
+        b: Array | None = None,
         group: int = 1,
-        kernel_shape: Any = None,
-        output_padding: Any = None,
-        output_shape: Any = None,
-        pads: Any = None,
-        strides: Any = None,
+        kernel_shape: Sequence[int] | None = None,
+        output_padding: Sequence[int] | None = None,
+        output_shape: Sequence[int] | None = None,
+        auto_pad: str = "NOTSET",
+        **sliding: Any,
     ) -> Any:
-        way = _Way(x, w.shape[2:], strides, dilations, "VALID" if auto_pad == "VALID" else "NOTSET", pads)
+        way = _Windows(x, w.shape[2:], auto_pad="VALID" if auto_pad == "VALID" else "NOTSET", **sliding)
         further = tuple(output_padding or [0] * way.count)
         if output_shape is not None or auto_pad.startswith("SAME"):
             lower = auto_pad == "SAME_LOWER"
@@ -70,17 +70,9 @@ class Windows(Operators):
         return _biased(found, b)
 
     def MaxPool(
-        self,
-        x: Any,
-        kernel_shape: Any,
-        auto_pad: str = "NOTSET",
-        ceil_mode: int = 0,
-        dilations: Any = None,
-        pads: Any = None,
-        storage_order: int = 0,
-        strides: Any = None,
+        self, x: Array, kernel_shape: Sequence[int], ceil_mode: int = 0, storage_order: int = 0, **sliding: Any
     ) -> Any:
-        way = _Way(x, kernel_shape, strides, dilations, auto_pad, pads)
+        way = _Windows(x, kernel_shape, **sliding)
         if is_floating(x.dtype) and not way.is_dilated:
             return f.max_pool(x, way.window, way.strides, way.padding, ceil=bool(ceil_mode))
         least = -np.inf if is_floating(x.dtype) else np.iinfo(x.dtype).min
@@ -88,17 +80,9 @@ class Windows(Operators):
         return np.max(windows, axis=tuple(range(len(x.shape), len(windows.shape))))
 
     def AveragePool(
-        self,
-        x: Any,
-        kernel_shape: Any,
-        auto_pad: str = "NOTSET",
-        ceil_mode: int = 0,
-        count_include_pad: int = 0,
-        dilations: Any = None,
-        pads: Any = None,
-        strides: Any = None,
+        self, x: Array, kernel_shape: Sequence[int], ceil_mode: int = 0, count_include_pad: int = 0, **sliding: Any
     ) -> Any:
-        way = _Way(x, kernel_shape, strides, dilations, auto_pad, pads)
+        way = _Windows(x, kernel_shape, **sliding)
         if not way.is_dilated:
             options = {"ceil": bool(ceil_mode), "count_padding": bool(count_include_pad)}
             return f.avg_pool(x, way.window, way.strides, way.padding, **options)
@@ -108,40 +92,22 @@ class Windows(Operators):
         axes = tuple(range(len(x.shape), len(windows.shape)))
         return np.sum(windows, axis=axes) / np.sum(inside, axis=axes)
 
-    def LpPool(
-        self,
-        x: Any,
-        kernel_shape: Any,
-        auto_pad: str = "NOTSET",
-        ceil_mode: int = 0,
-        dilations: Any = None,
-        p: int = 2,
-        pads: Any = None,
-        strides: Any = None,
-    ) -> Any:
-        way = _Way(x, kernel_shape, strides, dilations, auto_pad, pads)
+    def LpPool(self, x: Array, kernel_shape: Sequence[int], ceil_mode: int = 0, p: int = 2, **sliding: Any) -> Any:
+        way = _Windows(x, kernel_shape, **sliding)
         if way.is_dilated:
             raise ModelError("dilations of LpPool are not computed")
         return f.lp_pool(x, way.window, p, way.strides, way.padding, ceil=bool(ceil_mode))
 
-    def GlobalAveragePool(self, x: Any) -> Any:
-        return np.mean(x, axis=tuple(range(2, len(x.shape))), keepdims=True)
-
-    def GlobalMaxPool(self, x: Any) -> Any:
-        return np.max(x, axis=tuple(range(2, len(x.shape))), keepdims=True)
-
-    def Col2Im(
-        self, x: Any, image: Any, block: Any, dilations: Any = None, pads: Any = None, strides: Any = None
-    ) -> Any:
+    def Col2Im(self, x: Array, image: Array, block: Array, **sliding: Any) -> Any:
         size, window = integers(image, "the image's shape"), integers(block, "the block's shape")
-        way = _Way(x, window, strides, dilations, "NOTSET", pads)
+        way = _Windows(x, window, **sliding)
         return f.fold(x, size, window, way.strides, way.padding, way.dilations)
 
     def RoiAlign(
         self,
-        x: Any,
-        rois: Any,
-        batch_indices: Any,
+        x: Array,
+        rois: Array,
+        batch_indices: Array,
         coordinate_transformation_mode: str = "",
         mode: str = "avg",
         output_height: int = 1,
@@ -156,16 +122,16 @@ class Windows(Operators):
         options = {"samples": sampling_ratio, "aligned": mode == "half_pixel"}
         return f.roi_align(x, boxes, (output_height, output_width), spatial_scale, **options)
 
-    def Upsample(self, x: Any, scales: Any, mode: str = "nearest") -> Any:
+    def Upsample(self, x: Array, scales: Array, mode: str = "nearest") -> Any:
         return self.Resize(x, None, scales, None, None, "asymmetric", mode=mode, nearest_mode="floor")
 
     def Resize(
         self,
-        x: Any,
-        roi: Any = None,
-        scales: Any = None,
-        sizes: Any = None,
-        axes: Any = None,
+        x: Array,
+        roi: Array | None = None,
+        scales: Array | None = None,
+        sizes: Array | None = None,
+        axes: Sequence[int] | None = None,
         coordinate_transformation_mode: str = "half_pixel",
         cubic_coeff_a: float = -0.75,
         mode: str = "nearest",
@@ -216,10 +182,18 @@ ROUNDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class _Way:
-    """The windows of a convolution or pool, of each axis that they slide along."""
+class _Windows:
+    """The windows of a convolution or pool, by ONNX's attributes, of each axis that they slide along."""
 
-    def __init__(self, x: Any, window: Any, strides: Any, dilations: Any, auto_pad: str, pads: Any) -> None:
+    def __init__(
+        self,
+        x: Array,
+        window: Sequence[int],
+        strides: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        auto_pad: str = "NOTSET",
+        pads: Sequence[int] | None = None,
+    ) -> None:
         self.window, self.count = tuple(window), len(window)
         self.strides, self.dilations = (tuple(y or [1] * self.count) for y in (strides, dilations))
         self.is_dilated = {*self.dilations} != {1}
@@ -236,7 +210,7 @@ class _Way:
             total = [max((-(-n // by) - 1) * by + span - n, 0) for n, by, span in own]
             self.padding = tuple(_halves(n, True) for n in total)
 
-    def windows(self, x: Any, ceil: int, outside: Any) -> Any:
+    def windows(self, x: Array, ceil: int, outside: float) -> Any:
         """The windows on x, whose elements are the last axes."""
         options = {"ceil": bool(ceil), "dilation": self.dilations, "outside": outside}
         return f.windows(x, self.window, self.strides, self.padding, **options)
@@ -248,7 +222,7 @@ def _halves(total: int, lower: bool) -> tuple[int, int]:
     return (large, small) if lower else (small, large)
 
 
-def _biased(found: Any, bias: Any) -> Any:
+def _biased(found: Array, bias: Array | None) -> Any:
     return found if bias is None else found + np.reshape(bias, (1, -1, *[1] * (len(found.shape) - 2)))
 
 

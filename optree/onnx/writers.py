@@ -20,7 +20,10 @@ from optree.networks.network import Erf, LogAddExp, Safelog, Sig, Sig2, Tanh2
 from optree.networks.pooling import AvgPool, MaxPool
 from optree.networks.recurrent import Parts
 from optree.networks.window_elements import PoolOperator, WindowElement
-from optree.onnx.elementwise import AS_NUMPY
+from optree.onnx.expressions import AS_NUMPY
+from optree.onnx.graph import Graph, Value
+from optree.op.op import Op
+from optree.op.traits import ReductionOperator
 from optree.ops import (
     choice,
     contraction,
@@ -37,13 +40,14 @@ from optree.ops import (
     transcendental,
 )
 from optree.ops.bits import LeftShift, RightShift
-from optree.ops.loops import Scan
 from optree.ops.scattering import IndexAdd, Scatter
 from optree.ops.softmax import LogSoftmax, Softmax
 from optree.registry import f
 from optree.tree.indexing import ARRAY, axis_of_arrays
+from optree.tree.types import TensorType
+from optree.tree.variable import Variable
 
-Writer = Callable[[Any, Any, list[Any], Any], Any]
+Writer = Callable[[Graph, Any, list[Value], Any], Any]
 
 #: The ops whose operators are not those of functions of NumPy's.
 OPERATORS: dict[type, str] = {
@@ -61,7 +65,7 @@ OPERATORS: dict[type, str] = {
 _BY_NUMPY = {function: name for name, function in AS_NUMPY.items()}
 
 
-def operator_of(op: Any) -> str | None:
+def operator_of(op: Op) -> str | None:
     """The operator of an op whose operands are in one dtype; None if there is none."""
     found = OPERATORS.get(op.__class__)
     if found is None and getattr(op.numpy, "__hash__", None) is not None:
@@ -72,13 +76,13 @@ def operator_of(op: Any) -> str | None:
 # Elementwise
 
 
-def _cast(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _cast(graph: Graph, op: choice.Cast, inputs: list[Value], type: TensorType) -> Any:
     return (
         graph.name(inputs[0], type.dtype) if inputs[0].number is None else graph.constant(inputs[0].number, type.dtype)
     )
 
 
-def _where(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _where(graph: Graph, op: choice.Where, inputs: list[Value], type: TensorType) -> Any:
     condition, *both = inputs
     return graph.add("Where", graph.name(condition, bool), *(graph.name(x, type.dtype) for x in both))
 
@@ -86,48 +90,48 @@ def _where(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
 def _of_float(operator: str) -> Writer:
     """An operator on floats that gives bools."""
 
-    def write(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: Op, inputs: list[Value], type: TensorType) -> Any:
         (x,) = inputs
         return graph.add(operator, graph.name(x, x.type.dtype if is_floating(x.type.dtype) else np.float32))
 
     return write
 
 
-def _half_power(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _half_power(graph: Graph, op: elementwise.HalfPower, inputs: list[Value], type: TensorType) -> Any:
     return graph.add("Pow", graph.name(inputs[0], type.dtype), graph.constant(op.numerator / 2, type.dtype))
 
 
-def _mod(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _mod(graph: Graph, op: elementwise.Mod | elementwise.Fmod, inputs: list[Value], type: TensorType) -> Any:
     is_fmod = isinstance(op, elementwise.Fmod)
     if is_floating(type.dtype) and not is_fmod:
         return None
     return graph.add("Mod", *(graph.name(x, type.dtype) for x in inputs), fmod=int(is_fmod))
 
 
-def _shift(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _shift(graph: Graph, op: LeftShift | RightShift, inputs: list[Value], type: TensorType) -> Any:
     if type.dtype.kind != "u":
         return None
     direction = "LEFT" if isinstance(op, LeftShift) else "RIGHT"
     return graph.add("BitShift", *(graph.name(x, type.dtype) for x in inputs), direction=direction)
 
 
-def _is_negative(op: Any, x: Any) -> Any:
+def _is_negative(op: Op, x: Variable) -> Any:
     return (x < 0) | ((x == 0) & (1 / x < 0))
 
 
-def _arctan2(op: Any, y: Any, x: Any) -> Any:
+def _arctan2(op: Op, y: Variable, x: Variable) -> Any:
     base = np.arctan(y / np.where(x == 0, 1, x))
     turn = np.where(y < 0, -math.pi, math.pi)
     return np.where(x > 0, base, np.where(x < 0, base + turn, np.where(y == 0, 0 * y, turn / 2)))
 
 
-def _hypot(op: Any, x: Any, y: Any) -> Any:
+def _hypot(op: Op, x: Variable, y: Variable) -> Any:
     most = np.maximum(abs(x), abs(y))
     whole = np.where(most == 0, 1, most)
     return most * np.sqrt(np.square(x / whole) + np.square(y / whole))
 
 
-def _log1p(op: Any, x: Any) -> Any:
+def _log1p(op: Op, x: Variable) -> Any:
     # The error of 1 + x is that of the factor, too (W. Kahan).
     whole = 1 + x
     rest = np.where(whole == 1, 1, whole - 1)
@@ -135,59 +139,55 @@ def _log1p(op: Any, x: Any) -> Any:
     return np.where(abs(x) < 0.5, near, np.log(whole))
 
 
-def _expm1(op: Any, x: Any) -> Any:
+def _expm1(op: Op, x: Variable) -> Any:
     whole = np.exp(x)
     near = np.where(whole == 1, x, (whole - 1) * x / np.where(whole == 1, 1, np.log(whole)))
     return np.where(abs(x) < 0.5, near, whole - 1)
 
 
-def _floor_divide(op: Any, x: Any, y: Any) -> Any:
+def _floor_divide(op: Op, x: Variable, y: Variable) -> Any:
     return np.floor(x / y) if is_floating(np.result_type(_dtype(x), _dtype(y))) else None
 
 
-def _dtype(x: Any) -> Any:
+def _dtype(x: object) -> Any:
     return getattr(x, "dtype", x)
 
 
 # Shapes
 
 
-def _reshape(graph: Any, x: Any, sizes: str) -> Any:
+def _reshape(graph: Graph, x: Value, sizes: str) -> Any:
     return graph.add("Reshape", graph.name(x), sizes, allowzero=1)
 
 
-def _reshape_like(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _reshape_like(graph: Graph, op: shape.ReshapeLike, inputs: list[Value], type: TensorType) -> Any:
     return _reshape(graph, inputs[0], graph.shape(inputs[1]))
 
 
-def _broadcast_to(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
-    return graph.add("Expand", graph.name(inputs[0]), graph.integers(*op.shape))
-
-
-def _broadcast_like(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _broadcast_like(graph: Graph, op: choice.BroadcastLike, inputs: list[Value], type: TensorType) -> Any:
     return graph.add("Expand", graph.name(inputs[0]), graph.shape(inputs[1]))
 
 
-def _fill_like(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _fill_like(graph: Graph, op: choice.FillLike, inputs: list[Value], type: TensorType) -> Any:
     like, value = inputs
     name = graph.name(value, type.dtype)
     name = name if value.shape == () else graph.add("Reshape", name, graph.integers())
     return graph.add("Expand", name, graph.shape(like))
 
 
-def _expand_dims(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _expand_dims(graph: Graph, op: shape.ExpandDims, inputs: list[Value], type: TensorType) -> Any:
     axes = op.axis if isinstance(op.axis, tuple) else (op.axis,)
     return graph.add("Unsqueeze", graph.name(inputs[0]), graph.integers(*axes))
 
 
-def _squeeze(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _squeeze(graph: Graph, op: shape.Squeeze, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     axes = [i for i, n in enumerate(x.shape) if n == 1] if op.axis is None else op.axis
     axes = axes if isinstance(axes, tuple | list) else (axes,)
     return graph.add("Squeeze", graph.name(x), graph.integers(*axes)) if axes else graph.name(x)
 
 
-def _sliced(graph: Any, name: str, parts: Sequence[tuple[int, slice]]) -> str:
+def _sliced(graph: Graph, name: str, parts: Sequence[tuple[int, slice]]) -> str:
     """The slices of some axes."""
     if not parts:
         return name
@@ -202,7 +202,7 @@ def _sliced(graph: Any, name: str, parts: Sequence[tuple[int, slice]]) -> str:
     return found
 
 
-def _flip(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _flip(graph: Graph, op: shape.Flip, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     axes = range(len(x.shape)) if op.axis is None else op.axis if isinstance(op.axis, tuple) else (op.axis,)
     return _sliced(graph, graph.name(x), [(axis, slice(None, None, -1)) for axis in axes])
@@ -216,7 +216,7 @@ def _template(template: Sequence[Any], ndim: int) -> list[Any]:
     return [*template[:place], *rest, *template[place + 1 :]]
 
 
-def _at(graph: Any, name: str, template: Sequence[Any]) -> tuple[str, list[int]]:
+def _at(graph: Graph, name: str, template: Sequence[Any]) -> tuple[str, list[int]]:
     """A basic index, whose arrays are whole slices here; and the axes of the value where arrays were."""
     axis, slices, integers, new, arrays, place = 0, [], [], [], [], 0
     for entry in template:
@@ -238,12 +238,12 @@ def _at(graph: Any, name: str, template: Sequence[Any]) -> tuple[str, list[int]]
     return graph.add("Unsqueeze", name, graph.integers(*new)) if new else name, arrays
 
 
-def _slice(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _slice(graph: Graph, op: shape.Slice, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     return _at(graph, graph.name(x), _template(op.index, len(x.shape)))[0]
 
 
-def _unslice(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _unslice(graph: Graph, op: shape.Unslice, inputs: list[Value], type: TensorType) -> Any:
     x, like = inputs
     if None in like.shape or any(entry is None for entry in op.index):
         return None
@@ -256,7 +256,7 @@ def _unslice(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("Reshape", found, graph.integers(*like.shape), allowzero=1)
 
 
-def _part_like(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _part_like(graph: Graph, op: joining.HeadLike, inputs: list[Value], type: TensorType) -> Any:
     x, like = inputs
     size, whole = graph.shape(like, op.axis), graph.shape(x, op.axis)
     is_tail = isinstance(op, joining.TailLike)
@@ -264,22 +264,22 @@ def _part_like(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("Slice", graph.name(x), *ends, graph.integers(op.axis))
 
 
-def _concatenate(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _concatenate(graph: Graph, op: joining.Concatenate, inputs: list[Value], type: TensorType) -> Any:
     return graph.add("Concat", *(graph.name(x, type.dtype) for x in inputs), axis=op.axis)
 
 
-def _padded(graph: Any, x: Any, widths: Sequence[tuple[int, int]], value: Any) -> str:
+def _padded(graph: Graph, x: Value, widths: Sequence[tuple[int, int]], value: float) -> str:
     pads = [*(a for a, _ in widths), *(b for _, b in widths)]
     if not any(pads):
         return graph.name(x)  # type: ignore[no-any-return]
     return graph.add("Pad", graph.name(x), graph.integers(*pads), graph.constant(value, x.type.dtype))  # type: ignore[no-any-return]
 
 
-def _pad(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _pad(graph: Graph, op: joining.Pad, inputs: list[Value], type: TensorType) -> Any:
     return _padded(graph, inputs[0], op.pad_width, op.constant_values)
 
 
-def _repeat(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _repeat(graph: Graph, op: joining.Repeat, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     if x.shape[op.axis] is None:
         return None
@@ -287,7 +287,7 @@ def _repeat(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("Gather", graph.name(x), graph.constant(index), axis=op.axis)
 
 
-def _flat_indices(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _flat_indices(graph: Graph, op: choice.FlatIndices, inputs: list[Value], type: TensorType) -> Any:
     (like,) = inputs
     ndim = len(like.shape)
     axes = [*range(ndim)] if op.axis is None else [op.axis] if isinstance(op.axis, int) else [*op.axis]
@@ -310,10 +310,10 @@ def _flat_indices(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
 # Reductions, sorts and products
 
 
-def _reduced(operator: str, over: Any = None) -> Writer:
+def _reduced(operator: str, over: type | None = None) -> Writer:
     """A reduction, of values in the dtype of the output or another."""
 
-    def write(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: ReductionOperator, inputs: list[Value], type: TensorType) -> Any:
         (x,) = inputs
         name = graph.name(x, type.dtype if over is None else bool)
         if over is not None or type.dtype == bool:
@@ -328,7 +328,7 @@ def _reduced(operator: str, over: Any = None) -> Writer:
 
 
 def _argument(operator: str) -> Writer:
-    def write(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: reduction.ArgExtremeOperator, inputs: list[Value], type: TensorType) -> Any:
         (x,) = inputs
         if isinstance(op.axis, tuple) and len(op.axis) != 1:
             return None
@@ -344,7 +344,7 @@ def _argument(operator: str) -> Writer:
     return write
 
 
-def _count(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _count(graph: Graph, op: reduction.Count, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     axes = range(len(x.shape)) if op.axis is None else op.axis
     count = graph.add("ReduceProd", graph.shape(x, *axes), keepdims=0) if axes else graph.constant(1)
@@ -354,7 +354,7 @@ def _count(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
 def _over(operator: str) -> Writer:
     """An operator over one axis."""
 
-    def write(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: Softmax | LogSoftmax, inputs: list[Value], type: TensorType) -> Any:
         axes = op.axis if isinstance(op.axis, tuple) else (op.axis,)
         if len(axes) != 1:
             return None
@@ -363,14 +363,14 @@ def _over(operator: str) -> Writer:
     return write
 
 
-def _cumsum(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _cumsum(graph: Graph, op: scan.CumSum, inputs: list[Value], type: TensorType) -> Any:
     return graph.add("CumSum", graph.name(inputs[0], type.dtype), graph.constant(op.axis))
 
 
 def _sorted(output: int, largest: bool) -> Writer:
     """The values (0) or indices (1) of a sort."""
 
-    def write(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: Any, inputs: list[Value], type: TensorType) -> Any:
         (x,) = inputs
         count = graph.integers(op.k) if largest else graph.shape(x, op.axis)
         name = graph.name(x) if x.type.dtype != bool else graph.name(x, np.int32)
@@ -380,11 +380,11 @@ def _sorted(output: int, largest: bool) -> Writer:
     return write
 
 
-def _matmul(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _matmul(graph: Graph, op: contraction.ProductOperator, inputs: list[Value], type: TensorType) -> Any:
     return graph.add("MatMul", *(graph.name(x, type.dtype) for x in inputs))
 
 
-def _tensordot(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _tensordot(graph: Graph, op: contraction.TensorDot, inputs: list[Value], type: TensorType) -> Any:
     x, y = inputs
     count = op.axes if isinstance(op.axes, int) else None
     of_x, of_y = (range(-count, 0), range(count)) if count is not None else op.axes
@@ -397,7 +397,7 @@ def _tensordot(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("Einsum", *(graph.name(z, type.dtype) for z in inputs), equation=equation)
 
 
-def _parts(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _parts(graph: Graph, op: Parts, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     found = graph.add("Split", graph.name(x), outputs=op.count, axis=len(x.shape) - 1, num_outputs=op.count)
     return [found] if op.count == 1 else found
@@ -406,17 +406,17 @@ def _parts(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
 # Indices
 
 
-def _take(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _take(graph: Graph, op: indexing.Take, inputs: list[Value], type: TensorType) -> Any:
     x, indices = inputs
     return graph.add("Gather", graph.name(x), graph.name(indices, np.int64), axis=op.axis or 0)
 
 
-def _take_along_axis(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _take_along_axis(graph: Graph, op: indexing.TakeAlongAxis, inputs: list[Value], type: TensorType) -> Any:
     x, indices = inputs
     axis = op.axis % len(x.shape)
     names = [graph.name(x), graph.name(indices, np.int64)]
     for n, operand in enumerate(inputs):
-        wanted = [size if i != axis else operand.shape[i] for i, size in enumerate(type.shape)]
+        wanted: list[Any] = [size if i != axis else operand.shape[i] for i, size in enumerate(type.shape)]
         if list(operand.shape) != wanted:
             if None in wanted:
                 return None
@@ -424,7 +424,7 @@ def _take_along_axis(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("GatherElements", *names, axis=axis)
 
 
-def _gather(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _gather(graph: Graph, op: indexing.Gather, inputs: list[Value], type: TensorType) -> Any:
     x, *arrays = inputs
     name, places = _at(graph, graph.name(x), _template(op.index, len(x.shape)))
     target = axis_of_arrays(op.index)
@@ -442,7 +442,7 @@ def _gather(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return _permuted(graph, name, [*rest[:target], *range(count), *rest[target:]])
 
 
-def _stacked(graph: Any, arrays: Sequence[Any]) -> tuple[str | None, int]:
+def _stacked(graph: Graph, arrays: Sequence[Value]) -> tuple[str | None, int]:
     """Index arrays, broadcast together, as tuples along a last axis, and their number of axes; None for open sizes."""
     shapes = [a.shape for a in arrays]
     if len(arrays) > 1 and any(None in each for each in shapes):
@@ -455,10 +455,10 @@ def _stacked(graph: Any, arrays: Sequence[Any]) -> tuple[str | None, int]:
     return graph.add("Concat", *parts, axis=-1), len(common)
 
 
-def _scattered(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
+def _scattered(graph: Graph, op: IndexAdd | Scatter, inputs: list[Value], type: TensorType) -> Any:
     is_sum = isinstance(op, IndexAdd)
     x, value, *arrays = (inputs[1], inputs[0], *inputs[2:]) if is_sum else inputs
-    pick = op.indexing if is_sum else op
+    pick = op.indexing if isinstance(op, IndexAdd) else op
     template: Any = (ARRAY,) if isinstance(pick, indexing.Take) and pick.axis == 0 else getattr(pick, "index", None)
     full = (None, None, None)
     leads = template is not None and [*template[: len(arrays)]] == [ARRAY] * len(arrays)
@@ -477,7 +477,7 @@ def _scattered(graph: Any, op: Any, inputs: list[Any], type: Any) -> Any:
     return graph.add("ScatterND", zeros, index, values, reduction="add")
 
 
-def _lookup(op: Any, x: Any, indices: Any) -> Any:
+def _lookup(op: Op, x: Variable, indices: Variable) -> Any:
     size = x.shape[0]
     if not size:
         return None
@@ -487,7 +487,7 @@ def _lookup(op: Any, x: Any, indices: Any) -> Any:
 # Convolutions and pools
 
 
-def _convolved(graph: Any, op: ConvolutionOperator, inputs: list[Any], type: Any) -> Any:
+def _convolved(graph: Graph, op: ConvolutionOperator, inputs: list[Value], type: TensorType) -> Any:
     x, w = inputs
     options: dict[str, Any] = {"strides": op.stride, "dilations": op.dilation, "group": op.groups}
     is_transposed = isinstance(op, ConvTranspose)
@@ -509,12 +509,12 @@ def _convolved(graph: Any, op: ConvolutionOperator, inputs: list[Any], type: Any
     return _permuted(graph, found, [order.index(axis) for axis in range(len(order))])
 
 
-def _permuted(graph: Any, name: str, order: Sequence[int]) -> str:
+def _permuted(graph: Graph, name: str, order: Sequence[int]) -> str:
     return name if [*order] == [*range(len(order))] else graph.add("Transpose", name, perm=[*order])
 
 
 def _pooled(operator: str) -> Writer:
-    def write(graph: Any, op: PoolOperator, inputs: list[Any], type: Any) -> Any:
+    def write(graph: Graph, op: PoolOperator, inputs: list[Value], type: TensorType) -> Any:
         (x,) = inputs
         others = [axis for axis in range(len(x.shape)) if axis not in op.axes]
         counts_padding = getattr(op, "count_padding", False)  # ONNX leaves out what is beyond the padding
@@ -534,7 +534,7 @@ def _pooled(operator: str) -> Writer:
     return write
 
 
-def _window_element(graph: Any, op: WindowElement, inputs: list[Any], type: Any) -> Any:
+def _window_element(graph: Graph, op: WindowElement, inputs: list[Value], type: TensorType) -> Any:
     (x,) = inputs
     if any(x.shape[axis] is None for axis in op.axes):
         return None
@@ -548,7 +548,7 @@ def _window_element(graph: Any, op: WindowElement, inputs: list[Any], type: Any)
     return _sliced(graph, _padded(graph, x, widths, op.outside), parts)
 
 
-def _attention(op: Attention, query: Any, key: Any, value: Any, *masks: Any) -> Any:
+def _attention(op: Attention, query: Variable, key: Variable, value: Variable, *masks: Variable) -> Any:
     scores = f.matmul(query, np.swapaxes(key, -1, -2)) * op.factor(query)
     if op.causal:
         rows, columns = (f.flat_indices(scores, axis) for axis in (len(scores.shape) - 2, len(scores.shape) - 1))
@@ -556,16 +556,6 @@ def _attention(op: Attention, query: Any, key: Any, value: Any, *masks: Any) -> 
     for mask in masks:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     return f.matmul(f.softmax(scores, -1), value)
-
-
-# Loops
-
-
-def _scan(graph: Any, op: Scan, inputs: list[Any], type: Any) -> Any:
-    body, count = op.body, len(op.body.states) + len(op.body.slices)
-    if op.flag is not None or not body.slices:
-        return None
-    return graph.loop(op, inputs[:count], inputs[count:], type)
 
 
 WRITERS: dict[type, Writer] = {
@@ -627,7 +617,6 @@ WRITERS: dict[type, Writer] = {
     IndexAdd: _scattered,
     Scatter: _scattered,
     Parts: _parts,
-    Scan: _scan,
 }
 
 #: Compositions, of the op and its operands.
