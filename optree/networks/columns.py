@@ -82,7 +82,7 @@ class Windows(WindowsOperator, MorphOperator):
         (((0, 4),), {"window": 3, "stride": 1, "axes": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_fits(self.outside, types[0].dtype, "windows: outside")
         return super().bind(types, backend)
 

@@ -341,7 +341,7 @@ class Conv(ConvolutionOperator, CompositeOperator):
         x, weights = shapes
         return self.convolved_shape(x, weights)
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         return self.by_elements(f.window_element, *inputs)
 
     def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
@@ -401,7 +401,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
         (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
     )
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         return self.by_elements(f.window_element_input, *inputs)
 
     def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import Array, as_array, filled, portable
 from optree.dtypes import is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.networks.window_elements import (
@@ -36,7 +36,7 @@ from optree.op.traits import (
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import constant, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, constant, in_dtype, variable_of
 
 _POOLS: tuple[Any, ...] = (
     (((1, 2, 4, 5),), {}),
@@ -82,7 +82,7 @@ class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
     of_windows = True
     examples = _POOLS
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         (x,) = inputs
         found = widened(x)
         for pool in self.one_after_another():
@@ -94,7 +94,7 @@ class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
         return in_dtype(found, x.dtype)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         out = filled(self.pooled_shape(x.shape), _least(x.dtype), x.dtype, x)  # type: ignore[arg-type]
         for _, windows, slices in self.parts(x.shape):
@@ -140,7 +140,7 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
     of_windows = True
     examples = _POOLS
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         (x,) = inputs
         best, found, after = widened(x), None, 1
         for pool in reversed(self.one_after_another()):  # the last axis first: of equal ones, the first in C order
@@ -182,11 +182,11 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
             found = found + f.sum(f.where(is_first, self.in_loops(indices), 0), axis=-1, keepdims=False)
         return f.max(windows, axis=-1, keepdims=False), f.cast(found, INT32)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT32
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         shape: Any = self.pooled_shape(x.shape)
         best, found = np.zeros(shape, x.dtype, like=x), filled(shape, -1, INT32, x)
@@ -215,7 +215,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
         (((3, 1), [[1], [2], [0]], (3, 2)), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
     )
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         delta, indices, like = inputs
         laps = self.laps()
         if len(laps) > 2 * LONGEST:
@@ -237,7 +237,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
         return like
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
         for number, windows, slices in self.parts(like.shape):
@@ -264,7 +264,7 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
         (((3, 2), [[1], [2], [0]]), {"window": 3, "stride": 2, "padding": ((1, 0),), "axes": 1}),
     )
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         x, indices = inputs
         windows = self.in_loops(widened(x))
         if windows is not None:
@@ -282,7 +282,7 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
         return indices if None not in indices else self.pooled_shape(x)
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, indices = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(indices.shape, x.dtype, like=x)
         for number, windows, slices in self.parts(x.shape):
@@ -301,7 +301,7 @@ class MeanOperator(MeanDtypeOperator, PoolOperator, CompositeOperator):
     of_windows = True
     count_padding: bool = False
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return super().bind(types, backend).with_props(count_padding=bool(self.count_padding))
 
     def mean_of(self, total: Any, images: Any) -> Any:
@@ -349,7 +349,7 @@ class AvgPool(MeanOperator):
         (((1, 1, 3, 4),), {"window": 3, "stride": 2, "padding": 1, "ceil": True, "count_padding": True}),
     )
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         (x,) = inputs
         dtype = mean_dtype(x.dtype)
         total = in_dtype(x, wide_dtype(dtype))
@@ -362,7 +362,7 @@ class AvgPool(MeanOperator):
         return in_dtype(self.mean_of(total, x), dtype)
 
     @portable
-    def numpy(self, x: Any) -> Any:
+    def numpy(self, x: Array) -> Any:
         x = as_array(x)
         dtype = mean_dtype(x.dtype)
         shape: Any = self.pooled_shape(x.shape)
@@ -396,7 +396,7 @@ class AvgUnpool(MeanOperator):
         (((4, 3), (4, 3)), {"window": 3, "stride": 1, "padding": 1, "axes": 0}),
     )
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         delta, like = inputs
         dtype = mean_dtype(delta.dtype)
         total, after = in_dtype(delta, wide_dtype(dtype)), float(prod(self.window))
@@ -416,7 +416,7 @@ class AvgUnpool(MeanOperator):
         return like
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
         share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)
@@ -434,7 +434,7 @@ class AvgUnpool(MeanOperator):
 
 @function()
 def lp_pool(
-    x: Any,
+    x: Operand,
     window: Any,
     p: float = 2.0,
     stride: Any = None,
@@ -467,7 +467,7 @@ def lp_pool(
 
 
 @function()
-def lrn(x: Any, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, layout: Any = None) -> Any:
+def lrn(x: Operand, size: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, layout: Any = None) -> Any:
     """Images divided by ``(k + alpha * m) ** beta``, m being the mean of squares over `size` neighbouring channels.
 
     Local response normalisation. Channels beyond the first and the last count as 0.

@@ -41,12 +41,12 @@ ACTIVATIONS = ("tanh", "relu", "sig")
 
 @function()
 def rnn(
-    x: Any,
-    w: Any,
-    u: Any,
-    b: Any = None,
-    state: Any = None,
-    mask: Any = None,
+    x: Operand,
+    w: Operand,
+    u: Operand,
+    b: Operand | None = None,
+    state: Operand | None = None,
+    mask: Operand | None = None,
     activation: str = "tanh",
     reverse: bool = False,
     batch_first: bool = False,
@@ -90,13 +90,13 @@ def rnn(
 
 @function()
 def lstm(
-    x: Any,
-    w: Any,
-    u: Any,
-    b: Any = None,
-    state: Any = None,
-    cell: Any = None,
-    mask: Any = None,
+    x: Operand,
+    w: Operand,
+    u: Operand,
+    b: Operand | None = None,
+    state: Operand | None = None,
+    cell: Operand | None = None,
+    mask: Operand | None = None,
     reverse: bool = False,
     batch_first: bool = False,
     truncate: int | None = None,
@@ -143,13 +143,13 @@ def lstm(
 
 @function()
 def gru(
-    x: Any,
-    w: Any,
-    u: Any,
-    b: Any = None,
+    x: Operand,
+    w: Operand,
+    u: Operand,
+    b: Operand | None = None,
     recurrent_bias: Operand | None = None,
-    state: Any = None,
-    mask: Any = None,
+    state: Operand | None = None,
+    mask: Operand | None = None,
     reverse: bool = False,
     batch_first: bool = False,
     truncate: int | None = None,
@@ -243,7 +243,15 @@ class _Given:
     """
 
     def __init__(
-        self, what: str, gates: int, x: Operand, w: Operand, u: Operand, b: Operand, mask: Operand, batch_first: bool
+        self,
+        what: str,
+        gates: int,
+        x: Operand,
+        w: Operand,
+        u: Operand,
+        b: Operand | None,
+        mask: Operand | None,
+        batch_first: bool,
     ) -> None:
         self.what, self.gates, self.axis = what, gates, int(bool(batch_first))
         self.x, self.w, self.u = (self._operand(y, name) for y, name in ((x, "x"), (w, "w"), (u, "u")))
@@ -287,7 +295,7 @@ class _Given:
         self._check(name, found, (self.units,))
         return found
 
-    def begun(self, value: Variable, name: str) -> Variable:
+    def begun(self, value: Operand | None, name: str) -> Variable:
         """A state before the first step."""
         batch = self.x.shape[1 - self.axis]
         if value is None:  # of sizes that may be open: those of sums, which are not computed

@@ -20,7 +20,7 @@ from optree.op.traits import CompositeOperator, NonDifferentiableOperator
 from optree.ops.reduction import MeanDtypeOperator, mean_dtype
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, may_equal, normalise_axis, promote
-from optree.tree.variable import in_dtype
+from optree.tree.variable import Variable, in_dtype
 
 INT64 = np.dtype("int64")
 
@@ -203,7 +203,7 @@ class Resize(ResizeOperator, CompositeOperator):
         x = promote(dtypes[0])
         return x, x if self.method == "nearest" else mean_dtype(x)
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         (x,) = inputs
         dtype = self.resolve_dtypes(x.dtype)[-1]
         is_copy = self.method == "nearest"
@@ -255,7 +255,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator, CompositeOperator):
             raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
         return like
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         delta, like = inputs
         dtype = mean_dtype(delta.dtype)
         axes = list(zip(self.axes, range(like.ndim, like.ndim + len(self.axes)), strict=True))

@@ -57,7 +57,7 @@ class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
         (((0, 3),), {"axis": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         _number(self.epsilon, "standardize: epsilon")
         return super().bind(types, backend)
 

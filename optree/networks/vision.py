@@ -20,7 +20,7 @@ from optree.op.traits import CompositeOperator, NonDifferentiableOperator
 from optree.ops.reduction import mean_dtype
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, promote
-from optree.tree.variable import Operand, in_dtype, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, is_neon, variable_of
 
 #: The columns of a box: the number of its image, and the first and last coordinates.
 BOX = ("image", "x0", "y0", "x1", "y1")
@@ -307,7 +307,7 @@ class RoiAlign(AlignOperator, CompositeOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         return self.regions_shape(*shapes)
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         x, boxes = inputs
         dtype, make = mean_dtype(x.dtype), self.other(RoiTable)
 
@@ -358,7 +358,7 @@ class RoiAlignInput(AlignOperator, CompositeOperator):
             raise ShapeError(f"the regions have the shape {wanted}, and the delta {delta}")
         return like
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *inputs: Variable) -> Any:
         delta, boxes, like = inputs
         dtype, make, (n, c, h, w) = mean_dtype(delta.dtype), self.other(RoiTable).with_props(kind="matrix"), self.order
         deltas = f.expand_dims(f.transpose(in_dtype(delta, wide_dtype(dtype)), (n, h, c, w)), 3)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.arrays import as_array, filled, portable
+from optree.arrays import Array, as_array, filled, portable
 from optree.errors import OperandError, ShapeError, brief
 from optree.networks.windows import (
     Sliding,
@@ -63,7 +63,7 @@ class PoolOperator(WindowOperator):
     ceil: bool = False
     is_covered: ClassVar[bool] = True
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         return self.bound(types, str(self.name))
 
     def bound(self, types: Sequence[TensorType], what: str) -> Op:
@@ -246,7 +246,7 @@ class WindowElement(ElementOperator, MorphOperator):
         (((2, 5, 2),), {"window": 2, "ceil": True, "layout": "CWN", "element": (1,)}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         check_fits(self.outside, types[0].dtype, "window_element: outside")
         return super().bind(types, backend)
 
@@ -259,7 +259,7 @@ class WindowElement(ElementOperator, MorphOperator):
         return found
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x = as_array(arrays[0])
         out = filled(self.pooled_shape(x.shape), self.outside, x.dtype, x)  # type: ignore[arg-type]
         windows, index = self.slices(x.shape)
@@ -321,7 +321,7 @@ class WindowElementInput(ElementOperator, FirstDtypeOperator):
         return [self.other(cls).with_props(element=element) for element in product(*ranges)]
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, delta.dtype, like=delta)
         for op in self.each_cell(WindowElement):
@@ -356,12 +356,12 @@ class WindowStep(PoolOperator, AffineOperator, NonDifferentiableOperator):
         (([[2], [4]], (2, 4)), {"window": 3, "stride": 1, "axes": 1}),
     )
 
-    def bind(self, types: Sequence[TensorType], backend: Any) -> Op:
+    def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if types[0].dtype.kind not in "biu":
             raise OperandError(f"window_step: x is of integers, not of {types[0].dtype}")
         return super().bind(types, backend)
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), promote(dtypes[1]), promote(dtypes[0])
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -381,7 +381,7 @@ class WindowStep(PoolOperator, AffineOperator, NonDifferentiableOperator):
         return found
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         x, like = (as_array(a, *arrays) for a in arrays)
         for axis, s in zip(self.axes, self.slidings(like.shape), strict=True):
             x = x.take(np.asarray((np.arange(s.size) + s.before) % s.stride, like=x), axis)
@@ -407,7 +407,7 @@ class WindowFacts(PoolOperator, NonDifferentiableOperator):
         (((1, 5, 2),), {"window": 3, "stride": 2, "padding": "same", "layout": "NWC", "fact": "first"}),
     )
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), INT32
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
@@ -420,7 +420,7 @@ class WindowFacts(PoolOperator, NonDifferentiableOperator):
         return tuple(size if axis in self.axes else 1 for axis, size in enumerate(pooled))
 
     @portable
-    def numpy(self, *arrays: Any) -> Any:
+    def numpy(self, *arrays: Array) -> Any:
         like = as_array(arrays[0])
         found = np.ones((1,) * like.ndim, INT32) if self.fact == "cells" else np.zeros((1,) * like.ndim, INT32)
         for axis, window, s in zip(self.axes, self.window, self.slidings(like.shape), strict=True):

@@ -36,7 +36,7 @@ class Assign(NonDifferentiableOperator):
     #: Whether nothing reads the target but through the assignment's own value.
     owns_target: ClassVar[bool] = False
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Operand) -> Any:
         if not inputs or not isinstance(inputs[0], Tensor):
             got = describe(inputs[0]) if inputs else "nothing"
             raise OperandError(f"assign: only a tensor can be assigned to, not {got}")
@@ -107,7 +107,7 @@ class Joined(NonDifferentiableOperator):
         return [(self.size,)]
 
     @portable
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         first = inputs[0]
         if isinstance(first, np.ndarray):
             output_storage[0][0] = as_strided(first, (self.size,), (first.itemsize,), subok=True)

@@ -39,7 +39,7 @@ class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
     symbol: ClassVar[str]
     logical: ClassVar[str | None] = None
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Operand) -> Any:
         if self.logical is not None and inputs and all(map(_is_condition, inputs)):
             return FUNCTIONS[self.logical](*inputs)
         try:

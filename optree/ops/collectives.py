@@ -121,7 +121,7 @@ class Begin(Half, BeginningOperator):
         self.whole.group.begun[id(made)] = made, finish
         return made
 
-    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """The whole operation: the debug mode runs each op three times, and looks at each value."""
         output_storage[0][0] = self.whole.compute(inputs[1])
 
@@ -141,7 +141,7 @@ class Await(FirstDtypeOperator, Half, WaitingOperator):
         finish()
         return made
 
-    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def debug_perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """The value, which is there."""
         output_storage[0][0] = inputs[0]
 

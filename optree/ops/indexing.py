@@ -406,7 +406,7 @@ class Lookup(Op):
             raise ShapeError(f"elements of a vector are looked up, and this has {len(x)} axes; reshape(x, -1) is one")
         return rest
 
-    def resolve_dtypes(self, *dtypes: Any) -> tuple[np.dtype, ...]:
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         x, rest = map(promote, dtypes)
         if rest.kind not in "iu":
             raise DTypeError(f"lookup: indices are integers, not {rest}")

@@ -70,7 +70,7 @@ class Concatenate(AxisOperator, CopyOperator, AssociativeOperator):
             return _rows_joined(operands, axis, "concatenate")
         return cls.make(axis=axis)(*_listed(operands, "concatenate"))
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Operand) -> Any:
         if self.axis is None:
             return self.make(axis=0)(*(f.reshape(x, (-1,)) for x in inputs))
         if len(inputs) == 1:  # a node, not the operand itself
@@ -336,7 +336,7 @@ class Repeat(CopyOperator, MorphOperator, BlockOperator):
             raise ShapeError(f"repeat: {counts.shape} repeats for axis {axis} of {describe(x)}")
         return f.take(x, np.repeat(np.arange(counts.size), counts.astype(np.int64)), axis)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Operand) -> Any:
         if self.axis is None and len(inputs) == 1:
             return self.make(repeats=self.repeats, axis=0)(f.reshape(inputs[0], (-1,)))
         return super().__call__(*inputs)
