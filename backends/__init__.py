@@ -200,6 +200,14 @@ def _sources(program: Program, target: str, arch: object = "sm_90") -> list[str]
     return lazy.inspection.sources(program, target, arch)  # type: ignore[no-any-return]
 
 
+def _exported(f: Function, *given: Any) -> dict[str, bytes]:
+    """The files of a function in another language; another backend's is copied to the CPU, where it is traced."""
+    be: Any = f.backend
+    if be.name != "cpu":
+        be = _class_of("cpu", be.compat_mode)(None, be.datatype, be.batch_size, False, 0, be.compat_mode)
+    return lazy.export.exported(f, be, *given)  # type: ignore[no-any-return]
+
+
 def _received(name: str, datatype: np.dtype, batch_size: int, compat_mode: str | None) -> Backend:
     """The current backend, to which what was pickled comes; if there is none, a new one of the same kind."""
     found: Backend | None = last_backend()
@@ -213,5 +221,6 @@ def _received(name: str, datatype: np.dtype, batch_size: int, compat_mode: str |
 _received_backends: list[Backend] = []
 
 Backend.sources, Backend.received = staticmethod(_sources), staticmethod(_received)
+Backend.exported = staticmethod(_exported)
 
 __all__ = ["BACKENDS", "Autodiff", "Backend", "Block", "NervanaObject", "gen_backend", "launches", "source"]

@@ -19,7 +19,7 @@ from optree.compile.aliasing import outlined, owners_of
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import Instruction, Note, Observer, Plan, Program, Steps
 from optree.dtypes import is_floating
-from optree.errors import BackendArgumentError, BackendError, ExportError, OperandError, Origin, brief, describe, names
+from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
 from optree.locks import cached_property
 from optree.op.traits import ElementwiseOperator
@@ -35,7 +35,7 @@ from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 if TYPE_CHECKING:
-    from optree.run.function import Function
+    pass
 
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
@@ -119,6 +119,9 @@ class Backend(RandomMethods, Functions):
     #: From a program, a language and for CUDA an architecture to its kernels' sources. The package sets it, as it
     #: imports the printers of every language.
     sources: ClassVar[Callable[..., list[str]]]
+
+    #: The files of a function in another language, by name (`optree.export`). The package sets it, as it prints both.
+    exported: ClassVar[Callable[..., dict[str, bytes]]]
 
     #: The backend that a pickled one becomes; the package sets it, as it makes backends.
     received: ClassVar[Callable[..., Backend]]
@@ -245,10 +248,6 @@ class Backend(RandomMethods, Functions):
             its inputs' values and its own.
         """
         raise NotImplementedError
-
-    def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
-        """The files of a function in C, by name; ExportError if there are none. See `optree.export`."""
-        raise ExportError(f"export: functions of the backend {self.name!r} have no C; gen_backend('cpu') makes one")
 
     def compile_within(self, program: Program) -> Within:
         """A program as a function of its leaves' values, for calls within a step."""

@@ -14,7 +14,7 @@ from optree.locks import import_later
 MODULES = {
     **{name: name for name in ("difflib", "logging", "shlex", "shutil", "signal", "subprocess", "tempfile")},
     "ahead": "backends.cpu.ahead",
-    "export": "backends.cpu.export.trace",
+    "export": "backends.export.trace",
     "libraries": "backends.cpu.libraries",
     "loops": "backends.execution.loops",
     "loops_in_c": "backends.cpu.routines.loops",

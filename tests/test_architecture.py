@@ -49,7 +49,7 @@ PACKAGES = (
         "backends.backend",
         "backends.execution",
     ),
-    *("backends.cpu", "backends.gpu", "backends.neon", "backends.inspection", "backends"),
+    *("backends.cpu", "backends.gpu", "backends.export", "backends.neon", "backends.inspection", "backends"),
 )
 
 #: Modules that may import a package beyond NumPy and the standard library: an extra provides it.

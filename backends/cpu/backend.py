@@ -31,7 +31,7 @@ from optree.tree.tensor import Tensor
 from optree.tree.variable import Input, caller_origin
 
 if TYPE_CHECKING:
-    from optree.run.function import Function
+    pass
 from math import prod
 
 from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
@@ -483,9 +483,6 @@ class CPUBackend(Backend):
 
         repeats = reuse and self.compiler is not None and self.when.may_change_bits
         return plan(outline, constants, self.when, by_nests if repeats else None)
-
-    def exported(self, f: Function, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
-        return lazy.export.exported(f, name, weights, example)  # type: ignore[no-any-return]
 
     def compile_within(self, program: Program) -> Within:
         plan = self.compile(program)

@@ -12,7 +12,7 @@ from optree.errors import ExportError, OperandError, describe
 from optree.run.function import Function
 
 #: The languages that functions are exported to.
-TARGETS = ("c",)
+TARGETS = ("c", "cuda")
 
 #: The places of weights: `auto` is the source if they are small.
 WEIGHTS = ("auto", "source", "safetensors")
@@ -26,17 +26,17 @@ def export(
     weights: str = "auto",
     example: Sequence[Any] | None = None,
 ) -> Path:
-    """Write a function, with its weights, as a standalone C library that needs neither Python nor BLAS.
+    """Write a function, with its weights, as standalone C, which needs neither Python nor BLAS, or CUDA.
 
-    The header documents the arguments; open sizes are arguments, too. The test program repeats one call.
+    The header documents the arguments; open sizes are arguments, too. The test program repeats one call. In CUDA,
+    arrays are in a device's memory, and cuBLAS multiplies matrices.
 
     Parameters
     ----------
     f : Function
-        A function of the CPU backend.
     folder : path
         A folder that is new or empty; it gets all files or none.
-    target : {'c'}
+    target : {'c', 'cuda'}
     name : str, optional
         The name of the C function; by default the function's, or else the folder's.
     weights : {'auto', 'source', 'safetensors'}
@@ -52,7 +52,7 @@ def export(
     Raises
     ------
     ExportError
-        If an op of the function has no C of its own; it is named, with the line that built it.
+        If an op of the function is not written in the language; it is named, with the line that built it.
     OperandError
         If `f` is no function.
 
@@ -76,7 +76,7 @@ def export(
         raise ExportError(f"export: {to} is not an empty folder; name a new one, or remove it first")
     if f.backend is None or f.mode.kind != "default":
         raise ExportError(f"export: {f} has no kernels: its mode is not the default, or there was no backend")
-    _write(to, f.backend.exported(f, name or f.name or to.name, weights, example))
+    _write(to, f.backend.exported(f, target, name or f.name or to.name, weights, example))
     return to
 
 

@@ -1,4 +1,4 @@
-"""The files of a C library that is an exported function, from templates: ``$name`` there is filled in here."""
+"""The files of an exported function in C, from templates: ``$name`` there is filled in here."""
 
 from __future__ import annotations
 
@@ -44,10 +44,15 @@ RESERVED = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof "
     "I complex imaginary NAN INFINITY NULL EOF errno linux unix main scratch scratch_size needed tensors memory at end "
-    "work layout share shared part count size status weights argc argv AT LINES GREATER THREADS SHARE KERNEL".split()
+    "work layout share shared part count size status weights argc argv AT LINES GREATER THREADS SHARE KERNEL "
+    "class new delete this template typename namespace using public private protected virtual friend operator throw "
+    "try catch bool true false explicit export mutable and or not xor bitand bitor compl and_eq or_eq not_eq xor_eq "
+    "wchar_t const_cast static_cast dynamic_cast reinterpret_cast typeid decltype nullptr constexpr noexcept alignas "
+    "alignof static_assert thread_local concept requires co_await co_return co_yield consteval constinit char8_t "
+    "char16_t char32_t stream blas launch divisor PARTS gemm Index Vector loaded store quotient".split()
 )
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "templates"
 
 
 class Polynomial(dict[tuple[int, ...], int]):
@@ -59,6 +64,11 @@ class Polynomial(dict[tuple[int, ...], int]):
             names = [f"n{i}" for i, power in enumerate(powers) for _ in range(power)]
             terms.append(" * ".join(names if names and number == 1 else [str(number), *names]))
         return " + ".join(terms).replace("+ -", "- ") or "0"
+
+    @property
+    def degree(self) -> int:
+        """The largest sum of powers."""
+        return max((sum(powers) for powers in self), default=0)
 
     @property
     def factor(self) -> str:
@@ -129,24 +139,15 @@ def portable(text: str) -> str:
     return text.replace("#if defined __x86_64__", "#if !defined OPTREE_PORTABLE && defined __x86_64__")
 
 
-def files_of(library: Library, f: object, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
-    """The files, by name."""
-    files = _Files(library, f, name, weights)
-    found = {f"{files.name}{end}": files.filled(f"function{end}") for end in (".h", ".c")}
-    for dtype in files.products:
-        renamed = {x: files.of_products(x, dtype) for x in ("divide", "multiply", "product_scratch", "multiply_stacks")}
-        number = "float" if dtype == "float32" else "double"
-        found[f"{files.name}_products_{dtype}.c"] = portable(vector_source("exported_products.c", number, **renamed))
-    found |= {
-        f"{files.name}_test.c": files.test(*_example(library, f, example)),
-        "CMakeLists.txt": files.filled("CMakeLists.txt"),
-    }
-    made = {name: text.encode() for name, text in found.items()}
-    return made if files.in_source else {**made, f"{files.name}.safetensors": files.file}
-
-
-class _Files:
+class Files:
     """The texts of a library's files."""
+
+    #: The ending of sources, the template of the CMake file, the qualifier of arrays that the function reads.
+    end, cmake, qualifier = ".c", "CMakeLists.txt", "static "
+    #: The largest number, of bytes or of elements, that is computed with.
+    largest = 1 << 56
+    #: The last status, the type that the function of the weights returns, and where arrays are.
+    status, weights_returns, where = "WRONG_INDEX", "void", ""
 
     def __init__(self, library: Library, f: Any, name: str, weights: str) -> None:
         self.library, self.taken = library, set(RESERVED)
@@ -165,14 +166,40 @@ class _Files:
         self.file = self.weights_file()
         size = sum(tensor.array.nbytes for tensor in library.tensors)
         self.in_source = not size or weights == "source" or (weights == "auto" and size <= SMALL)
-        self.kernels: dict[LoopNest, int] = {}
+        #: The nests, or their variants, and the numbers of their kernels.
+        self.kernels: dict[Any, int] = {}
         self.products = sorted({call.what[1] for call in library.calls if call.what[0] == "product"})
         self.slots: dict[Any, list[str]] = {}
-        for region, size_of in zip(library.regions, library.bytes, strict=True):
-            if region.kind == "scratch":
-                self.slots.setdefault(region.key, []).append(str(size_of))
+        for n, (region, size_of) in enumerate(zip(library.regions, library.bytes, strict=True)):
+            if (key := self.slot_of(n)) is not None:
+                self.slots.setdefault(key, []).append("8" if region.kind == "count" else str(size_of))
         self.limits = self.within()
         self.texts = self.made_texts()
+
+    def all(self, f: Any, example: Sequence[Any] | None) -> dict[str, bytes]:
+        """The files, by name."""
+        found = self.sources() | {
+            f"{self.name}.h": self.filled("function.h"),
+            f"{self.name}_test{self.end}": self.test(*_example(self.library, f, example)),
+            "CMakeLists.txt": self.filled(self.cmake),
+        }
+        made = {name: text.encode() for name, text in found.items()}
+        return made if self.in_source else {**made, f"{self.name}.safetensors": self.file}
+
+    def sources(self) -> dict[str, str]:
+        """The sources, by name."""
+        found = {f"{self.name}.c": self.filled("function.c")}
+        for dtype in self.products:
+            names = "divide", "multiply", "product_scratch", "multiply_stacks"
+            renamed = {x: self.of_products(x, dtype) for x in names}
+            number = "float" if dtype == "float32" else "double"
+            found[f"{self.name}_products_{dtype}.c"] = portable(vector_source("exported_products.c", number, **renamed))
+        return found
+
+    def slot_of(self, region: int) -> object:
+        """The scratch memory that a region is in."""
+        kind, key = self.library.regions[region]
+        return key if kind == "scratch" else None
 
     def unique(self, label: str) -> str:
         """A label as an identifier that nothing else has."""
@@ -189,15 +216,24 @@ class _Files:
 
     def within(self) -> list[tuple[int, int]]:
         """The limits of the open sizes, within which no number overflows."""
-        numbers = [*(x for call in self.library.calls for x in call.numbers), *self.library.bytes]
-        largest = next((1 << n for n in range(31, 0, -1) if all(x.at(1 << n) < 1 << 56 for x in numbers)), 0)
+        largest = next((1 << n for n in range(31, -1, -1) if self.fits(1 << n)), 0)
         found = [(low, min(high, largest)) for low, high in self.library.limits]
-        if not all(low <= high for low, high in found):
-            raise ExportError("export: the function needs more memory than there is")
+        if not largest or not all(low <= high for low, high in found):
+            raise ExportError(f"export: the function needs numbers above {self.largest}; fix smaller sizes")
         return found
 
-    def filled(self, template: str) -> str:
-        return Template((_FOLDER / template).read_text()).substitute(self.texts)
+    def fits(self, size: int) -> bool:
+        """Whether no number is too large where no open size is larger than this."""
+        numbers = [*(x for call in self.library.calls for x in call.numbers), *self.library.bytes]
+        return all(x.at(size) < self.largest for x in numbers)
+
+    @property
+    def fail(self) -> str:
+        """Return the last status."""
+        return f"return {self.name.upper()}_{self.status};"
+
+    def filled(self, template: str, **further: Any) -> str:
+        return Template((_FOLDER / template).read_text()).substitute(self.texts, **further)
 
     def made_texts(self) -> dict[str, Any]:
         """The texts that fill the templates."""
@@ -225,9 +261,10 @@ class _Files:
             "flags": " ".join(flags),
         }
         self.texts = found
+        found |= {"includes": "", "launches": "", "status": self.status, "where": self.where}
         found |= {"tensors": self.tensor_type(), "arrays": self.arrays()}
-        found["body"] = "\n".join(braced([*self.checks(wrong), *body, "return 0;"]))
-        return found
+        found["body"] = "\n".join(braced([*self.checks(wrong), *self.constants(), *body, "return 0;"]))
+        return found | {"words": self.filled("words.c"), "entry": self.filled("body.c")}
 
     # The header
 
@@ -275,7 +312,9 @@ class _Files:
             "",
         ]
         if self.in_source:
-            return "\n".join([*lines, "/* Their values. */", f"void {name}_weights({name}_tensors *tensors);", ""])
+            return "\n".join(
+                [*lines, "/* Their values. */", f"{self.weights_returns} {name}_weights({name}_tensors *tensors);", ""]
+            )
         size = sum(tensor.array.nbytes for tensor in self.library.tensors)
         lines += [
             f"#define {name.upper()}_BYTES {size}",
@@ -293,7 +332,7 @@ class _Files:
             printer = _KernelPrinter(nest)
             functions, body = printer.functions()
             called = [*(transpose_functions(nest) if nest.across >= 0 else []), *functions_called(nest, c.C)]
-            helpers |= dict.fromkeys(_definitions([*called, *printer.searches()]))
+            helpers |= dict.fromkeys(definitions([*called, *printer.searches()]))
             if any("fmod(" in made.expression for made in nest.statements if isinstance(made, Statement)):
                 helpers[FMOD] = None
             head = f"KERNEL static void {c.NAME}(const int64_t *a)"
@@ -322,8 +361,8 @@ class _Files:
         kind, key = self.library.regions[region]
         if kind in ("same", "slice"):
             return self.pointer(key) if kind == "same" else f"slice{region}"
-        if kind == "scratch":
-            return f"memory + at[{list(self.slots).index(key)}]"
+        if (slot := self.slot_of(region)) is not None:
+            return f"memory + at[{list(self.slots).index(slot)}]"
         if kind in ("constant", "count"):
             return f"{'&' if kind == 'count' else ''}constant{region}"
         return f"tensors->{self.tensors[key]}" if kind == "tensor" else getattr(self, f"{kind}s")[key]
@@ -366,19 +405,18 @@ class _Files:
             words = [arrays, numbers[:split], ["AT(work, 0)", self.threads(call), "SHARE", given], numbers[split:]]
         else:
             function = f"{c.NAME}_{self.kernels.setdefault(what, len(self.kernels))}"
-            sizes, strides, scratch = _parts(what, numbers)
+            sizes, strides, scratch = parts_of_kernel(what, numbers)
             places = [" + ".join(["0", *(f"LINES({x})" for x in scratch[:n])]) for n in range(len(scratch) + 1)]
-            words = [what.pointers(arrays), sizes, strides, [_word(*each) for each in given]]
+            words = [what.pointers(arrays), sizes, strides, [word(*each) for each in given]]
             words += [[f"AT(work, {at})" for at in places[:-1]], [places[-1], self.threads(call), "SHARE"]]
+        return self.lines_of(call, words, f"{function}(a)", kind == "take")
+
+    def lines_of(self, call: Call, words: Iterable[Iterable[Any]], run: str, may_fail: bool) -> Lines:
+        """The lines of a call of its words."""
         rows = [", ".join(map(str, row)) for row in words if row]
         rows = [f"const int64_t a[] = {{{rows[0]},", *(f"    {row}," for row in rows[1:-1]), f"    {rows[-1]}}};"]
         comments = [f"/* {line} */" for line in call.comment.replace("*/", "* /").split("\n")]
-        run = (
-            [f"if ({function}(a))", f"    return {self.name.upper()}_WRONG_INDEX;"]
-            if kind == "take"
-            else [f"{function}(a);"]
-        )
-        return [*comments, *braced([*rows, *run])]
+        return [*comments, *braced([*rows, *([f"if ({run})", f"    {self.fail}"] if may_fail else [f"{run};"])])]
 
     def threads(self, call: Call) -> str:
         kind, what, _ = call.what
@@ -395,7 +433,7 @@ class _Files:
         if kind == "product":
             size = f"{self.of_products('product_scratch', what)}({', '.join(map(str, numbers[:3]))})"
             return f"LINES({size}) * {self.threads(call)}"
-        total = " + ".join(f"LINES({size})" for size in _parts(what, numbers)[2])
+        total = " + ".join(f"LINES({size})" for size in parts_of_kernel(what, numbers)[2])
         return total if not total or what.split else f"({total}) * {self.threads(call)}"
 
     def layout(self) -> Lines:
@@ -417,20 +455,35 @@ class _Files:
     def arrays(self) -> str:
         """The constants, and the values of the tensors or the function that reads them."""
         constants = [(n, *key) for n, (kind, key) in enumerate(self.library.regions) if kind == "constant"]
-        lines = [f"static const {_array(f'constant{n}', np.frombuffer(x, dtype))}" for n, dtype, _, x in constants]
+        const = "const " * (self.qualifier == "static ")
+        lines = [
+            f"{self.qualifier}{const}{_array(self.constant_name(n), np.frombuffer(x, dtype))}"
+            for n, dtype, _, x in constants
+        ]
         if self.tensors and self.in_source:
             for const, x, tensor in zip(self.consts, self.tensors, self.library.tensors, strict=True):
-                lines.append(f"static {const}{_array(f'values_of_{x}', tensor.get())}")
-            members = [f"tensors->{x} = values_of_{x};" for x in self.tensors]
-            lines += ["", f"void {self.name}_weights({self.name}_tensors *tensors)", *braced(members), ""]
+                const = const * (self.qualifier == "static ")
+                lines.append(f"{self.qualifier}{const}{_array(f'values_of_{x}', tensor.get())}")
+            members = [line for x in self.tensors for line in self.member(x)]
+            members += ["return 0;"] * (self.weights_returns == "int")
+            head = f"{self.weights_returns} {self.name}_weights({self.name}_tensors *tensors)"
+            lines += ["", head, *braced(members), ""]
         elif self.tensors:
             length = safetensors.LENGTH + int.from_bytes(self.file[: safetensors.LENGTH], "little")
             entries = json.loads(self.file[safetensors.LENGTH : length])
             begins = {x: entries[x]["data_offsets"][0] for x in self.tensors}
-            members = [f"    tensors->{x} = (void *)((char *)memory + {begin});" for x, begin in begins.items()]
+            types = {x: DTYPES[str(tensor.dtype)] for x, tensor in zip(self.tensors, self.library.tensors, strict=True)}
+            members = [f"    tensors->{x} = ({types[x]} *)((char *)memory + {at});" for x, at in begins.items()]
             texts = {"header": _rows(map(str, self.file[:length]), 24), "length": length, "members": "\n".join(members)}
-            lines.append(Template((_FOLDER / "loader.c").read_text()).substitute(self.texts, **texts))
+            lines.append(self.filled(f"loader{self.end}", **texts))
         return "\n".join(lines)
+
+    def constant_name(self, region: int) -> str:
+        return f"constant{region}"
+
+    def member(self, name: str) -> Lines:
+        """The lines that tell a tensor's values."""
+        return [f"tensors->{name} = values_of_{name};"]
 
     def weights_file(self) -> bytes:
         file = BytesIO()
@@ -455,10 +508,12 @@ class _Files:
             "char *const memory = (char *)LINES((uintptr_t)scratch);",
             f"char *const work = memory + at[{len(self.slots)}];",
         ]
-        for n, ((kind, dtype), count) in enumerate(zip(library.regions, library.bytes, strict=True)):
-            if kind == "count":
-                lines.append(f"const {DTYPES[dtype]} constant{n} = ({DTYPES[dtype]})({count});")
         return [*lines, *(f"(void){x};" for x in ("work", *unused))]
+
+    def constants(self) -> Lines:
+        """The numbers that follow from open sizes."""
+        counts = [(n, key) for n, (kind, key) in enumerate(self.library.regions) if kind == "count"]
+        return [f"const {DTYPES[x]} constant{n} = ({DTYPES[x]})({self.library.bytes[n]});" for n, x in counts]
 
     # The test program
 
@@ -470,7 +525,7 @@ class _Files:
         lines += [
             f"static {DTYPES[str(a.dtype)]} given_{x}[{a.size}];" for x, a in zip(self.outputs, results, strict=True)
         ]
-        expected = {f"given_{x}": a for x, a in zip(self.outputs, results, strict=True)}
+        expected = {f"called_{x}": a for x, a in zip(self.outputs, results, strict=True)}
         expected |= {f"tensors.{self.tensors[n]}": a for n, a in after.items()}
         lines += [f"static const {_array(_expected(x), a)}" for x, a in expected.items()]
         body = [
@@ -480,18 +535,24 @@ class _Files:
         if self.tensors:
             load = f'{name}_load(argc > 1 ? argv[1] : "{name}.safetensors", weights, &tensors)'
             read = [
-                f"void *const weights = malloc({upper}_BYTES);",
+                f"void *const weights = MEMORY({upper}_BYTES);",
                 f"if (!weights || {load})",
                 '    return puts("no weights"), 1;',
             ]
             body += [f"{name}_tensors tensors;", *([f"{name}_weights(&tensors);"] if self.in_source else read)]
         body += [
             f"const int64_t size = {name}_scratch({', '.join(self.sizes)});",
-            "void *const scratch = malloc(size + 1);",
+            "void *const scratch = MEMORY(size + 1);",
+            *(f"const {DTYPES[str(a.dtype)]} *const called_{x} = GIVEN(given_{x});" for x, a in used),
+            *(
+                f"{DTYPES[str(a.dtype)]} *const called_{x} = GIVEN(given_{x});"
+                for x, a in zip(self.outputs, results, strict=True)
+            ),
+            *self.setup(),
         ]
         unused = {x for x, type in zip(self.inputs, library.inputs, strict=True) if type is None}
-        passed = {x: f"given_{x}" for x in (*self.inputs, *self.outputs)} | dict.fromkeys(unused, "NULL")
-        passed |= {"tensors": "&tensors", "scratch_size": "size"}
+        passed = {x: f"called_{x}" for x in (*self.inputs, *self.outputs)} | dict.fromkeys(unused, "NULL")
+        passed |= {"tensors": "&tensors", "scratch_size": "size", "stream": "0"}
         given = ", ".join(passed.get(x, x) for _, x in self.parameters())
         body += [
             f"const int status = {name}({given});",
@@ -501,13 +562,17 @@ class _Files:
         ]
         body += [f"DIFFERENT({x}, {_expected(x)}, {TOLERANCES.get(str(a.dtype), '0')})" for x, a in expected.items()]
         body += [
-            "free(scratch);",
-            *["free(weights);"] * (not self.in_source),
+            "FREE(scratch);",
+            *["FREE(weights);"] * (not self.in_source),
             'printf("%d values differ\\n", count);',
             "return count != 0;",
         ]
-        texts = {"arrays": "\n".join(lines), "body": "\n".join(braced(body)), "name": name}
-        return Template((_FOLDER / "test.c").read_text()).substitute(texts)
+        texts = {"arrays": "\n".join(lines), "body": "\n".join(braced(body))}
+        return self.filled(f"test{self.end}", **texts)
+
+    def setup(self) -> Lines:
+        """The lines of the test program before the call."""
+        return []
 
 
 def _order(dtype: str, kind: str) -> str:
@@ -523,7 +588,7 @@ def _expected(name: str) -> str:
     return f"expected_{name.replace('.', '_')}"
 
 
-def _parts(nest: LoopNest, numbers: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def parts_of_kernel(nest: LoopNest, numbers: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """The sizes, the strides with the bounds of taps, and the bytes of scratch arrays, of a kernel's call."""
     first, last = nest.rank, nest.rank * (1 + len(nest.arrays)) + len(nest.bounds)
     return numbers[:first], numbers[first:last], numbers[last:]
@@ -533,7 +598,7 @@ def _shape(sizes: Iterable[Any]) -> str:
     return f"({', '.join(map(str, sizes))})"
 
 
-def _definitions(lines: Sequence[str]) -> list[str]:
+def definitions(lines: Sequence[str]) -> list[str]:
     """Lines of C, divided into definitions: a function, with what stands before it."""
     found = [Lines()]
     for line in lines:
@@ -542,7 +607,7 @@ def _definitions(lines: Sequence[str]) -> list[str]:
     return ["\n".join(each) for each in found if each]
 
 
-def _word(number: int, dtype: str) -> str:
+def word(number: int, dtype: str) -> str:
     """A number as 8 bytes."""
     return (
         f"word_of({_literal(np.int64(number).view(np.float64))})" if dtype == "float64" else _literal(np.int64(number))

@@ -7,6 +7,10 @@
 
 $arrays
 
+#define MEMORY(size) malloc(size)
+#define FREE(memory) free(memory)
+#define GIVEN(array) array
+
 /* The number of elements that differ by more than a relative tolerance. */
 #define DIFFERENT(found, expected, tolerance) \
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) { \

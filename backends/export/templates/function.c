@@ -25,15 +25,8 @@ $functions
 /* The number of threads for an amount of work, in instructions. */
 #define THREADS(work) ((work) >= 1048576 ? OPTREE_THREADS : 1)
 
-/* An address within an array, by its bytes, as a kernel takes it. */
-#define AT(array, bytes) ((int64_t)(intptr_t)((const char *)(array) + (bytes)))
-
 /* The address of the function that shares work. */
 #define SHARE ((int64_t)(intptr_t)share)
-
-/* Whole cache lines; the larger of two numbers. */
-#define LINES(bytes) (((bytes) + 63) / 64 * 64)
-#define GREATER(a, b) ((a) > (b) ? (a) : (b))
 
 /* Kernels take numbers as words: to compilers each is a function of its own. */
 #if defined __GNUC__ && !defined __clang__
@@ -42,13 +35,7 @@ $functions
 #define KERNEL __attribute__((noinline))
 #endif
 
-static inline int64_t word_of(double number)
-{
-    int64_t word;
-    memcpy(&word, &number, sizeof word);
-    return word;
-}
-
+$words
 static inline double number_at(const int64_t *word)
 {
     double number;
@@ -71,17 +58,4 @@ static inline void share(part *run, const void *state, int64_t count, int64_t th
 
 $kernels
 $arrays
-/* The offsets of values in scratch memory, the last one that of the memory of single calls; and the bytes of all. */
-static int64_t layout(${layout_parameters})
-$layout
-
-int64_t ${name}_scratch($sizes)
-{
-    int64_t at[$count];
-$check_sizes
-    const int64_t size = layout($layout_arguments);
-    return size ? size + 64 : 0;
-}
-
-int ${name}($parameters)
-$body
+$entry

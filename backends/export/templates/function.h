@@ -1,14 +1,14 @@
 /* $name: a function exported by op-tree.
 
 $described
-
-   Arrays are contiguous, in C order, and do not overlap. Bools are bytes, 0 or 1. Several threads may call it at once,
-   each with its own scratch memory$alone. */
+$launches
+   Arrays are contiguous, in C order$where, and do not overlap.
+   Bools are bytes, 0 or 1. Several threads may call it at once, each with its own scratch memory$alone. */
 
 #ifndef ${upper}_H
 #define ${upper}_H
 
-#include <stdint.h>
+#include <stdint.h>$includes
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,13 +20,13 @@ enum {
     ${upper}_NULL_POINTER,
     ${upper}_SMALL_SCRATCH,
     ${upper}_WRONG_FILE,
-    ${upper}_WRONG_INDEX
+    ${upper}_$status
 };
 $tensors
 /* The bytes of scratch memory; -1 for a wrong size. */
 int64_t ${name}_scratch($sizes);
 
-/* Returns ${upper}_OK, or another of the codes. After ${upper}_WRONG_INDEX, outputs and what is updated may be written in
+/* Returns ${upper}_OK, or another of the codes. After ${upper}_$status, outputs and what is updated may be written in
    part, and after others nothing is. */
 int ${name}($parameters);
 

@@ -1,13 +1,14 @@
-"""Functions as standalone C: the calls of their steps, with sizes, strides and offsets that follow from open sizes.
+"""Functions as standalone C or CUDA: calls with sizes, strides and offsets that follow from open sizes.
 
 The steps are those that run the function: kernels, products, copies and views. They are traced on arrays without
 contents, for several values of the open sizes (`Trace`). All traces have the same calls, and each of their numbers is
-a polynomial of the open sizes (`_Fit`). `backends.cpu.export.library` prints them.
+a polynomial of the open sizes (`_Fit`). `backends.export.library` prints them.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import permutations, product
@@ -19,7 +20,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from backends.cpu.calls import implementation
 from backends.cpu.codegen import printer as c
-from backends.cpu.export.library import DTYPES, Call, Library, Polynomial, Region, files_of
 from backends.cpu.routines.products import TYPES
 from backends.cpu.runtime import C
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
@@ -29,10 +29,13 @@ from backends.execution.memory_planner import slots_of
 from backends.execution.printer_common import narrow_dtypes
 from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
+from backends.export.cuda import CudaFiles
+from backends.export.library import DTYPES, Call, Files, Library, Polynomial, Region
+from backends.gpu.kernel import CUDA
 from optree.arrays import overlap
 from optree.compile.aliasing import byte_bounds, overlapping
 from optree.compile.loopnest import LoopNest, Statement
-from optree.compile.pipeline import lower
+from optree.compile.pipeline import Options, lower
 from optree.compile.program import ONE, Program, Sizes, check_sizes, shapes_of
 from optree.errors import ExportError, OptreeError, ShapeError, built_at
 from optree.networks.attention import Attention
@@ -47,7 +50,9 @@ from optree.ops.loops import Scan
 from optree.ops.ordering import ArgSort, Sort, TopIndices
 from optree.ops.scan import CumMax, CumMin, CumProd, CumSum
 from optree.ops.structure import Output
+from optree.records import NamedTuple
 from optree.registry import f
+from optree.run.function import running_on
 from optree.run.memory import bytes_of
 from optree.tree import indexing as indices
 from optree.tree.printing import instruction_text
@@ -64,15 +69,35 @@ VALUES, NEXT = (67, 72, 83, 98), 100
 MOST, LARGEST = 3, 1 << 31
 
 
-def exported(f: Any, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
-    """The files of a function's C library, by name; ExportError if it cannot be one."""
-    return files_of(_Fit(_Function(f)).library(), f, name, weights, example)
+class Target(NamedTuple):
+    """A language: its name, the lowering for its kernels, its files, and the methods of `METHODS` that it has not."""
+
+    name: str
+    options: Options
+    files: type[Files]
+    without: frozenset[str] = frozenset()
 
 
-def _steps(backend: Any, program: Program) -> tuple[Program, list[Step]]:
-    """A program in C's ops, and its steps."""
-    lowered = lower(program, C, "parts", "parts")
-    return lowered, steps_of(lowered, partial(implementation, backend, lowered, None, {}), _kernel, C)
+TARGETS = {
+    "c": Target("C", C, Files),
+    # On a device indices are not checked, conditions not read, and sorts not written.
+    "cuda": Target("CUDA", CUDA, CudaFiles, frozenset(("_take", "_take_along", "_order"))),
+}
+
+
+def exported(f: Any, be: Any, target: str, name: str, weights: str, example: Sequence[Any] | None) -> dict[str, bytes]:
+    """The files of a function in another language, by name; ExportError if it cannot be written in it."""
+    if f.backend is not be:
+        with running_on(be):
+            f = pickle.loads(pickle.dumps(f))
+    made = TARGETS[target]
+    return made.files(_Fit(_Function(f, made)).library(), f, name, weights).all(f, example)
+
+
+def _steps(backend: Any, program: Program, options: Options) -> tuple[Program, list[Step]]:
+    """A program in the ops of a language's kernels, and its steps."""
+    lowered = lower(program, options, "parts", "parts")
+    return lowered, steps_of(lowered, partial(implementation, backend, lowered, None, {}), _kernel, options)
 
 
 def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
@@ -95,8 +120,9 @@ class _Function:
         By key, the inputs, programs and steps of trees that are traced within others, such as loops' bodies.
     """
 
-    def __init__(self, f: Any) -> None:
-        self.f, (self.program, self.steps) = f, _steps(f.backend, f.program)
+    def __init__(self, f: Any, target: Target) -> None:
+        self.f, self.target = f, target
+        self.program, self.steps = _steps(f.backend, f.program, target.options)
         program, self.sizes, self.parts = self.program, Sizes(self.program), dict[Any, Any]()
         self.inputs = {leaf: n for n, leaf in enumerate(f.argument_indices) if leaf is not None}
         roots = [*{id(x.root): x.root for x in program.leaves if isinstance(x, Tensor)}.values()]
@@ -112,8 +138,9 @@ class _Function:
         self.slots: dict[int, int] | None = None
 
     def part(self, key: Any, inputs: Sequence[Input], trees: Callable[..., Sequence[Variable]]) -> Any:
+        be = self.f.backend
         if key not in self.parts:
-            self.parts[key] = inputs, *_steps(self.f.backend, self.f.backend.program(trees(*inputs)))
+            self.parts[key] = inputs, *_steps(be, be.program(trees(*inputs)), self.target.options)
         return self.parts[key]
 
     def known_at(self, point: Sequence[int]) -> tuple[list[Any], list[Any]]:
@@ -219,6 +246,7 @@ class Trace:
 
     def __init__(self, function: _Function, arrays: list[Any], shapes: Sequence[Any], slots: dict[int, int]) -> None:
         self.function, self.program, self.shapes = function, function.program, shapes
+        self.target = function.target
         self.registers = [*arrays, *[None] * len(self.program.instructions)]
         self.regions, self.calls = list[Region](), list[Call]()
         self._numbers: Sequence[int] = ()
@@ -244,7 +272,7 @@ class Trace:
 
     def _region(self, x: np.ndarray, region: Region) -> np.ndarray:
         if str(x.dtype) not in DTYPES:
-            self._refuse(f"C99 has no {x.dtype}; cast it to float32")
+            self._refuse(f"exported {self.target.name} has no {x.dtype}; cast it to float32")
         self.regions.append(region)
         self.spans.append(byte_bounds(x))
         self.bytes.append(x.nbytes)
@@ -319,7 +347,7 @@ class Trace:
     def _nest(self, nest: LoopNest, layout: Any, arrays: Sequence[Any], numbers: Any, comment: str) -> None:
         sizes, strides = layout
         for name in narrow_dtypes(nest):
-            self._refuse(f"C99 has no {name}; compute in float32")
+            self._refuse(f"exported {self.target.name} has no {name}; compute in float32")
         self._add(("kernel", nest, numbers), arrays, [*sizes, *strides, *c.scratch(nest, sizes)], comment)
 
     def _call(self, step: Step) -> None:
@@ -336,12 +364,17 @@ class Trace:
             self._fixed(step, runs.call(*given))
         elif is_view(op):
             self._view(step, runs.call(*given))
-        elif found := next((METHODS[cls] for cls in type(op).__mro__ if cls in METHODS), None):
+        elif (found := self._method(op)) is not None:
             found(self, step)
         elif isinstance(op, CopyOperator):
             self._copies(step, [np.asarray(x) for x in given])
         else:
-            self._refuse("it has no C; use other ops")
+            self._refuse(f"it has no {self.target.name}; use other ops")
+
+    def _method(self, op: object) -> Callable[[Trace, CallStep], None] | None:
+        """The method that writes an op's calls."""
+        found = next((METHODS[cls] for cls in type(op).__mro__ if cls in METHODS), None)
+        return None if found is None or found.__name__ in self.target.without else found
 
     def _fixed(self, step: CallStep, value: object) -> None:
         """A value that sizes alone decide: a number, which follows from them, or a constant."""
@@ -458,11 +491,13 @@ class Trace:
         """A product of matrices, or of stacks of them."""
         if not (x.dtype == y.dtype == out.dtype and x.dtype in TYPES):
             self._refuse(f"products of {x.dtype} and {y.dtype} are not written; cast to float32 or float64")
-        if overlap(out, x) or overlap(out, y):
+        by_cublas = self.target.name == "CUDA"
+        if overlap(out, x) or overlap(out, y) or (by_cublas and not _is_matrix(out, order="C")):
             apart = self._new(out.shape, out.dtype)
             self._multiply(x, y, apart)
             self._copy(apart, out)
             return
+        x, y = (self._copied(z) if by_cublas and not _is_matrix(z) else z for z in (x, y))
         stack = out.shape[:-2]
         arrays = [np.broadcast_to(z, (*stack, *z.shape[-2:])) for z in (x, y, out)]
         steps = [element_strides(z) for z in arrays]
@@ -536,6 +571,8 @@ class Trace:
     def _scan(self, step: CallStep) -> None:
         """A loop in C: the calls of its body on slices, after which the states are copied."""
         op, wanted = step.op, wanted_of(self.program, step.index)
+        if op.flag is not None and self.target.name == "CUDA":
+            self._refuse("the host does not read its condition; use be.scan of a number of steps")
         arrays, body = [self._array(i) for i in step.inputs], step.op.body
         dtypes = op.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
         shapes = op.infer_shape(None, [x.shape for x in arrays])
@@ -717,6 +754,13 @@ class Trace:
         dims = [[place for place, dim in own.items() if dim == each] for each in function.open]
         inputs = [None if leaf is None else self.program.type_of(leaf) for leaf in function.f.argument_indices]
         return Library(dims, limits, inputs, function.tensors, self.regions, sizes, calls, outputs)
+
+
+def _is_matrix(x: np.ndarray, order: str = "any") -> bool:
+    """Whether the last two axes are a matrix as BLAS takes it: with a leading dimension, in C order or any."""
+    (rows, columns), (down, right) = x.shape[-2:], element_strides(x)[-2:]
+    in_order = (right == 1 or columns == 1) and (down >= columns or rows == 1)
+    return in_order or (order == "any" and (down == 1 or rows == 1) and (right >= rows or columns == 1))
 
 
 #: The ops that accumulate along an axis, and the function of an element and the value before it.
