@@ -568,11 +568,6 @@ def c_text(path: Path, defined: Mapping[str, object], generated: Mapping[str, st
 
     def included(match: re.Match[str]) -> str:
         name = match[1]
-        return texts[name] if name in texts else _INCLUDE.sub(included, _read(path.with_name(name)))
+        return texts[name] if name in texts else _INCLUDE.sub(included, path.with_name(name).read_text())
 
-    return head + _INCLUDE.sub(included, _read(path))
-
-
-@cache
-def _read(path: Path) -> str:
-    return path.read_text()
+    return head + _INCLUDE.sub(included, path.read_text())

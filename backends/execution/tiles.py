@@ -25,15 +25,9 @@ class BackendTiles(Tiles):
         if share is not None:
             self.share = share  # type: ignore[method-assign, assignment]
 
-        #: The steps that have run, by what else is compiled into them.
-        self._known: dict[Any, Callable[[Sequence[Any]], None]] = {}
-
     def update(self, step: Step, *arrays: Any) -> None:
         key = (step.function, *[(x.dtype, x.ndim) for x in arrays])
-        run = self._known.get(key)
-        if run is None:
-            run = self._known[key] = self._backend.within(key, lambda: self._step(step, arrays)).run
-        run(arrays)
+        self._backend.within(key, lambda: self._step(step, arrays)).run(arrays)
 
     def _step(self, step: Step, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Leaves for arrays, and a step's assignments to some of them."""

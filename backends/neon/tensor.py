@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from backends.execution.memory import element_strides
-from optree.cache import Cache
 from optree.dtypes import finfo, is_floating
 from optree.errors import OperandError, ShapeError, SizeError
 from optree.registry import f
@@ -18,14 +17,6 @@ from optree.tree.substitution import inputs_of, replace
 from optree.tree.tensor import Tensor, is_everything
 from optree.tree.types import one_or_many
 from optree.tree.variable import Input, Operand, Variable
-
-#: Maximum entries of the cache from specs and indices to the ops of views.
-VIEWS = 4096
-
-_views = Cache("views of neon's tensors", VIEWS)
-
-#: The classes of indices that the cache knows.
-_PLAIN = frozenset((int, slice))
 
 
 class Deferred(Input):
@@ -139,16 +130,7 @@ class NeonTensor(Tensor):
         """A view for integers and slices, of two dimensions at least; a tree of the gathered rows for indices."""
         if is_everything(index):
             return self
-        entries = index if type(index) is tuple else (index,)
-        key = self.spec, *((e.start, e.stop, e.step) if type(e) is slice else e for e in entries if type(e) in _PLAIN)
-        if len(key) <= len(entries):  # there are arrays, Ellipsis, or NumPy's integers
-            return super().__getitem__(_flat_indices(index))
-        op = _views.get(key)
-        if op is None:
-            view = super().__getitem__(index)
-            _views[key] = view.view_op
-            return view
-        return type(self)(self.backend, op.value(self.array), base=self, view=op)
+        return super().__getitem__(_flat_indices(index))
 
     def take(self, indices: Any, axis: int | None = None, out: Any = None, **options: Any) -> Any:
         """A tree of the elements at `indices`, whatever their shape; with `out`, written there at once."""

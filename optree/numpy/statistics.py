@@ -168,69 +168,46 @@ def _without_nans(x: Operand, what: str, instead: float) -> Variable:
     return f.where(f.isnan(x), instead, x) if is_floating(x.dtype) else x
 
 
-@function(numpy=np.nansum)
-def nansum(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The sum over axes, ignoring nans."""
-    return f.sum(_without_nans(x, "nansum", 0.0), axis=axis, keepdims=keepdims)
+def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -> Callable[..., Any]:
+    """A reduction, or a scan along one axis, with nans replaced by `instead`; `of_none` where all elements are nan."""
+    of_numbers = name.removeprefix("nan")
+
+    def scanned(x: Operand, axis: Axis = None) -> Any:
+        return FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis)
+
+    def reduced(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
+        x = variable_of(x, name)
+        found = FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis=axis, keepdims=keepdims)
+        if of_none is None or not is_floating(x.dtype):
+            return found
+        # A sum in the operand's own dtype, which kernels reduce in the same vectors.
+        numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
+        return f.where(f.eq(numbers, 0), of_none, found)
+
+    made = scanned if of_numbers.startswith("cum") else reduced
+    made.__name__, made.__qualname__, made.__doc__ = name, name, doc
+    return function(numpy=getattr(np, name))(made)
 
 
-@function(numpy=np.nanprod)
-def nanprod(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The product over axes, ignoring nans."""
-    return f.prod(_without_nans(x, "nanprod", 1.0), axis=axis, keepdims=keepdims)
+for _row in (
+    ("nansum", 0.0, None, "The sum over axes, ignoring nans."),
+    ("nanprod", 1.0, None, "The product over axes, ignoring nans."),
+    ("nancumsum", 0.0, None, "The cumulative sum along an axis, with nans as 0."),
+    ("nancumprod", 1.0, None, "The cumulative product along an axis, with nans as 1."),
+    ("nanmax", -math.inf, math.nan, "The maximum over axes, ignoring nans; nan where all elements are nan."),
+    ("nanmin", math.inf, math.nan, "The minimum over axes, ignoring nans; nan where all elements are nan."),
+    (
+        *("nanargmax", -math.inf, -1),
+        "The index of the maximum, ignoring nans; -1 where all elements are nan, for which NumPy raises.",
+    ),
+    (
+        *("nanargmin", math.inf, -1),
+        "The index of the minimum, ignoring nans; -1 where all elements are nan, for which NumPy raises.",
+    ),
+):
+    _ignoring_nans(*_row)
 
-
-@function(numpy=np.nancumsum)
-def nancumsum(x: Operand, axis: Axis = None) -> Any:
-    """The cumulative sum along an axis, with nans as 0."""
-    return f.cumsum(_without_nans(x, "nancumsum", 0.0), axis)
-
-
-@function(numpy=np.nancumprod)
-def nancumprod(x: Operand, axis: Axis = None) -> Any:
-    """The cumulative product along an axis, with nans as 1."""
-    return f.cumprod(_without_nans(x, "nancumprod", 1.0), axis)
-
-
-@function(numpy=np.nanmax)
-def nanmax(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The maximum over axes, ignoring nans; nan where all elements are nan."""
-    return _over_numbers(f.max, x, "nanmax", -math.inf, math.nan, axis, keepdims)
-
-
-@function(numpy=np.nanmin)
-def nanmin(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The minimum over axes, ignoring nans; nan where all elements are nan."""
-    return _over_numbers(f.min, x, "nanmin", math.inf, math.nan, axis, keepdims)
-
-
-def _over_numbers(
-    reduce: Any, x: Operand, what: str, instead: float, of_none: float, axis: Axis, keepdims: bool
-) -> Any:
-    """A reduction with nans replaced by `instead`; `of_none` where all elements are nan."""
-    x = variable_of(x, what)
-    found = reduce(_without_nans(x, what, instead), axis=axis, keepdims=keepdims)
-    if not is_floating(x.dtype):
-        return found
-    # A sum in the operand's own dtype, which kernels reduce in the same vectors.
-    numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
-    return f.where(f.eq(numbers, 0), of_none, found)
-
-
-NUMPY_FUNCTIONS[np.fmax.reduce] = nanmax
-NUMPY_FUNCTIONS[np.fmin.reduce] = nanmin
-
-
-@function(numpy=np.nanargmax)
-def nanargmax(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The index of the maximum, ignoring nans; -1 where all elements are nan, for which NumPy raises."""
-    return _over_numbers(f.argmax, x, "nanargmax", -math.inf, -1, axis, keepdims)
-
-
-@function(numpy=np.nanargmin)
-def nanargmin(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The index of the minimum, ignoring nans; -1 where all elements are nan, for which NumPy raises."""
-    return _over_numbers(f.argmin, x, "nanargmin", math.inf, -1, axis, keepdims)
+NUMPY_FUNCTIONS[np.fmax.reduce], NUMPY_FUNCTIONS[np.fmin.reduce] = FUNCTIONS["nanmax"], FUNCTIONS["nanmin"]
 
 
 @function(numpy=np.nanmean)

@@ -148,13 +148,9 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     return write_out(tree if dtype is None else tree.astype(dtype), out)
 
 
-@lru_cache(maxsize=512)
 def place_of_out(func: Callable[..., Any]) -> int | None:
     """The position of a NumPy function's parameter `out`; None if it has none, or by name alone."""
-    signature, _, _ = _signature_of(func)
-    found = [] if signature is None else list(signature.parameters.values())
-    places = [at for at, p in enumerate(found) if p.name == "out" and p.kind is p.POSITIONAL_OR_KEYWORD]
-    return places[0] if places else None
+    return _signature_of(func).place_of_out
 
 
 def _cast(operand: object, dtype: np.dtype) -> Any:
@@ -239,16 +235,26 @@ def _parameters_of(ours: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str
     return required, tuple(p.name for p in found if p.name not in required)
 
 
+class _Signature(NamedTuple):
+    """A NumPy function's signature, its defaults, the name of its ``**kwargs``, and the position of its `out`."""
+
+    signature: inspect.Signature | None = None
+    defaults: Mapping[str, Any] = {}
+    further: str | None = None
+    place_of_out: int | None = None
+
+
 @lru_cache(maxsize=512)
-def _signature_of(func: Callable[..., Any]) -> tuple[inspect.Signature | None, dict[str, Any], str | None]:
-    """A NumPy function's signature, its defaults, and the name of its ``**kwargs``."""
+def _signature_of(func: Callable[..., Any]) -> _Signature:
     try:
         signature = inspect.signature(func)
     except ValueError:  # a C function without a signature
-        return None, {}, None
-    parameters = signature.parameters.values()
+        return _Signature()
+    parameters = list(signature.parameters.values())
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    return signature, defaults, next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    further = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    places = (at for at, p in enumerate(parameters) if p.name == "out" and p.kind is p.POSITIONAL_OR_KEYWORD)
+    return _Signature(signature, defaults, further, next(places, None))
 
 
 @lru_cache(maxsize=512)
@@ -257,7 +263,7 @@ def _roles(func: Callable[..., Any], ours: Callable[..., Any], count: int, given
 
     None where a parameter takes several arguments, or NumPy refuses the call.
     """
-    signature, _, _ = _signature_of(func)
+    signature = _signature_of(func).signature
     by_name = {name: count + i for i, name in enumerate(given)}
     if signature is None:  # such functions have our parameters' order
         required, optional = _parameters_of(ours)
@@ -272,7 +278,7 @@ def _roles(func: Callable[..., Any], ours: Callable[..., Any], count: int, given
 def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping[str, int]) -> _Roles:
     """The roles of arguments, from NumPy's names in NumPy's order to their indices."""
     required, optional = _parameters_of(ours)
-    _, defaults, _ = _signature_of(func)
+    defaults = _signature_of(func).defaults
     operands, rest = list(given.values())[: len(required)], dict(list(given.items())[len(required) :])
     out, dtype = rest.pop("out", None), None if "dtype" in optional else rest.pop("dtype", None)
     options = [(name, at) for name, at in rest.items() if name in optional]
@@ -285,7 +291,7 @@ def _roles_of(func: Callable[..., Any], ours: Callable[..., Any], given: Mapping
 
 def _bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments by name in NumPy's order; OperandError where NumPy refuses the call."""
-    signature, _, further = _signature_of(func)
+    signature, _, further, _ = _signature_of(func)
     assert signature is not None
     try:
         given = dict(signature.bind(*args, **kwargs).arguments)
