@@ -67,10 +67,6 @@ def _described(x: Variable) -> str:
     return f"{x.label}: {x.type}"
 
 
-def _variable(x: Variable) -> Card:
-    return x.label, {"type": x.type}, ()
-
-
 def _tensor(x: Tensor) -> Card:
     facts = {"shape": x.shape, "dtype": x.dtype, "memory": size_text(x.nbytes), "backend": x.backend.name}
     if x.base is not None:
@@ -174,7 +170,7 @@ def _curve(points: np.ndarray) -> str:
 
 #: Functions to the card of an object, by the name of its class: most classes are in modules that few programs import.
 CARDS: dict[str, Callable[[Any], Card]] = {
-    "Variable": _variable,
+    "Variable": lambda x: (x.label, {"type": x.type}, ()),
     "Tensor": _tensor,
     "OpTreeNode": _tree,
     "Function": _function,

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -15,34 +16,46 @@ from backends.backend import Backend, Within
 from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
 from backends.cpu.routines.products import Products
-from backends.execution.executor import quietly, runnable, steps_of, steps_text
+from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
+from backends.execution.executor import (
+    CallStep,
+    Executor,
+    KernelStep,
+    Step,
+    quietly,
+    runnable,
+    steps_of,
+    steps_text,
+    with_views,
+)
 from backends.execution.memory import empty_array
-from backends.execution.memory_planner import planned_steps
+from backends.execution.memory_planner import BoundSteps, planned_steps
 from backends.execution.routines import ImplementationOf
+from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
 from optree.arrays import GIVEN, check_unmasked
 from optree.compile.aliasing import last_uses, outlined
-from optree.compile.fusion import LONGEST
+from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, contracted
-from optree.compile.program import Observer, Plan, Program, Steps, outputs_of, run_steps
+from optree.compile.program import (
+    Instruction,
+    Note,
+    Observer,
+    Plan,
+    Program,
+    Sizes,
+    Steps,
+    outputs_of,
+    run_steps,
+    shapes_of,
+)
 from optree.dtypes import is_bfloat16, is_floating
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
+from optree.ops.contraction import ProductOperator, TensorDot
+from optree.records import NamedTuple
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Input, caller_origin
-
-if TYPE_CHECKING:
-    pass
-from math import prod
-
-from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
-from backends.execution.executor import CallStep, Executor, KernelStep, Step, with_views
-from backends.execution.memory_planner import BoundSteps
-from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
-from optree.compile.fusion import Kernel
-from optree.compile.loopnest import LoopNest
-from optree.compile.program import Instruction, Note, Sizes, shapes_of
-from optree.ops.contraction import ProductOperator, TensorDot
-from optree.records import NamedTuple
 
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25

@@ -245,7 +245,8 @@ class CompiledNest:
 
     def scratch(self, layout: Layout) -> list[int]:
         """The offset of each scratch array of a thread, and the stride between those of two threads, in bytes."""
-        return scratch_offsets(c.scratch(self._nest, layout[0]) if self._needs_scratch else ())
+        sizes = c.scratch(self._nest, layout[0]) if self._needs_scratch else ()
+        return list(accumulate(sizes, lambda offset, size: offset + size + -size % LINE, initial=0))
 
     def scratch_bytes(self, stride: int, threads: int) -> int:
         """The bytes of the scratch arrays of all threads."""
@@ -289,11 +290,6 @@ def is_parallel(nest: LoopNest, sizes: Sequence[int]) -> bool:
 def length_of(nest: LoopNest, sizes: Sequence[int]) -> Length:
     """Whether loops of these sizes surely take longer than to wake threads."""
     return "long" if prod(sizes) * nest.cost >= c.LONG_WORK else "unknown"
-
-
-def scratch_offsets(sizes: Sequence[int]) -> list[int]:
-    """The offset of each scratch array of a thread, and the stride between those of two threads, in bytes."""
-    return list(accumulate(sizes, lambda offset, size: offset + size + -size % LINE, initial=0))
 
 
 def _shared(call: Callable[[list[Any], int], int], values: list[Any]) -> int:

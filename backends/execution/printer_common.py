@@ -246,7 +246,7 @@ def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
     normal32 = [
         "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
         "const float radius = sqrt(log((float)(unsigned int)pair * 0x1p-32f + 0x1p-33f) * -2.0f);",
-        f"const float angle = (float)(int)(unsigned int)(pair >> 32) * {_float(np.float32(np.pi * 2.0**-31))};",
+        f"const float angle = (float)(int)(unsigned int)(pair >> 32) * {float(np.float32(np.pi * 2.0**-31)).hex()}f;",
         "const float x = cos(angle), y = sin(angle);",
         "return radius * (i & 1 ? y : x);",
     ]
@@ -273,10 +273,6 @@ def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
             head, body = bodies[name]
             lines += [f"{dialect.inline} {head}", *braced(body), ""]
     return lines
-
-
-def _float(number: np.float32) -> str:
-    return f"{float(number).hex()}f"
 
 
 class Access(NamedTuple):

@@ -15,7 +15,7 @@ from optree.registry import FUNCTIONS, f
 from optree.tree.numpy_protocol import write_out
 from optree.tree.tensor import Tensor
 from optree.tree.types import Shape, TensorType
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand
 
 
 class Functions(Dense):
@@ -130,7 +130,9 @@ class Functions(Dense):
             raise ParameterError(f"onehot: axis is 0 or 1, not {axis!r}")
         if indices.dtype not in (np.int32, np.uint32):
             raise KindError(f"onehot: indices are int32 or uint32, not {describe(indices)}")
-        return self._written(self._deferred(lambda target: _codes(indices, axis, target)), out)
+        column = f.reshape(indices, (-1, 1))
+        codes = self._deferred(lambda target: f.onehot(column, target.shape[axis], axis, target.dtype))
+        return self._written(codes, out)
 
     def take(self, a: Any, indices: Any, axis: Any = None, out: Any = None) -> Any:
         """The elements of a tensor at `indices` along an axis."""
@@ -158,7 +160,3 @@ class Functions(Dense):
         if out is None:
             return tree
         return out._assign(tree) if self.has_deferred else write_out(tree, out)
-
-
-def _codes(indices: Any, axis: int, target: Variable) -> Any:
-    return f.onehot(f.reshape(indices, (-1, 1)), target.shape[axis], axis, target.dtype)

@@ -25,7 +25,6 @@ from optree.registry import f
 from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.lazy import LazyValue
 from optree.tree.node import post_order
-from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, may_equal
 from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon
 
@@ -210,7 +209,8 @@ class Autodiff:
 
     def get_grad_asnumpyarray(self, tensors: object) -> Any:
         """The derivatives as NumPy arrays: a list for a list or tuple, one for one tensor."""
-        return _map(Tensor.get, self.get_grad_tensor(tensors))
+        found = self.get_grad_tensor(tensors)
+        return [x.get() for x in found] if isinstance(found, list) else found.get()
 
     def back_prop_grad(self, tensors: object, gradients: object) -> None:
         """Write the derivatives into buffers, which may be tensors that `op_tree` or `next_error` reads.
@@ -377,7 +377,3 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
 def as_list(given: object) -> list[Any]:
     """One operand, or a list or tuple of them, as a list."""
     return [given] if isinstance(given, Variable) or not isinstance(given, list | tuple) else list(given)
-
-
-def _map(function: Any, given: Any) -> Any:
-    return [function(x) for x in given] if isinstance(given, list) else function(given)

@@ -269,7 +269,9 @@ class _Fusion:
         reads_elsewhere = op.index_map.is_affine or op.index_map.looks_up
         if reads_elsewhere:
             is_reduced = kernel.reduced and op.index_map.is_affine
-            if kernel is self._made_by(operands[0]) or is_reduced or not kernel.domain:
+            made_in = self.made_in.get(operands[0])
+            is_own = made_in is not None and kernel is self.steps[made_in]
+            if is_own or is_reduced or not kernel.domain:
                 return False
             del operands[0]
         axes = self._aligned(kernel, self.dims[value], operands)
@@ -297,10 +299,6 @@ class _Fusion:
     def _has_taps(self, kernel: Kernel) -> bool:
         """Whether a kernel reads operands at affine indices."""
         return any(self.program.instructions[i].op.index_map.is_affine for i in kernel.instructions)
-
-    def _made_by(self, value: int) -> Kernel | Call | None:
-        """The step that computes a value."""
-        return self.steps[self.made_in[value]] if value in self.made_in else None
 
     def _reads_windows(self, index: int, instruction: Instruction) -> bool:
         """Whether kernels read an operand elsewhere: at affine indices for elementwise ones alone, or at a value."""

@@ -96,11 +96,7 @@ def _slope(scores: Array, products: Array, sums: Array, along: Array, *mask: Arr
     return weights, weights * (products - along)
 
 
-def _hide(scores: Any, order: Any) -> tuple[Any, ...]:
-    return (_masked(scores, [order]),)
-
-
-HIDE = Step(_hide, (0,), ())
+HIDE = Step(lambda scores, order: (_masked(scores, [order]),), (0,), ())
 SOFTEN = Step(_soften, (0, 1, 2, 3), (1, 2, 3))
 ACCUMULATE = Step(_accumulate, (0,), (1,))
 FINISH = Step(_finish, (0, 1), (1, 3, 4))

@@ -128,11 +128,6 @@ class WindowsInput(WindowsOperator, FirstDtypeOperator):
     def bound(self, types: Sequence[TensorType], what: str) -> Op:
         return super().bound([types[1]] * 2, what)
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, like = shapes
-        self.check_pooled([delta], like)
-        return like
-
     @portable
     def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)

@@ -231,11 +231,6 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
             terms.append(f.where(f.eq(op(indices, like), place), op(widened(delta), like), 0))
         return in_dtype(reduce(f.add, terms), delta.dtype)
 
-    def output_shape(self, *shapes: Shape) -> Shape:
-        *pooled, like = shapes
-        self.check_pooled(pooled, like)
-        return like
-
     @portable
     def numpy(self, *arrays: Array) -> Any:
         delta, indices, like = (as_array(a, *arrays) for a in arrays)
@@ -409,11 +404,6 @@ class AvgUnpool(MeanOperator):
         for pool, under in zip(reversed(pools), reversed(likes), strict=True):
             total = pool.spread(total, under)
         return in_dtype(total / after, dtype)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, like = shapes
-        self.check_pooled([delta], like)
-        return like
 
     @portable
     def numpy(self, *arrays: Array) -> Any:

@@ -100,7 +100,11 @@ class PoolOperator(WindowOperator):
         return order_of(layout, spatial_of(layout))
 
     def output_shape(self, *shapes: Shape) -> Shape:
-        return self.pooled_shape(shapes[0])
+        if not self.images:
+            return self.pooled_shape(shapes[0])
+        *pooled, like = shapes  # a derivative, of numbers for each window
+        self.check_pooled(pooled, like)
+        return like
 
     @property
     def dilations(self) -> tuple[int, ...]:
@@ -300,11 +304,6 @@ class WindowElementInput(ElementOperator, FirstDtypeOperator):
         if any(own > limit for own, limit in zip(cells, most, strict=True)):
             raise OperandError(f"{what}: cells are at most the stride, within the window: {most}, not {cells}")
         return found.with_props(cells=cells)
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        delta, like = shapes
-        self.check_pooled([delta], like)
-        return like
 
     def along(self, *shapes: tuple[int, ...]) -> list[Along]:
         _, like = shapes

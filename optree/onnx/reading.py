@@ -244,7 +244,8 @@ class _Reader:
             return self._expanded(body, inputs, {**defaults, **attributes})
         while inputs and inputs[-1] is None:
             inputs.pop()
-        if _most(inputs) > LARGEST:  # computed when the model runs
+        most = prod(max(np.size(x), 1) for x in inputs if not isinstance(x, Variable | None))
+        if most > LARGEST:  # computed when the model runs
             inputs = [x if x is None or x.dtype == object else as_tree(x) for x in inputs]
         if node.op_type in AS_NUMPY and any(isinstance(x, Variable) for x in inputs):
             inputs = [as_values(x) for x in inputs]
@@ -392,8 +393,3 @@ def _takes(operator: Callable[..., Any], attributes: Attributes) -> bool:
     parameters = inspect.signature(operator).parameters if isinstance(operator, FunctionType | MethodType) else {}
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters.values())
     return takes_any or attributes.keys() <= parameters.keys()
-
-
-def _most(inputs: Sequence[Any]) -> int:
-    """The most elements that an operator may make of arrays."""
-    return prod(max(np.size(x), 1) for x in inputs if not isinstance(x, Variable | None))

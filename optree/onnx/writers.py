@@ -97,10 +97,6 @@ def _of_float(operator: str) -> Writer:
     return write
 
 
-def _half_power(graph: Graph, op: elementwise.HalfPower, inputs: list[Value], type: TensorType) -> Any:
-    return graph.add("Pow", graph.name(inputs[0], type.dtype), graph.constant(op.numerator / 2, type.dtype))
-
-
 def _mod(graph: Graph, op: elementwise.Mod | elementwise.Fmod, inputs: list[Value], type: TensorType) -> Any:
     is_fmod = isinstance(op, elementwise.Fmod)
     if is_floating(type.dtype) and not is_fmod:
@@ -158,14 +154,6 @@ def _dtype(x: object) -> Any:
 
 def _reshape(graph: Graph, x: Value, sizes: str) -> Any:
     return graph.add("Reshape", graph.name(x), sizes, allowzero=1)
-
-
-def _reshape_like(graph: Graph, op: shape.ReshapeLike, inputs: list[Value], type: TensorType) -> Any:
-    return _reshape(graph, inputs[0], graph.shape(inputs[1]))
-
-
-def _broadcast_like(graph: Graph, op: choice.BroadcastLike, inputs: list[Value], type: TensorType) -> Any:
-    return graph.add("Expand", graph.name(inputs[0]), graph.shape(inputs[1]))
 
 
 def _fill_like(graph: Graph, op: choice.FillLike, inputs: list[Value], type: TensorType) -> Any:
@@ -363,10 +351,6 @@ def _over(operator: str) -> Writer:
     return write
 
 
-def _cumsum(graph: Graph, op: scan.CumSum, inputs: list[Value], type: TensorType) -> Any:
-    return graph.add("CumSum", graph.name(inputs[0], type.dtype), graph.constant(op.axis))
-
-
 def _sorted(output: int, largest: bool) -> Writer:
     """The values (0) or indices (1) of a sort."""
 
@@ -559,7 +543,9 @@ def _attention(op: Attention, query: Variable, key: Variable, value: Variable, *
 
 
 WRITERS: dict[type, Writer] = {
-    choice.BroadcastLike: _broadcast_like,
+    choice.BroadcastLike: lambda graph, op, inputs, type: graph.add(
+        "Expand", graph.name(inputs[0]), graph.shape(inputs[1])
+    ),
     choice.Cast: _cast,
     choice.FillLike: _fill_like,
     choice.FlatIndices: _flat_indices,
@@ -568,7 +554,9 @@ WRITERS: dict[type, Writer] = {
     contraction.MatMul: _matmul,
     contraction.TensorDot: _tensordot,
     elementwise.Fmod: _mod,
-    elementwise.HalfPower: _half_power,
+    elementwise.HalfPower: lambda graph, op, inputs, type: graph.add(
+        "Pow", graph.name(inputs[0], type.dtype), graph.constant(op.numerator / 2, type.dtype)
+    ),
     elementwise.Mod: _mod,
     elementwise.Square: lambda graph, op, inputs, type: graph.add("Mul", *[graph.name(inputs[0], type.dtype)] * 2),
     LeftShift: _shift,
@@ -595,14 +583,16 @@ WRITERS: dict[type, Writer] = {
     reduction.Min: _reduced("ReduceMin"),
     reduction.Prod: _reduced("ReduceProd"),
     reduction.Sum: _reduced("ReduceSum"),
-    scan.CumSum: _cumsum,
+    scan.CumSum: lambda graph, op, inputs, type: graph.add(
+        "CumSum", graph.name(inputs[0], type.dtype), graph.constant(op.axis)
+    ),
     shape.BroadcastTo: lambda graph, op, inputs, type: graph.add(
         "Expand", graph.name(inputs[0]), graph.integers(*op.shape)
     ),
     shape.ExpandDims: _expand_dims,
     shape.Flip: _flip,
     shape.Reshape: lambda graph, op, inputs, type: _reshape(graph, inputs[0], graph.integers(*op.newshape)),
-    shape.ReshapeLike: _reshape_like,
+    shape.ReshapeLike: lambda graph, op, inputs, type: _reshape(graph, inputs[0], graph.shape(inputs[1])),
     shape.Slice: _slice,
     shape.Squeeze: _squeeze,
     shape.Transpose: lambda graph, op, inputs, type: _permuted(graph, graph.name(inputs[0]), op.axes),

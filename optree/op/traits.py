@@ -405,10 +405,6 @@ class Accumulator(NamedTuple):
         return self.finish in ("{0}", "{0} / {count}")
 
 
-def _reduction_operator_props(choose: Choose, x: Variable) -> dict[str, Any]:
-    return {"axis": some_axes(choose, x), "keepdims": choose((True, False))}
-
-
 class ReductionOperator(AxisOperator, UnaryOperator):
     """A reduction of one operand over axes.
 
@@ -440,7 +436,7 @@ class ReductionOperator(AxisOperator, UnaryOperator):
             (((),), {"keepdims": False}),
             (((0, 3),), {"axis": 1}),
         ),
-        random_props=_reduction_operator_props,
+        random_props=lambda choose, x: {"axis": some_axes(choose, x), "keepdims": choose((True, False))},
     )
 
     @per_op(reduced())

@@ -63,7 +63,7 @@ def parse(index: object, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     arrays: list[Any] = []
     axis = 0
     for entry in entries:
-        if _is_array(entry):
+        if isinstance(entry, Variable) or (isinstance(entry, np.ndarray) and entry.ndim):
             parts = _integer_arrays(entry, shape, axis, what)
             arrays.extend(parts)
             template.extend([ARRAY] * len(parts))
@@ -137,10 +137,6 @@ def as_array(entry: Any, what: str) -> Any:
     ):
         raise OperandError(f"{what}: a mask has a dimension at least; be.where(mask, value, x) takes a single bool")
     return entry
-
-
-def _is_array(entry: object) -> bool:
-    return isinstance(entry, Variable) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
 
 
 def _width(entry: object) -> int:
@@ -274,7 +270,8 @@ def shape_of(template: Template, shape: Shape, array_shapes: Sequence[Shape] = (
             sizes.append(1)
             continue
         if isinstance(entry, tuple):
-            sizes.append(_slice_size(entry, shape[axis]))
+            size = shape[axis]
+            sizes.append(None if size is None else len(range(*slice(*entry).indices(size))))
         axis += 1
     start = axis_of_arrays(template)
     return (*sizes[:start], *broadcast(*array_shapes), *sizes[start:])
@@ -292,7 +289,3 @@ def are_adjacent(template: Template) -> bool:
     """Whether index arrays, and integers, which count as such, are next to each other."""
     advanced = [i for i, entry in enumerate(template) if isinstance(entry, int | str)]
     return not advanced or advanced[-1] - advanced[0] == len(advanced) - 1
-
-
-def _slice_size(entry: tuple[Any, Any, Any], size: int | None) -> int | None:
-    return None if size is None else len(range(*slice(*entry).indices(size)))
