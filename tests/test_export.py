@@ -298,6 +298,8 @@ def test_products_by_a_library(be, tmp_path):
         be.dot(x, weights(be, 5, 6).T),
         be.dot(y[:, 1], x.T),
         be.dot(x[:, ::2], y[1::2]),
+        be.dot(x[::-1], y[:, ::-1]),
+        be.dot(np.broadcast_to(x[:1], (4, 6)), y),
     ]
     folder = optree.export(optree.function([x, y], products), tmp_path / "f")
     (folder / "cblas.h").write_text(CBLAS.replace("GEMM", "cblas_sgemm"))
@@ -461,6 +463,7 @@ def test_slices_limit_the_open_sizes(be, tmp_path):
 
 def test_inputs_named_like_local_variables_of_c(be, tmp_path):
     named = [f"{name}{n}" for name in ("constant", "slice", "turn", "kernel_") for n in range(4)]
+    named += ["words", "a", "take", "uint8_t", "class", "nullptr", "NULL", "printf"]
     inputs = [optree.TensorType("float32", (3,))(name) for name in named]
     states = be.scan(lambda s, x: (be.tanh(s + x), be.exp(s)), inputs[0].sum(), inputs[1])[1]
     total = sum(inputs[2:], states) + be.take(inputs[3], np.array([1, 0, 2]))

@@ -49,7 +49,7 @@ class CudaFiles(Files):
     """The texts of the files in CUDA."""
 
     end, cmake, qualifier, largest = ".cu", "CMakeLists_cuda.txt", "static __device__ ", INT32_LIMIT
-    status, weights_returns, where = "DEVICE_ERROR", "int", ", in the memory of the device"
+    status, where = "DEVICE_ERROR", ", in the memory of the device"
 
     def parameters(self) -> list[tuple[str, str]]:
         blas = [("cublasHandle_t ", "blas")] * bool(self.products)
@@ -105,8 +105,8 @@ class CudaFiles(Files):
                     f"    {self.fail}",
                 ]
             elif kind == "count":
-                words = f"const int64_t a[] = {{AT({self.pointer(n)}, 0), word_of((double)({self.library.bytes[n]}))}};"
-                call = f"if (launch((const void *){self.name}_set_{key}, 1, 1, stream, a))"
+                words = f"const int64_t words[] = {{AT({self.pointer(n)}, 0), word_of((double)({self.library.bytes[n]}))}};"
+                call = f"if (launch((const void *){self.name}_set_{key}, 1, 1, stream, words))"
                 lines += braced([words, call, f"    {self.fail}"])
         if self.products:
             lines += ["if (cublasSetStream(blas, stream) != CUBLAS_STATUS_SUCCESS)", f"    {self.fail}"]
@@ -125,7 +125,7 @@ class CudaFiles(Files):
         arrays = [f"AT({self.pointer(n)}, {at})" for n, at in zip(call.regions, call.numbers, strict=False)]
         if kind == "product":
             self.launches.append(f"   cublas: a product, in {what}")
-            return self.lines_of(call, [arrays, numbers[:9], [given], numbers[9:]], f"multiply_{what}(a, blas)", True)
+            return self.lines_of(call, [arrays, numbers[:9], [given], numbers[9:]], f"multiply_{what}(words, blas)", True)
         sizes, strides, _ = parts_of_kernel(what, numbers)
         variant, blocks = launch_of(what, sizes)
         kernel = f"{self.name}_kernel_{self.kernels.setdefault((what, variant), len(self.kernels))}"
@@ -138,7 +138,7 @@ class CudaFiles(Files):
         words |= zip(what.bounds, strides[rank * len(what.arrays) :], strict=True)
         words |= {f"c{count + i}": word(*each) for i, each in enumerate(given)}
         self.launches.append(f"   {kernel}: {blocks}, {variant.threads}")
-        run = f"launch((const void *){kernel}, {blocks}, {variant.threads}, stream, a)"
+        run = f"launch((const void *){kernel}, {blocks}, {variant.threads}, stream, words)"
         return self.lines_of(call, [[words[x]] for x in cuda.parameter_names(what, variant)], run, True)
 
     def work(self, call: Call) -> str:

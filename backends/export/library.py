@@ -39,18 +39,23 @@ SMALL = 1 << 16
 #: The relative differences that the test program allows: vector functions depend on the processor.
 TOLERANCES = {"float32": "1e-4", "float64": "1e-10"}
 
-#: Identifiers that labels do not get: C's keywords, macros of its headers, and names in the templates.
-RESERVED = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof "
-    "I complex imaginary NAN INFINITY NULL EOF errno linux unix main scratch scratch_size needed tensors memory at end "
-    "work layout share shared part count size status weights argc argv AT LINES GREATER THREADS SHARE KERNEL "
-    "class new delete this template typename namespace using public private protected virtual friend operator throw "
-    "try catch bool true false explicit export mutable and or not xor bitand bitor compl and_eq or_eq not_eq xor_eq "
-    "wchar_t const_cast static_cast dynamic_cast reinterpret_cast typeid decltype nullptr constexpr noexcept alignas "
-    "alignof static_assert thread_local concept requires co_await co_return co_yield consteval constinit char8_t "
-    "char16_t char32_t stream blas launch divisor PARTS gemm Index Vector loaded store quotient".split()
-)
+#: Identifiers that labels do not get: C's and C++'s keywords, names of their headers, and those in the templates.
+RESERVED = {
+    *DTYPES.values(),
+    *(
+        "auto break case char const continue default do double else enum extern float for goto if inline int long "
+        "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile "
+        "while asm typeof class new delete this template typename namespace using public private protected virtual "
+        "friend operator throw try catch bool true false explicit export mutable and or not xor bitand bitor compl "
+        "and_eq or_eq not_eq xor_eq wchar_t const_cast static_cast dynamic_cast reinterpret_cast typeid decltype "
+        "nullptr constexpr noexcept alignas alignof static_assert thread_local concept requires co_await co_return "
+        "co_yield consteval constinit char8_t char16_t char32_t I complex imaginary NAN INFINITY NULL EOF errno "
+        "linux unix main size_t intptr_t uintptr_t FILE puts printf malloc free memcpy memcmp fopen fread fclose "
+        "fabs scratch scratch_size needed tensors memory words at end work layout share shared part count size status "
+        "weights argc argv take word_of number_at AT LINES GREATER THREADS SHARE KERNEL stream blas launch divisor "
+        "PARTS gemm Index Vector loaded store quotient device_memory given_array different"
+    ).split(),
+}
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -146,8 +151,8 @@ class Files:
     end, cmake, qualifier = ".c", "CMakeLists.txt", "static "
     #: The largest number, of bytes or of elements, that is computed with.
     largest = 1 << 56
-    #: The last status, the type that the function of the weights returns, and where arrays are.
-    status, weights_returns, where = "WRONG_INDEX", "void", ""
+    #: The last status, and where arrays are.
+    status, where = "WRONG_INDEX", ""
 
     def __init__(self, library: Library, f: Any, name: str, weights: str) -> None:
         self.library, self.taken = library, set(RESERVED)
@@ -312,9 +317,7 @@ class Files:
             "",
         ]
         if self.in_source:
-            return "\n".join(
-                [*lines, "/* Their values. */", f"{self.weights_returns} {name}_weights({name}_tensors *tensors);", ""]
-            )
+            return "\n".join([*lines, "/* Their values. */", f"int {name}_weights({name}_tensors *tensors);", ""])
         size = sum(tensor.array.nbytes for tensor in self.library.tensors)
         lines += [
             f"#define {name.upper()}_BYTES {size}",
@@ -409,12 +412,12 @@ class Files:
             places = [" + ".join(["0", *(f"LINES({x})" for x in scratch[:n])]) for n in range(len(scratch) + 1)]
             words = [what.pointers(arrays), sizes, strides, [word(*each) for each in given]]
             words += [[f"AT(work, {at})" for at in places[:-1]], [places[-1], self.threads(call), "SHARE"]]
-        return self.lines_of(call, words, f"{function}(a)", kind == "take")
+        return self.lines_of(call, words, f"{function}(words)", kind == "take")
 
     def lines_of(self, call: Call, words: Iterable[Iterable[Any]], run: str, may_fail: bool) -> Lines:
         """The lines of a call of its words."""
         rows = [", ".join(map(str, row)) for row in words if row]
-        rows = [f"const int64_t a[] = {{{rows[0]},", *(f"    {row}," for row in rows[1:-1]), f"    {rows[-1]}}};"]
+        rows = [f"const int64_t words[] = {{{rows[0]},", *(f"    {row}," for row in rows[1:-1]), f"    {rows[-1]}}};"]
         comments = [f"/* {line} */" for line in call.comment.replace("*/", "* /").split("\n")]
         return [*comments, *braced([*rows, *([f"if ({run})", f"    {self.fail}"] if may_fail else [f"{run};"])])]
 
@@ -455,19 +458,16 @@ class Files:
     def arrays(self) -> str:
         """The constants, and the values of the tensors or the function that reads them."""
         constants = [(n, *key) for n, (kind, key) in enumerate(self.library.regions) if kind == "constant"]
-        const = "const " * (self.qualifier == "static ")
         lines = [
-            f"{self.qualifier}{const}{_array(self.constant_name(n), np.frombuffer(x, dtype))}"
+            f"{self.qualifier}const {_array(self.constant_name(n), np.frombuffer(x, dtype))}"
             for n, dtype, _, x in constants
         ]
         if self.tensors and self.in_source:
             for const, x, tensor in zip(self.consts, self.tensors, self.library.tensors, strict=True):
-                const = const * (self.qualifier == "static ")
                 lines.append(f"{self.qualifier}{const}{_array(f'values_of_{x}', tensor.get())}")
             members = [line for x in self.tensors for line in self.member(x)]
-            members += ["return 0;"] * (self.weights_returns == "int")
-            head = f"{self.weights_returns} {self.name}_weights({self.name}_tensors *tensors)"
-            lines += ["", head, *braced(members), ""]
+            head = f"int {self.name}_weights({self.name}_tensors *tensors)"
+            lines += ["", head, *braced([*members, "return 0;"]), ""]
         elif self.tensors:
             length = safetensors.LENGTH + int.from_bytes(self.file[: safetensors.LENGTH], "little")
             entries = json.loads(self.file[safetensors.LENGTH : length])

@@ -17,6 +17,12 @@
 #else
 #define GEMM cblas_sgemm
 #endif
+
+/* Whether strides are those of a matrix in C order, with a leading dimension. */
+static int is_matrix(word row, word column, word rows, word columns)
+{
+    return (column == 1 || columns == 1) && (row >= columns || rows == 1);
+}
 #endif
 
 /* Addresses, sizes, and strides in elements. The sizes of the stack follow, and its strides in x, in y and in out. */
@@ -43,12 +49,14 @@ static void multiply_one(const product_call *p, T *x, T *y, T *out)
                    (word)(intptr_t)matrices, 1, p->rows, p->inner, p->columns,
                    p->x_row, p->x_column, p->y_row, p->y_column, p->out_row, p->out_column, 0, 0};
 #ifdef USE_BLAS
-    if (p->out_column == 1 && (p->x_column == 1 || p->x_row == 1) && (p->y_column == 1 || p->y_row == 1)) {
-        const int x_is_transposed = p->x_column != 1, y_is_transposed = p->y_column != 1;
-        const word x_lead = x_is_transposed ? p->x_column : p->x_row, y_lead = y_is_transposed ? p->y_column : p->y_row;
-        GEMM(CblasRowMajor, x_is_transposed ? CblasTrans : CblasNoTrans, y_is_transposed ? CblasTrans : CblasNoTrans,
-             (int)p->rows, (int)p->columns, (int)p->inner, 1, x, (int)most(x_lead, x_is_transposed ? p->rows : p->inner),
-             y, (int)most(y_lead, y_is_transposed ? p->inner : p->columns), 0, out,
+    const int x_plain = is_matrix(p->x_row, p->x_column, p->rows, p->inner);
+    const int y_plain = is_matrix(p->y_row, p->y_column, p->inner, p->columns);
+    if (is_matrix(p->out_row, p->out_column, p->rows, p->columns) &&
+        (x_plain || is_matrix(p->x_column, p->x_row, p->inner, p->rows)) &&
+        (y_plain || is_matrix(p->y_column, p->y_row, p->columns, p->inner))) {
+        GEMM(CblasRowMajor, x_plain ? CblasNoTrans : CblasTrans, y_plain ? CblasNoTrans : CblasTrans, (int)p->rows,
+             (int)p->columns, (int)p->inner, 1, x, (int)(x_plain ? most(p->x_row, p->inner) : most(p->x_column, p->rows)),
+             y, (int)(y_plain ? most(p->y_row, p->columns) : most(p->y_column, p->inner)), 0, out,
              (int)most(p->out_row, p->columns));
         return;
     }
