@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,8 @@ class Example(NamedTuple):
         """
         dtype = dtype or (np.float64 if self.takes_floats else np.int64)
         shaped = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
-        sizes = [int(np.prod(self.operands[i], dtype=int)) for i in shaped]
-        rng = np.random.RandomState(zlib.crc32(str(self).encode()))
-        low, high = self.sample
-        count = max(sum(sizes), 1)
-        grid = (np.arange(count) + 0.5 + rng.uniform(-0.3, 0.3, count)) / count
-        numbers = low + (high - low) * rng.permutation(grid)
+        sizes = [prod(self.operands[i]) for i in shaped]
+        numbers = _numbers(str(self), self.sample, max(sum(sizes), 1))
         pool = np.split(numbers if is_floating(as_dtype(dtype)) else np.abs(numbers), np.cumsum(sizes))
         drawn = [np.array(x, None if np.size(x) else np.int64) if isinstance(x, list) else x for x in self.operands]
         for i, values in zip(shaped, pool, strict=False):
@@ -105,6 +102,16 @@ class Example(NamedTuple):
     def tree(self, operands: Sequence[Any]) -> Any:
         """The tree on these operands."""
         return self.build(*operands)
+
+
+@lru_cache(maxsize=256)  # a promise draws an example once for each dtype
+def _numbers(label: str, sample: tuple[float, float], count: int) -> np.ndarray:
+    """Distinct numbers, spread over a sample."""
+    rng = np.random.RandomState(zlib.crc32(label.encode()))
+    low, high = sample
+    grid = (np.arange(count) + 0.5 + rng.uniform(-0.3, 0.3, count)) / count
+    numbers: np.ndarray = low + (high - low) * rng.permutation(grid)
+    return numbers
 
 
 def examples_of(op: type[Op], given: Op | None = None) -> list[Example]:

@@ -190,6 +190,7 @@ def test_the_loop_of_an_idiom_of_integers_is_in_vectors(dtype: str, tmp_path: Pa
     assert not scalar_loops(in_one_file(kernels), tmp_path)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"])
 def test_the_searches_for_extremes_are_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (1024, 1024))("x")

@@ -17,7 +17,7 @@ from harness.drawn import Call, calls
 
 from optree import TensorType, function
 from optree.errors import OptreeError
-from optree.registry import OPS, f
+from optree.registry import f
 from optree.testing.comparison import compare, scale_of
 from optree.testing.examples import Example
 from optree.tree.variable import Input
@@ -93,9 +93,9 @@ def check_beside_a_scalar(be: Any, call: Call, example: Example) -> bool:
 @pytest.mark.parametrize("way", EXECUTORS)
 @pytest.mark.parametrize("name", sorted(calls()))
 def test_a_scalar_beside_empty_operands(name: str, way: str) -> None:
-    """Of composed functions, each case by kernels, and by one other executor in turn."""
+    """Each case by kernels, and by one other executor in turn."""
     cases = [(call, example) for call in calls()[name] for example in emptied(call.example)]
-    if way in IN_TURN and name not in OPS:
+    if way in IN_TURN:
         cases = cases[IN_TURN.index(way) :: len(IN_TURN)]
     with running(way):
         for call, example in cases:
