@@ -11,11 +11,13 @@ from backends.execution.convolution import ROLES
 from backends.execution.specialize import ExecutableKernel, FusedKernel, layouts_of
 from backends.gpu.arrays import DeviceArray
 from backends.gpu.cudnn import problem_of
-from backends.gpu.direct import HUGE
 from optree.arrays import overlap, stored
 from optree.cache import Cache
 from optree.networks.convolution import Conv, ConvInput, ConvolutionOperator, ConvTranspose, ConvWeights
 from optree.records import NamedTuple
+
+#: The number of elements from which cuDNN is not asked: its indices have 32 bits.
+HUGE = 1 << 31
 
 #: By op class, the array that it computes.
 _COMPUTED: dict[type, str] = {Conv: "windows", ConvInput: "images", ConvTranspose: "images", ConvWeights: "filters"}

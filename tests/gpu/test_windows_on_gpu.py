@@ -10,7 +10,7 @@ from harness.emulated import emulated_cupy
 from harness.homes import stand_in
 from harness.nvrtc import compile_all, needs_nvrtc
 
-from backends.gpu.codegen import vision
+from backends.gpu import vision
 from optree import function, grad
 from optree.errors import OperandError
 
@@ -191,7 +191,7 @@ def test_a_network_of_pools_learns_in_one_cuda_graph() -> None:
 
 @needs_nvrtc
 def test_nvrtc_compiles_every_kernel_without_spilling() -> None:
-    for compiled in compile_all([vision.argmax_roi_source("double", "NCHW")], "sm_90"):
+    for compiled in compile_all([vision.regions_source(np.dtype("float64"), "int")], "sm_90"):
         for usage in compiled.usage.values():
             assert usage.spill_stores == usage.spill_loads == usage.stack == 0
             assert usage.registers <= 64, "four blocks of 256 threads are resident on a multiprocessor"

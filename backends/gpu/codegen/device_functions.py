@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from backends.execution.printer_common import grouped
-
-#: For each C type of elements: the headers, and the accumulator type.
-TYPES = {
-    "float": ("", "float"),
-    "double": ("", "double"),
-    "__half": ("#include <cuda_fp16.h>\n", "float"),
-    "__nv_bfloat16": ("#include <cuda_bf16.h>\n", "float"),
-}
-
 #: Vectorised loads and stores.
 HEAD = """#ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -209,45 +197,3 @@ template <class T, class J> __device__ __forceinline__ T over_column(T x, J join
 }
 """,
 }
-
-
-def indices_of(sizes: Sequence[str]) -> list[str]:
-    """Statements that split the flat index ``at`` into ``i0``, ``i1`` and so on, of axes of some sizes.
-
-    They call `QUOTIENT`; ``m1`` and so on are the divisors by all sizes but the first.
-    """
-    lines, rest = [], "(int)at"
-    for axis in range(len(sizes) - 1, 0, -1):
-        lines.append(f"const int over{axis} = quotient({rest}, m{axis});")
-        lines.append(f"const int i{axis} = {rest} - over{axis} * (int){sizes[axis]};")
-        rest = f"over{axis}"
-    return [*lines, f"const int i0 = {rest};"]
-
-
-def offset_of(indices: Sequence[str], sizes: Sequence[str]) -> str:
-    """The offset of indices in a C-contiguous array."""
-    found = indices[0]
-    for index, size in zip(indices[1:], sizes[1:], strict=True):
-        found = f"{grouped(found)} * (int){size} + {index}"
-    return found
-
-
-#: Threads of a block of `grid_stride_kernel`.
-THREADS = 256
-
-_KERNEL = """extern "C" __global__ void __launch_bounds__({threads}) {name}(
-    {parameters})
-{{
-    #pragma unroll 1
-    for (long long at = blockIdx.x * (long long){threads} + threadIdx.x; at < total;
-         at += (long long)gridDim.x * {threads}) {{
-{body}
-    }}
-}}
-"""
-
-
-def grid_stride_kernel(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
-    """A kernel whose threads run some lines for each index ``at`` below its parameter ``total``."""
-    body = "\n".join(" " * 8 + line for line in lines if line.strip())
-    return _KERNEL.format(threads=THREADS, name=name, parameters=",\n    ".join(parameters), body=body)
