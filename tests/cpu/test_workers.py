@@ -108,7 +108,7 @@ def test_threads_that_sleep_are_woken_for_long_work_alone(length, count, rounds,
     part = ctypes.cast(compile_source(ROUNDS, "rounds", (ctypes.c_void_p,) + (ctypes.c_int64,) * 3), PART)
     share, state = SHARE(share_address(length)), ctypes.byref(ctypes.c_int64(rounds))
     shared(lambda state, begin, end, thread: None, 2, 2)  # starts a thread
-    woken, times = 0, 20
+    woken, times = 0, 10
     for _ in range(times):
         before = _sleeps()
         for _ in range(in_a_row):

@@ -10,7 +10,6 @@ import gc
 import json
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +17,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from harness import cupy_namespace
-from harness.compiling import ROOT
 from harness.each import for_each
 from harness.fake_cupy import DATA, fake_cupy
 from harness.homes import stand_in
@@ -476,18 +474,6 @@ def test_a_failing_op_is_named(gpu: Any) -> None:
     with pytest.raises(DefinitionError) as caught:
         (gpu.ones(2) + Failing.make()(gpu.ones(2))).asnumpyarray()
     assert any("while running" in note and "Failing" in note for note in caught.value.__notes__)
-
-
-def test_the_demo_learns_as_on_the_cpu(cupy: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    digits = import_module("digits")
-    curves = []
-    for be in (gen_backend("cpu", rng_seed=0), stand_in(cupy, rng_seed=0)):
-        training, test = digits.load(be)
-        network = digits.Network(be, steps=46)
-        curves.append(digits.fit(network, training, 2, 64, tmp_path / be.name))
-        assert network.accuracy(test).astensor().item() > 0.9
-    np.testing.assert_allclose(*curves, rtol=1e-3)
 
 
 # Out of memory
