@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from backends.cpu.compiler import c_text
 from backends.execution.printer_common import Lines
 from optree.dtypes import is_floating
+
+FOLDER = Path(__file__).parent
 
 #: The elements that are searched at once, as an index of 8 bits counts.
 SEARCHED = 256
@@ -33,33 +38,7 @@ static inline int64_t first_{{name}}(const {{type}} *x, {{type}} value, int64_t 
 """
 
 #: The first of bools that is true, or false; `n` if none is. Any byte but 0 is true, as of a mask of 255s.
-FIRST_OF_BOOLS = """
-#define IS_LITTLE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
-
-static inline int64_t first_of_bools(const uint8_t *x, int64_t n, int is_true)
-{
-    const uint64_t low = 0x7f7f7f7f7f7f7f7f, high = ~low;
-    int64_t i = 0;
-    for (; i + 256 <= n; i += 256) {
-        uint8_t found = 0;
-        #pragma omp simd reduction(| : found)
-        for (int j = 0; j < 256; j++)
-            found |= is_true ? x[i + j] : x[i + j] == 0;
-        if (found)
-            break;
-    }
-    for (; i + 8 <= n; i += 8) {
-        uint64_t bytes;
-        __builtin_memcpy(&bytes, x + i, 8);
-        bytes = ((((bytes & low) + low) | bytes) ^ (is_true ? 0 : high)) & high;
-        if (bytes)
-            return i + (IS_LITTLE ? __builtin_ctzll(bytes) : __builtin_clzll(bytes)) / 8;
-    }
-    while (i < n && (x[i] != 0) != is_true)
-        i++;
-    return i;
-}
-"""
+FIRST_OF_BOOLS = c_text(FOLDER / "first_of_bools.h", {})
 
 
 def first_function(dtype: np.dtype, type: str) -> Lines:

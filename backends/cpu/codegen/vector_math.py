@@ -16,7 +16,11 @@ depend on its index.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from pathlib import Path
+
+from backends.cpu.compiler import c_text
+
+FOLDER = Path(__file__).parent
 
 #: In glibc since 2.22, and since 2.35.
 FIRST = ("sin", "cos", "exp", "log")
@@ -63,183 +67,32 @@ VECTOR_MATH = "\n".join(
 )
 
 
-def _horner(name: str, variable: str, coefficients: Sequence[str], dtype: str = "double") -> str:
-    """C that evaluates a polynomial, whose coefficients are in ascending order, into a new variable."""
-    *rest, last = [each + "f" * (dtype == "float") for each in coefficients]
-    call = "multiply_add_double" if dtype == "double" else "multiply_add"
-    steps = [f"    {name} = {call}({name}, {variable}, {each});" for each in reversed(rest)]
-    return "\n".join([f"    {dtype} {name} = {last};", *steps])
-
-
-#: Coefficients of (exp(s) - 1 - s) / s**2 for s between -log(2) / 2 and log(2) / 2, of float32 and float64.
-_EXP_OF_FLOAT = "0x1.fffff8p-2 0x1.55548ep-3 0x1.555b98p-5 0x1.123bccp-7 0x1.6850e4p-10".split()
-_EXP_OF_DOUBLE = (
-    "0x1.0000000000001p-1 0x1.5555555555556p-3 0x1.5555555553d63p-5 0x1.11111111109b3p-7 0x1.6c16c1788bd90p-10 "
-    "0x1.a01a01a7c41d5p-13 0x1.a019b90d2ae7ap-16 0x1.71de0dae63bb3p-19 0x1.289185613a3d6p-22 0x1.af38a9b0ec855p-26"
-).split()
-
 #: exp of float32 and float64 within 3 and 2 units in the last place, which any compiler vectorises; it follows
 #: `<tgmath.h>`. In vector loops, the C library's takes ten to a hundred times as long where an element is not finite,
 #: overflows or underflows, one element after the other. exp(x) = 2**n * exp(s) for x = n * log(2) + s, with a
 #: polynomial for s between -log(2) / 2 and log(2) / 2; of float32 it is the square of that for x / 2, for its root is
 #: no denormal where the result is one. A denormal is computed scaled, and rounded to its unit by the addition of a
-#: power of two, whose last bit is its unit: processors take a hundred cycles for a result that underflows.
-EXP = f"""
-#ifdef FP_FAST_FMAF
-#define multiply_add(a, b, c) __builtin_fmaf(a, b, c)
-#else
-#define multiply_add(a, b, c) ((a) * (b) + (c))
-#endif
-#ifdef FP_FAST_FMA
-#define multiply_add_double(a, b, c) __builtin_fma(a, b, c)
-#else
-#define multiply_add_double(a, b, c) ((a) * (b) + (c))
-#endif
-
-static inline float exp_of_float(float x)
-{{
-    const float t = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
-    union {{ float x; uint32_t bits; }} shifted = {{multiply_add(t, 0x1.715476p-1f, 0x1.8p23f)}}, scale, found;
-    const float n = shifted.x - 0x1.8p23f;
-    const float s = multiply_add(n, -0x1.7f7d1cp-20f, multiply_add(n, -0x1.62e4p-1f, t * 0.5f));
-{_horner("q", "s", _EXP_OF_FLOAT, "float")}
-    const int is_small = t < -0x1.5d58ap6f;
-    scale.bits = (shifted.bits << 23) + ((is_small ? 127u + 75u : 127u) << 23);
-    const float root = (multiply_add(q * s, s, s) + 1.0f) * scale.x;
-    found.x = root * root + (is_small ? 0x1p24f : 0);
-    found.bits -= is_small ? (127u + 24u) << 23 : 0;
-    return found.x;
-}}
-
-static inline double exp_of_double(double x)
-{{
-    const double t = x < -746.0 ? -746.0 : x;
-    union {{ double x; uint64_t bits; }} shifted = {{multiply_add_double(t, 0x1.71547652b82fep+0, 0x1.8p52)}}, found;
-    const double n = shifted.x - 0x1.8p52;
-    const double s = multiply_add_double(n, -0x1.cf79abc9e3b3ap-40, multiply_add_double(n, -0x1.62e42fefap-1, t));
-{_horner("q", "s", _EXP_OF_DOUBLE)}
-    const int is_small = t < -0x1.6232bdd7abcd2p9;
-    found.x = multiply_add_double(q * s, s, s) + 1.0;
-    found.bits += (shifted.bits << 52) + (is_small ? 1076ull << 52 : 0);
-    found.x += is_small ? 0x1p54 : 0;
-    found.bits -= is_small ? (1023ull + 54ull) << 52 : 0;
-    return x <= 0x1.62e42fefa39efp9 ? found.x : x + INFINITY;
-}}
-
-#undef exp
-#define exp(x) _Generic((x), float: exp_of_float, default: exp_of_double)(x)
-"""
-
-#: Coefficients of (log(1 + f) - f) / f**2 for 1 + f between sqrt(1 / 2) and sqrt(2); and, in powers of s**2, of
-#: (log((1 + s) / (1 - s)) / s - 2) / s**2 for s = f / (2 + f).
-_LOG_OF_FLOAT = (
-    "-0x1.fffff8p-2 0x1.555550p-2 -0x1.000428p-2 0x1.99a3fcp-3 -0x1.54275ap-3 0x1.2270fcp-3 -0x1.0f3748p-3 "
-    "0x1.084bdep-3 -0x1.3838e4p-4"
-).split()
-_LOG_OF_DOUBLE = (
-    "0x1.5555555555558p-1 0x1.99999999952e2p-2 0x1.2492492df148dp-2 0x1.c71c62e5800a1p-3 0x1.7462b4ab2ef6bp-3 "
-    "0x1.39fe606542ddep-3 0x1.2b584aae78a57p-3"
-).split()
+#: power of two, whose last bit is its unit: processors take a hundred cycles for a result that underflows. The
+#: polynomials are of (exp(s) - 1 - s) / s**2.
+EXP = c_text(FOLDER / "exp.h", {})
 
 #: log of float32 and float64 within 2 units in the last place, as `EXP`, which it follows. The C library's takes
 #: twenty times as long where an element is 0, negative, infinite or nan. log(x) = k * log(2) + log(1 + f) for
 #: x = 2**k * (1 + f). A denormal's bits are an integer, which as a number is the denormal over its unit. For numbers
-#: that are not positive and finite, f is finite, and k the result.
-LOG = f"""
-static inline float log_of_float(float x)
-{{
-    union {{ float x; uint32_t bits; }} whole = {{x}}, integer;
-    const int is_small = whole.bits < 1u << 23;
-    integer.x = (float)(int32_t)whole.bits;
-    whole.bits = is_small ? integer.bits : whole.bits;
-    const uint32_t above = whole.bits - 0x3f3504f3u;
-    float k = (float)((int32_t)above >> 23) - (is_small ? 149.0f : 0.0f);
-    whole.bits -= above & 0xff800000u;
-    const float f = whole.x - 1.0f;
-{_horner("q", "f", _LOG_OF_FLOAT, "float")}
-    k = x < INFINITY ? k : x;
-    k = x < 0 ? NAN : k;
-    k = x == 0 ? -INFINITY : k;
-    return multiply_add(k, 0x1.62e4p-1f, multiply_add(k, 0x1.7f7d1cp-20f, q * (f * f)) + f);
-}}
-
-static inline double log_of_double(double x)
-{{
-    union {{ double x; uint64_t bits; }} whole = {{x}}, integer = {{x}}, power;
-    const int is_small = whole.bits < 1ull << 52;
-    integer.bits |= (1023ull + 52ull) << 52;
-    integer.x -= 0x1p52;
-    whole.bits = is_small ? integer.bits : whole.bits;
-    const uint64_t above = whole.bits - 0x3fe6a09e667f3bcdu + (2048ull << 52);
-    power.bits = (1023ull + 52ull) << 52 | above >> 52;
-    whole.bits -= (above & 0xfff0000000000000u) - (2048ull << 52);
-    double k = power.x - (is_small ? 0x1p52 + 2048 + 1074 : 0x1p52 + 2048);
-    const double f = whole.x - 1, square = 0.5 * f * f, s = f / (2 + f), z = s * s;
-{_horner("q", "z", _LOG_OF_DOUBLE)}
-    k = x < INFINITY ? k : x;
-    k = x < 0 ? NAN : k;
-    k = x == 0 ? -INFINITY : k;
-    const double rest = multiply_add_double(s, multiply_add_double(q, z, square), k * 0x1.cf79abc9e3b3ap-40) - square;
-    return multiply_add_double(k, 0x1.62e42fefap-1, rest + f);
-}}
-
-#undef log
-#define log(x) _Generic((x), float: log_of_float, default: log_of_double)(x)
-"""
-
-#: Coefficients of log2(1 + f) / f for 1 + f between sqrt(1 / 2) and sqrt(2), within 2**-35, and of 2**r for r between
-#: -1 / 2 and 1 / 2, within 2**-28.9 and exact at 0, both by the least of the largest relative errors.
-_LOG2 = (
-    "0x1.71547652a1e8ep+0 -0x1.715476565d308p-1 0x1.ec709ebb934f6p-2 -0x1.71547097a4630p-2 0x1.277651fc80a55p-2 "
-    "-0x1.ec72b59549070p-3 0x1.a63f4450b65e9p-3 -0x1.714170dd95ccfp-3 0x1.45291a18ddf89p-3 -0x1.252f39942daf7p-3 "
-    "0x1.2871e149f45b6p-3 -0x1.2488e4a6f84f7p-3 0x1.3ce89511a19a3p-4"
-).split()
-_EXP2 = (
-    "1.0 0x1.62e430af274a6p-1 0x1.ebfbdc3c2f3e2p-3 0x1.c6aee88e5a44ep-5 0x1.3b2d4cf2585bap-7 0x1.5f3e530925ea5p-10 "
-    "0x1.41fbbbc413930p-13"
-).split()
-
+#: that are not positive and finite, f is finite, and k the result. The polynomials are, for 1 + f between
+#: sqrt(1 / 2) and sqrt(2), of (log(1 + f) - f) / f**2; and, in powers of s**2, of (log((1 + s) / (1 - s)) / s - 2) /
+#: s**2 for s = f / (2 + f).
+LOG = c_text(FOLDER / "log.h", {})
 
 #: pow of float32 within 0.6 units in the last place, in float64, which any compiler vectorises; it follows `EXP`. The
 #: C library's on vectors takes twice as long. x**y = 2**(y * (k + log2(1 + f))) for abs(x) = 2**k * (1 + f); a
 #: denormal's bits are an integer, as in `LOG`. As many of the steps as are exact are taken in float32, on vectors of
 #: twice as many elements: f and k, and special values, which are all put into the exponent. For 0, infinity and nan,
 #: k and f are finite and k is not 0, so an infinite or nan exponent decides; the exponent is 0 where the power's size
-#: is 1 whatever the other operand is. With branches, GCC would not vectorise it.
-POW = f"""
-static inline float pow_of_float(float x, float y)
-{{
-    const float size = fabsf(x), end = size == 0 ? INFINITY : size;
-    const float grown = (size > 0) & (size < INFINITY) ? y : y * end;
-    const float exponent = (y == 0) | (size == 1) ? 0 : grown;
-    union {{ float x; uint32_t bits; }} whole = {{size}}, integer;
-    const int is_small = whole.bits < 1u << 23;
-    integer.x = (float)(int32_t)whole.bits;
-    whole.bits = is_small ? integer.bits : whole.bits;
-    const uint32_t above = whole.bits - 0x3f3504f3u;
-    const int32_t k = ((int32_t)above >> 23) - (is_small ? 149 : 0);
-    whole.bits -= above & 0xff800000u;
-    const double f = whole.x - 1.0f;
-{_horner("p", "f", _LOG2)}
-    const double t = exponent * multiply_add_double(p, f, k), limited = t > 130 ? 130 : t;
-    const double e = limited < -160 ? -160 : limited;
-    union {{ double x; uint64_t bits; }} shifted = {{e + 0x1.8p52}}, power;
-    const double r = e - (shifted.x - 0x1.8p52);
-{_horner("q", "r", _EXP2)}
-    power.x = q;
-    power.bits += shifted.bits << 52;
-    const float middle = y * 0.5f;
-    const int is_whole = truncf(y) == y;
-    const uint32_t odd = is_whole & (truncf(middle) != middle) ? 1u << 31 : 0;
-    whole.x = x;
-    integer.x = (float)power.x;
-    integer.bits ^= whole.bits & odd;
-    return (x < 0) & (size != INFINITY) & !is_whole ? NAN : integer.x;
-}}
-
-#undef pow
-#define pow(x, y) _Generic((x), float: pow_of_float, default: pow)(x, y)
-"""
+#: is 1 whatever the other operand is. With branches, GCC would not vectorise it. The polynomials are of log2(1 + f) / f
+#: for 1 + f between sqrt(1 / 2) and sqrt(2), within 2**-35, and of 2**r for r between -1 / 2 and 1 / 2, within 2**-28.9
+#: and exact at 0, both by the least of the largest relative errors.
+POW = c_text(FOLDER / "pow.h", {})
 
 #: The variants of a function on vectors, by the prefixes of the names under which GCC calls them: the processor's
 #: feature, and the bytes of a vector.
