@@ -105,7 +105,8 @@ class CudaFiles(Files):
                     f"    {self.fail}",
                 ]
             elif kind == "count":
-                words = f"const int64_t words[] = {{AT({self.pointer(n)}, 0), word_of((double)({self.library.bytes[n]}))}};"
+                value = f"word_of((double)({self.library.bytes[n]}))"
+                words = f"const int64_t words[] = {{AT({self.pointer(n)}, 0), {value}}};"
                 call = f"if (launch((const void *){self.name}_set_{key}, 1, 1, stream, words))"
                 lines += braced([words, call, f"    {self.fail}"])
         if self.products:
@@ -125,21 +126,22 @@ class CudaFiles(Files):
         arrays = [f"AT({self.pointer(n)}, {at})" for n, at in zip(call.regions, call.numbers, strict=False)]
         if kind == "product":
             self.launches.append(f"   cublas: a product, in {what}")
-            return self.lines_of(call, [arrays, numbers[:9], [given], numbers[9:]], f"multiply_{what}(words, blas)", True)
+            words = [arrays, numbers[:9], [given], numbers[9:]]
+            return self.lines_of(call, words, f"multiply_{what}(words, blas)", True)
         sizes, strides, _ = parts_of_kernel(what, numbers)
         variant, blocks = launch_of(what, sizes)
         kernel = f"{self.name}_kernel_{self.kernels.setdefault((what, variant), len(self.kernels))}"
         rank, count = what.rank, len(what.reads)
-        words = {f"a{p}": pointer for p, pointer in enumerate(what.pointers(arrays))}
-        words |= {f"n{axis}": x for axis, x in enumerate(sizes)} | {
-            f"m{a}": f"divisor({x})" for a, x in enumerate(sizes)
-        }
-        words |= {f"s{i // rank}_{i % rank}": x for i, x in enumerate(strides[: rank * len(what.arrays)])}
-        words |= zip(what.bounds, strides[rank * len(what.arrays) :], strict=True)
-        words |= {f"c{count + i}": word(*each) for i, each in enumerate(given)}
+        of: dict[str, Any] = {f"a{p}": pointer for p, pointer in enumerate(what.pointers(arrays))}
+        for axis, x in enumerate(sizes):
+            of |= {f"n{axis}": x, f"m{axis}": f"divisor({x})"}
+        of |= {f"s{i // rank}_{i % rank}": x for i, x in enumerate(strides[: rank * len(what.arrays)])}
+        of |= zip(what.bounds, strides[rank * len(what.arrays) :], strict=True)
+        of |= {f"c{count + i}": word(*each) for i, each in enumerate(given)}
         self.launches.append(f"   {kernel}: {blocks}, {variant.threads}")
         run = f"launch((const void *){kernel}, {blocks}, {variant.threads}, stream, words)"
-        return self.lines_of(call, [[words[x]] for x in cuda.parameter_names(what, variant)], run, True)
+        given = [of[x] for x in cuda.parameter_names(what, variant)]
+        return self.lines_of(call, [given[i : i + 8] for i in range(0, len(given), 8)], run, True)
 
     def work(self, call: Call) -> str:
         return ""
