@@ -10,7 +10,7 @@ What another op can begin with is awaited earlier: a part of the weights is upda
 An op that destroys an input (Aesara, "Destroyers and viewers") runs after all other readers of that memory. Where no
 order allows that, or the memory is not the program's own, it gets a copy. Ops that destroy one tensor, as random ones
 do their state, run in program order, each on the result of the one before. Assignments run after all ops that may
-fail, so that all are made or none.
+fail, so that all are made or none; so do, where nothing is awaited, the elementwise ops that they alone need.
 
 Values are numbered as in `Program`.
 """
@@ -20,7 +20,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from math import inf
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -271,11 +273,15 @@ class Moment(NamedTuple):
     ----------
     begun : float
         The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
-    level : int
+    level : float
     """
 
     begun: float
-    level: int
+    level: float
+
+
+#: The moment of what runs after all other instructions, assignments aside.
+LATE = Moment(inf, inf)
 
 
 def moments(program: Program) -> list[Moment]:
@@ -289,7 +295,8 @@ def moments(program: Program) -> list[Moment]:
     """
     first, instructions, begun = len(program.leaves), program.instructions, 0
     if not any(isinstance(instruction.op, WaitingOperator) for instruction in instructions):
-        return [Moment(0, 0)] * len(instructions)
+        late = _after_failing(program)
+        return [LATE if index in late else Moment(0, 0) for index in range(len(instructions))]
     found, last, is_needed = list[Moment](), Moment(0, 0), _needed_to_begin(program)
     for (op, inputs, _), is_early in zip(instructions, is_needed, strict=True):
         given = [found[i - first] for i in inputs if i >= first]
@@ -304,6 +311,38 @@ def moments(program: Program) -> list[Moment]:
         after = max((each.begun for each in given), default=0) + waits if is_early else inf
         found.append(Moment(max(after, last.begun) if is_ordered else after, level))
         last = found[-1] if is_ordered else last
+    return found
+
+
+def _after_failing(program: Program) -> set[int]:
+    """The instructions, elementwise and for assignments alone, that would precede one that may fail.
+
+    If they run after it, they write to the targets; before it, to new memory, and each value would be copied. They
+    would precede it in the program, or in a kernel that computes an operand of both.
+    """
+    first, instructions = len(program.leaves), program.instructions
+    fails = {index: 1 << n for n, index in enumerate(failing(instructions))}
+    if not fails or not any(is_assignment(instruction.op) for instruction in instructions):
+        return set()
+    # Bit sets of those that may fail, by value: those that depend on it, those that it depends on, and those that share
+    # an operand with it.
+    leads, follows, shares = [0] * (first + len(instructions)), [0] * first, [0] * first
+    for index in range(len(instructions) - 1, -1, -1):
+        for i in instructions[index].inputs:
+            leads[i] |= leads[first + index] | fails.get(index, 0)
+    for index, (_, inputs, _) in enumerate(instructions):
+        follows.append(reduce(or_, [follows[i] for i in inputs], fails.get(index, 0)))
+        shares.append(reduce(or_, [shares[i] | leads[i] for i in inputs if i >= first], 0))
+    needed, found, later = {*program.outputs}, set[int](), 0
+    for index in range(len(instructions) - 1, -1, -1):
+        (op, inputs, _), value = instructions[index], first + index
+        if is_assignment(op):
+            needed.add(inputs[0])
+        elif isinstance(op, ElementwiseOperator) and value not in needed and (later | shares[value]) & ~follows[value]:
+            found.add(index)
+        else:
+            needed.update(inputs)
+        later |= fails.get(index, 0)
     return found
 
 
@@ -553,7 +592,7 @@ class _Draft:
         return waits
 
 
-def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[int]) -> list[int]:
+def in_order(waits: Sequence[Iterable[int]], ranks: Sequence[Any]) -> list[int]:
     """Numbers in topological order, each after those that it waits for, ties broken by rank.
 
     Cycles, and what depends on them, are left out.

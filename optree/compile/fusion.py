@@ -8,12 +8,13 @@ inner axes once: elements that need a reduction's value are computed in the next
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from optree.compile.aliasing import Aliases, Moment, failing, in_order, is_assignment, moments
+from optree.compile.aliasing import LATE, Aliases, Moment, failing, in_order, is_assignment, moments
 from optree.compile.program import ONE, Dims, Instruction, Program, Sizes
 from optree.dtypes import is_narrow
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
@@ -24,8 +25,9 @@ from optree.tree.variable import spec_of
 #: The axis of the domain that each axis of a value runs along; None for an axis of size 1.
 Axes = tuple[int | None, ...]
 
-#: Maximum instructions of a program that is fused: the bit sets of dependencies take quadratic memory.
-LONGEST = 2000
+#: Maximum instructions of a program that is fused: the bit sets of dependencies take quadratic memory. A training step
+#: of GPT-2 has 250 for each of its 12 to 48 blocks.
+LONGEST = 12_000
 
 #: Maximum instructions of a kernel; a compiler's time grows faster than the kernel.
 LARGEST = 200
@@ -120,7 +122,9 @@ class _Fusion:
         self.made_in: dict[int, int] = {}  # value -> the step that computes it
         self.steps: list[Kernel | Call] = []
         self.aliases = Aliases(program)
-        self.destroyers: list[int] = []  # the instructions so far that overwrite something
+        #: For each memory, the instructions so far that read it, and those that overwrite it.
+        self.readers_of: dict[Any, list[int]] = defaultdict(list)
+        self.destroyers_of: dict[Any, list[int]] = defaultdict(list)
         self.readers: dict[int, list[Instruction]] = {}
         for index in self.needed:
             for i in self.waits[index]:
@@ -131,31 +135,30 @@ class _Fusion:
         self.moments = moments(program)
         self.moment_of: list[Moment] = []  # for each step
         self.needs: list[int] = []  # for each step, the bit set of the steps that it depends on, itself included
+        self.waits_for: list[set[int]] = []  # for each step, the steps that it depends on directly
 
     def run(self) -> list[Kernel | Call]:
         for index in self.needed:
             instruction = self.program.instructions[index]
             step = self._step_of(index, instruction)
             self.moment_of[len(self.moment_of) :] = [self.moments[index]] * (step == len(self.moment_of))
-            needs = 1 << step
-            for i in self.waits[index]:
-                if i in self.made_in:
-                    needs |= self.needs[self.made_in[i]]
-            for earlier in self._conflicts(index, instruction):
+            before = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
+            before = (before | self._conflicts(index, instruction)) - {step}
+            needs = self.needs[step]
+            for earlier in before:
                 needs |= self.needs[earlier]
-            self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
+            if needs != self.needs[step]:
+                self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
+            self.waits_for[step] |= before
             self.made_in[self.first + index] = step
         gone = {step for step in range(len(self.steps)) if self._is_absorbed(step)}
         self._mark_writes()
         return [self.steps[step] for step in self._order() if step not in gone]
 
     def _order(self) -> list[int]:
-        """The steps in topological order, ties broken by their last instructions."""
-        last = [max(step.instructions) if isinstance(step, Kernel) else step.instruction for step in self.steps]
-        waits = [
-            [i for i in range(len(self.steps)) if needs >> i & 1 and i != step] for step, needs in enumerate(self.needs)
-        ]
-        return in_order(waits, last)
+        """The steps in topological order, the late ones last, ties broken by their last instructions."""
+        last = [(self.moment_of[n] == LATE, max(step.instructions)) for n, step in enumerate(self.steps)]
+        return in_order(self.waits_for, last)
 
     def _is_absorbed(self, step: int) -> bool:
         """Merge a kernel without reductions into the only kernel that needs its values; whether it did."""
@@ -198,20 +201,21 @@ class _Fusion:
         found = self._overwriters(instruction)
         if is_assignment(instruction.op):
             found |= {self.made_in[self.first + earlier] for earlier in self.failing if earlier < index}
-        if self.aliases.overwritten(index):
-            self.destroyers.append(index)
-            for earlier in self.needed:
-                if earlier < index and self.aliases.overwrites(index, self.program.instructions[earlier].inputs):
-                    found.add(self.made_in[self.first + earlier])
+        for memory in self.aliases.overwritten(index):
+            found |= {self.made_in[self.first + earlier] for earlier in self.readers_of[memory]}
+            self.destroyers_of[memory].append(index)
+        for memory in self._memories(instruction):
+            self.readers_of[memory].append(index)
         return found
 
     def _overwriters(self, instruction: Instruction) -> set[int]:
         """The steps so far that overwrite an instruction's inputs."""
-        return {
-            self.made_in[self.first + index]
-            for index in self.destroyers
-            if self.aliases.overwrites(index, instruction.inputs)
-        }
+        memories = self._memories(instruction)
+        return {self.made_in[self.first + index] for memory in memories for index in self.destroyers_of[memory]}
+
+    def _memories(self, instruction: Instruction) -> frozenset[Any]:
+        """The memories that an instruction's inputs may be in."""
+        return frozenset().union(*(self.aliases.sets[i] for i in instruction.inputs))
 
     def _step_of(self, index: int, instruction: Instruction) -> int:
         """The step that an instruction joins, or starts."""
@@ -235,15 +239,18 @@ class _Fusion:
     def _new(self, step: Kernel | Call) -> int:
         self.steps.append(step)
         self.needs.append(1 << len(self.needs))
+        self.waits_for.append(set())
         return len(self.steps) - 1
 
     def _candidates(self, index: int) -> list[int]:
         """The kernels that an instruction may join: those that compute its inputs, and the latest."""
         makers = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
-        latest = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
+        now = self.moments[index]
+        latest: Sequence[int] = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
+        if now == LATE:  # the updates of all tensors of equal sizes are one kernel
+            latest = [step for step, moment in enumerate(self.moment_of) if moment == LATE]
         domains = {i: step.domain for i in makers.union(latest) if isinstance(step := self.steps[i], Kernel)}
         # A kernel that waited for what only a part of it needs would keep the rest from running meanwhile.
-        now = self.moments[index]
         kernels = {i for i in domains if self.moment_of[i] == now or self.moment_of[i].level == now.level == 0}
         if all(dim == ONE for dim in self.dims[self.first + index] or ()):  # a scalar waits for no further step
             kernels = {i for i in kernels if i in makers or not domains[i]}

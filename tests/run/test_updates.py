@@ -341,3 +341,22 @@ def test_updates_after_attention_and_joins_are_written_in_place(cpu):
         [], cost, updates={each: each - 0.1 * d for each, d in zip((w, u), grad(cost, [w, u]), strict=True)}
     )
     assert "call assign" not in debugprint(step, stage="plan", file="str")
+
+
+def test_updates_before_an_embeddings_gradient_follow_it_and_are_written_in_place(cpu):
+    """That gradient may fail, and is the last: new values are not kept apart until then; those of equal sizes fuse."""
+    table, *weights = (cpu.ones(shape, name=f"w{n}") for n, shape in enumerate(((9, 4), (4, 4), (4, 4), (4,))))
+    x = cpu.embedding(table, cpu.array(np.array([2, 0, 2])))
+    x = x + cpu.tanh(x @ weights[0] + weights[2])
+    cost = cpu.sum(cpu.square(x + cpu.tanh(x @ weights[1])))
+    averages = [cpu.zeros(w.shape, name=f"m{n}") for n, w in enumerate(weights)]
+    updates = {table: table - 0.1 * grad(cost, [table])[0]}
+    for w, m, d in zip(weights, averages, grad(cost, weights), strict=True):
+        updates |= {m: 0.9 * m + d, w: w - 0.1 * (0.9 * m + d)}
+    step = function([], cost, updates=updates)
+    plan = debugprint(step, stage="plan", file="str").split("by kernels")[1]
+    assert "call assign" not in plan
+    assert plan.split("index_add")[1].count("kernel(") == 3, "of the table, the two matrices, and the vector"
+    before = [w.get() for w in weights]
+    step()
+    assert all((w.get() != each).any() for w, each in zip(weights, before, strict=True))
