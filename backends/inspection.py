@@ -85,7 +85,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     if host is not None:
         routines = {i: routine_of(ROUTINES, program, i) for i in range(len(program.instructions))}
         products = [i for i, routine in routines.items() if routine is not None and routine.takes_epilogue]
-        steps, _ = with_epilogues(program, steps, products)
+        steps, _ = with_epilogues(program, known, steps, products)
     for step in steps:
         if isinstance(step, Kernel):
             _specialize(FusedKernel(program, step, known, compile, UNUSED), program, known, sizes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from optree.compile.aliasing import Aliases
 from optree.compile.fusion import Call, Kernel
-from optree.compile.program import Program
+from optree.compile.program import Program, Sizes
 from optree.op.op import Op
 from optree.ops.elementwise import Add, Mul, Neg, Sub
 from optree.records import NamedTuple
@@ -78,7 +78,7 @@ class ProductWithEpilogue:
 
 
 def with_epilogues(
-    program: Program, steps: Sequence[Kernel | Call], products: Collection[int]
+    program: Program, sizes: Sizes, steps: Sequence[Kernel | Call], products: Collection[int]
 ) -> tuple[list[Kernel | Call], dict[int, Epilogue]]:
     """The steps, with kernels fused into products as their epilogues; and the epilogues by their last instructions.
 
@@ -101,7 +101,9 @@ def with_epilogues(
         if not isinstance(step, Kernel):
             continue
         product = max(made_by.keys() & step.axes.keys(), key=made_by.__getitem__, default=None)
-        if product is None or not _may_wait(program, aliases, product, steps[made_by[product] : n], step.instructions):
+        if product is None or not _may_wait(
+            program, sizes, aliases, product, steps[made_by[product] : n], step.instructions
+        ):
             continue
         epilogue = _epilogue(program, step, product)
         if epilogue is not None:
@@ -112,7 +114,7 @@ def with_epilogues(
 
 
 def before_sums(
-    program: Program, steps: Sequence[Kernel | Call], calls: Collection[int]
+    program: Program, sizes: Sizes, steps: Sequence[Kernel | Call], calls: Collection[int]
 ) -> tuple[list[Kernel | Call], dict[int, int]]:
     """Merge calls into the kernels that only add to their values: these steps, and the calls.
 
@@ -137,7 +139,7 @@ def before_sums(
         value = max(made_by.keys() & step.axes.keys() - step.windowed, key=made_by.__getitem__, default=None)
         if value is None or not step.is_whole(value) or not _is_sum(program, step, value):
             continue
-        if _may_wait(program, aliases, value, steps[made_by[value] + 1 : n], step.instructions):
+        if _may_wait(program, sizes, aliases, value, steps[made_by[value] + 1 : n], step.instructions):
             found[step.instructions[-1]] = value - first
             del remaining[made_by.pop(value)]
     return list(remaining.values()), found
@@ -153,13 +155,18 @@ def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
 
 def _may_wait(
     program: Program,
+    sizes: Sizes,
     aliases: Aliases,
     product: int,
     between: Sequence[Kernel | Call],
     users: Sequence[int],
 ) -> bool:
-    """Whether a product may run later: only these instructions use it, and no step in between destroys its operands."""
-    readers = {index for index, instruction in enumerate(program.instructions) if product in instruction.inputs}
+    """Whether a product may run later: only these instructions use it, and no step in between destroys its operands.
+
+    Others may use its shape, where that is known.
+    """
+    instructions = enumerate(program.instructions)
+    readers = {index for index, each in instructions if product in each.inputs and product in sizes.waits_for(each)}
     if product in program.outputs or not readers.issubset(users):
         return False
     operands = program.instructions[product - len(program.leaves)].inputs
@@ -174,7 +181,7 @@ def _epilogue(program: Program, kernel: Kernel, product: int) -> Epilogue | None
     if kernel.reduced or kernel.writes != [value] or terms is None or product not in terms:
         return None
     alpha, axes = terms.pop(product), kernel.axes[product]
-    if axes != kernel.axes[value] or None in axes:
+    if axes != kernel.axes[value]:
         return None
     addends = {i: factor for i, factor in terms.items() if kernel.axes[i] == axes}
     biases = [i for i, factor in terms.items() if i not in addends and factor == ONE]

@@ -146,13 +146,13 @@ def _fuse(draft: Draft) -> None:
 
 
 def _add_epilogues(draft: Draft) -> None:
-    if draft.executor is not None and (products := draft.having("takes_epilogue")):
-        draft.fused, draft.epilogues = with_epilogues(draft.program, draft.fused, products)
+    if draft.sizes is not None and (products := draft.having("takes_epilogue")):
+        draft.fused, draft.epilogues = with_epilogues(draft.program, draft.sizes, draft.fused, products)
 
 
 def _continue_calls(draft: Draft) -> None:
-    if draft.executor is not None and (calls := draft.having("with_sum")):
-        draft.fused, draft.earlier = before_sums(draft.program, draft.fused, calls)
+    if draft.sizes is not None and (calls := draft.having("with_sum")):
+        draft.fused, draft.earlier = before_sums(draft.program, draft.sizes, draft.fused, calls)
 
 
 def _make_calls(draft: Draft) -> None:
