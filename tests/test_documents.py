@@ -25,6 +25,7 @@ from harness.scripts import script
 
 import backends
 import optree
+from backends.cpu import compiler
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,20 +37,26 @@ MODULES = sorted(
 )
 
 
+def run(document, folder):
+    """A document run in a folder, whose kernels are compiled with the flags of the tests' own."""
+    command = [sys.executable, documents.__file__, document, *compiler.FLAGS]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in DOCUMENTS if [*documents.blocks(path.read_text())]],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_documents_code_prints_what_they_say(path, tmp_path):
-    done = subprocess.run([sys.executable, documents.__file__, path], capture_output=True, text=True, cwd=tmp_path)
+    done = run(path, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_document_is_noticed(tmp_path):
     document = tmp_path / "wrong.md"
     document.write_text("```python\nprint(1)  # 2\n```\n")
-    done = subprocess.run([sys.executable, documents.__file__, document], capture_output=True, text=True)
+    done = run(document, tmp_path)
     assert done.returncode == 1
     assert "wrong.md:1: printed" in done.stderr
 

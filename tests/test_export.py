@@ -230,7 +230,7 @@ def sizes_of(f, arrays, folder):
     return found
 
 
-@pytest.mark.matrix(least=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__[1:])
 def test_it_computes_what_the_function_computes(be, case, tmp_path):
     inputs, outputs, updates = case(be)
@@ -351,7 +351,7 @@ def test_other_compilers_and_processors(be, compiler, runner, tmp_path, monkeypa
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("case", "flags"),
     [

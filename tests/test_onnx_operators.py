@@ -81,7 +81,7 @@ def _run(be, case):
         np.testing.assert_allclose(x.astype("d"), y.astype("d"), rtol=rtol, atol=1e-6 if rtol == 1e-3 else rtol)
 
 
-@pytest.mark.matrix(least=8)
+@pytest.mark.matrix
 @pytest.mark.parametrize("module", _modules())
 def test_onnxs_own_tests_pass_or_are_refused(module):
     be = gen_backend("cpu", jit=False)

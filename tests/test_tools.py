@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -88,12 +89,26 @@ def test_lowering_is_measured_by_stage():
     assert len(re.findall(r"^  rewrite .* ms an operation$", output, re.M)) == 2
 
 
-def collected(folder: Path, *arguments: str) -> list[str]:
+COLLECT = """
+import contextlib, io, json, sys
+import pytest
+def collected(arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = pytest.main(["-q", "--collect-only", "-p", "no:cacheprovider", *arguments])
+    assert status == 0, output.getvalue()
+    return [line for line in output.getvalue().splitlines() if "::" in line]
+print(json.dumps([*map(collected, json.loads(sys.argv[1]))]))
+"""
+
+
+def collected(folder: Path, *runs: list[str]) -> list[list[str]]:
+    """The tests that pytest collects with each of several lists of arguments."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-c", COLLECT, json.dumps(runs)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if "::" in line]
+    found: list[list[str]] = json.loads(done.stdout)
+    return found
 
 
 def test_the_seed_draws_a_sample_of_each_matrix_and_of_nothing_else(tmp_path):
@@ -104,11 +119,11 @@ def test_the_seed_draws_a_sample_of_each_matrix_and_of_nothing_else(tmp_path):
         "@pytest.mark.matrix\n@pytest.mark.parametrize('n', range(10))\ndef test_some(n): pass\n"
         "@pytest.mark.parametrize('n', range(400))\ndef test_unmarked(n): pass\n"
     )
-    drawn = collected(tmp_path, "--seed", "1")
-    assert len(drawn) == 34 + 8 + 400, "one of 12, and at least 8"
-    assert drawn == collected(tmp_path, "--seed", "1")
-    assert drawn != collected(tmp_path, "--seed", "2")
-    everything = collected(tmp_path, "--all", "--seed", "1")
+    seeded, every = ["--seed", "1"], ["--all", "--seed", "1"]
+    runs = seeded, seeded, ["--seed", "2"], every, ["test_it.py::test_many"]
+    drawn, again, other, everything, named = collected(tmp_path, *runs)
+    assert len(drawn) == 25 + 4 + 400, "one of 16, and at least 4"
+    assert drawn == again != other
     assert len(everything) == 810 and set(drawn) < set(everything)
     assert [test for test in everything if test in drawn] == drawn
-    assert len(collected(tmp_path, "test_it.py::test_many")) == 400, "a test that is named runs with every case"
+    assert len(named) == 400, "a test that is named runs with every case"

@@ -105,7 +105,7 @@ def check(be: Any, arrays: Any, mask: Any = None, causal: bool = False, scale: f
         )
 
 
-@pytest.mark.matrix(least=8)
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

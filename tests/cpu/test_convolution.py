@@ -186,7 +186,7 @@ def test_what_runs_is_said(compiled: Any) -> None:
     assert debugprint(tree, stage="plan", file="str").count("by compiled C") == 1
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(16))  # six kernels are compiled for each
 def test_pools(seed: int, compiled: Any) -> None:
     rng = np.random.RandomState(seed)

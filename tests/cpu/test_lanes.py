@@ -24,7 +24,7 @@ def test_sums_of_rows_of_whole_blocks_and_more(dtype, columns):
             np.testing.assert_array_equal(found.get()[:, 0], right.sum(1).astype(found.dtype))
 
 
-@pytest.mark.matrix(least=5)
+@pytest.mark.matrix
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32"])
 @pytest.mark.parametrize("columns", [1023, 1024, 1025, 3 << 16])

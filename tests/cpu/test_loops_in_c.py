@@ -124,7 +124,7 @@ def results(be: Any, name: str, length: int, reverse: bool, axis: int, shape: tu
     return [x.get() for x in run()]
 
 
-@pytest.mark.matrix(least=8)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize(("length", "reverse", "axis"), [(10, False, 0), (11, True, 0), (12, False, 1), (37, True, 2)])
 def test_values_and_derivatives_are_those_of_steps_one_by_one(

@@ -11,7 +11,7 @@ from backends import gen_backend, source
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 
 
-@pytest.mark.matrix(least=5)
+@pytest.mark.matrix
 @needs_compiler
 @pytest.mark.parametrize("shape", [(7,), (5, 9), (3, 1, 4), (33, 100), (0, 3)])
 @pytest.mark.parametrize("dtype", FLOATS)

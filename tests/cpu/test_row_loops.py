@@ -64,7 +64,7 @@ def close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=(1e-5 if x.dtype == np.float32 else 1e-12) * max(1, abs(y).max()))
 
 
-@pytest.mark.matrix(least=5)
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize(("batch", "units"), [(1, 5), (2 * ROWS - 1, 8), (2 * ROWS, 33), (41, 20), (32, 64)])
 def test_networks_are_those_step_by_step(kind: str, batch: int, units: int, runs: list[tuple[int, int]]) -> None:
@@ -75,7 +75,7 @@ def test_networks_are_those_step_by_step(kind: str, batch: int, units: int, runs
     assert runs == [(parts, min(parts, 3))] * 2  # forward and backward
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("options", [{"reverse": True}, {"batch_first": True}, {"truncate": 2}, {}], ids=str)
 def test_masks_and_orders(kind: str, options: dict[str, Any], runs: list[tuple[int, int]]) -> None:

@@ -174,7 +174,7 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.matrix(least=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_the_loop_of_an_idiom_is_in_vectors(idiom: str, tmp_path: Path) -> None:
     if _compiler()[1] == "clang":

@@ -6,13 +6,15 @@
 #pragma once
 
 #include <limits.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include <type_traits>
 #include <utility>
+
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // of libstdc++: no kernel calls them, and they double what every compilation loads
+#include <math.h>
 
 // Vector types, aligned as CUDA aligns them: that is what -fsanitize=alignment checks.
 

@@ -63,7 +63,7 @@ def test_numbers_are_rounded_once(dtype: np.dtype) -> None:
     np.testing.assert_array_equal(rounded(values, dtype).view(np.uint16), nearest)
 
 
-@pytest.mark.matrix(least=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", EXACT)
 def test_rounded_after_each_op_values_are_numpys_to_the_bit(kernels: Any, be: Any, dtype: np.dtype, name: str) -> None:
     with settings.override(rounding="each"):

@@ -73,7 +73,7 @@ def test_parts_are_added_up_the_same_whatever_the_threads(compiled, monkeypatch)
         np.testing.assert_array_equal(found[0][1], other[1])
 
 
-@pytest.mark.matrix(least=6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_special_values(compiled, plain, name, axis):

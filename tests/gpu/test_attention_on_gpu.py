@@ -221,7 +221,7 @@ class Interpreted:
 
 
 @needs_nvrtc
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_interpreted_kernels_are_right(arch: str) -> None:
     check(CASES["several tiles"], Interpreted(arch))
@@ -253,6 +253,7 @@ def test_no_score_is_in_memory_and_causal_order_skips_tiles() -> None:
 
 
 @needs_nvrtc
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_tiles_fit_a_device(arch: str) -> None:
     """The largest tiles: registers of two blocks without spills, and shared memory of one."""

@@ -50,7 +50,7 @@ def _usage(be: Any, tree: Any, arch: str) -> dict[str, dict[str, int]]:
     return found
 
 
-@pytest.mark.matrix(least=5)
+@pytest.mark.matrix
 @needs_nvrtc
 @trees
 def test_no_kernel_spills_and_registers_are_as_they_were(be, tree, request):

@@ -199,7 +199,7 @@ def test_geometry_counts_what_is_declared(name: str) -> None:
 # Many reductions in one kernel
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("count", [24, 25, 60])

@@ -53,7 +53,7 @@ def check(tree: Any, expected: np.ndarray, gpu: Any, what: str) -> None:
     np.testing.assert_allclose(got.astype("float64"), expected, rtol=rtol, atol=rtol, err_msg=what)
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in POOLS), ("overlapping", "float64"), ("overlapping", "float16")]
 )
@@ -105,6 +105,7 @@ RESIZED: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in RESIZED), ("up", "float64"), ("up", "float16")]
 )

@@ -1,6 +1,7 @@
 """A document's Python blocks, run in order.
 
-Run as a script, with a document's path, it imports no pytest, which takes longer than most documents.
+Run as a script, with a document's path and the compiler's flags, it imports no pytest, which takes longer than most
+documents.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from backends.cpu import compiler
 
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\) +# (?P<text>.*)$", re.MULTILINE)
@@ -40,4 +43,5 @@ def run(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    compiler.FLAGS = tuple(sys.argv[2:])
     run(Path(sys.argv[1]))

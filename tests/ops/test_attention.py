@@ -101,7 +101,7 @@ def test_value_and_derivatives(be: Any, shapes: Any, masked: bool, causal: bool)
         np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.matrix(least=6)
+@pytest.mark.matrix
 @pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("shapes", SHAPES[1:4], ids=str)
 def test_floats_as_a_mask_are_added_to_the_scores(be: Any, shapes: Any) -> None:

@@ -177,7 +177,7 @@ def test_settings_of_the_fuzzer_are_those_of_the_executors(way: str) -> None:
         pass
 
 
-@pytest.mark.matrix(least=4)
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_program_is_numpys(seed: int) -> None:

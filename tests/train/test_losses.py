@@ -136,7 +136,7 @@ MISNAMED = {
 }
 
 
-@pytest.mark.matrix(least=8)
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", MISNAMED)
 @pytest.mark.parametrize("jit", [False, True])
 def test_an_integer_that_names_no_class_raises_and_writes_nothing_or_is_nan_with_its_gradient(
