@@ -50,7 +50,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Observer, Plan, Program, Sizes, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
-from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, describe, names
+from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, OptreeError, describe, names
 from optree.locks import cached_property
 from optree.op.traits import CompositeOperator
 from optree.settings import thread_count
@@ -181,7 +181,10 @@ class GPUBackend(Backend):
     def _described(self, error: Exception) -> Exception | None:
         """The error that says what to do about one of CUDA's; None for any other."""
         cuda = self.cupy.cuda
-        if status_of(cuda, error) in FAULTS:
+        status = status_of(cuda, error)
+        if isinstance(error, BackendError) or not isinstance(error, OptreeError):  # a library says less than the device
+            status = status or cuda.runtime.streamQuery(cuda.get_current_stream().ptr)
+        if status in FAULTS:
             names = dict.fromkeys(str(each.op) for each in self._latest)
             return fault_of(error, f"; the last program was: {', '.join(names)}" if names else "")
         if isinstance(error, DeviceMemoryError) or not is_want_of_memory(cuda, error):

@@ -247,12 +247,15 @@ class _Fusion:
         makers = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
         now = self.moments[index]
         latest: Sequence[int] = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
-        if now == LATE:  # the updates of all tensors of equal sizes are one kernel
+        is_scalar = all(dim == ONE for dim in self.dims[self.first + index] or ())
+        if is_scalar:
+            latest = [step for step, each in enumerate(self.steps) if isinstance(each, Kernel) and not each.domain]
+        elif now == LATE:  # the updates of all tensors of equal sizes are one kernel
             latest = [step for step, moment in enumerate(self.moment_of) if moment == LATE]
         domains = {i: step.domain for i in makers.union(latest) if isinstance(step := self.steps[i], Kernel)}
         # A kernel that waited for what only a part of it needs would keep the rest from running meanwhile.
         kernels = {i for i in domains if self.moment_of[i] == now or self.moment_of[i].level == now.level == 0}
-        if all(dim == ONE for dim in self.dims[self.first + index] or ()):  # a scalar waits for no further step
+        if is_scalar:  # it waits for no further step
             kernels = {i for i in kernels if i in makers or not domains[i]}
         # Of the makers the latest, which may depend on the others; of the rest the first, on which fewest steps depend.
         # Larger domains come before both: the others may be merged into them.

@@ -114,6 +114,15 @@ def test_every_fault_of_cudas_is_one(on: Rig, be: Any, status: int) -> None:
     message_of(DeviceFault, lambda: gen_backend("gpu"))
 
 
+def test_a_product_that_fails_on_a_failed_device_is_a_fault(on: Rig, be: Any) -> None:
+    x, y = be.ones((4, 4)), be.zeros((4, 4))
+    y[:] = be.dot(x, x)
+    on.machine.fail(0, 700, "lost")
+    said = message_of(DeviceFault, lambda: y.__setitem__(slice(None), be.dot(x, x)))
+    assert "INTERNAL_ERROR" in said and "while running dot" in said
+    assert message_of(DeviceFault, x.get) == said
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # CuPy's streams
 def test_a_fault_in_a_graph_and_in_a_capture(on: Rig) -> None:
     for calls in (1, 3):  # in the capture of the second call, and in a replay

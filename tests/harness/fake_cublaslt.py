@@ -162,7 +162,8 @@ class FakeCuBLASLt:
             return INVALID
         # Its code is loaded when it first runs. CuPy's memory is aligned alike everywhere, so that is by kind alone.
         kind = *(asked[name] for name in ("compute", "scale", 3, 4, 7)), layouts[0]["dtype"], layouts[3]["dtype"]
-        if kind not in self.loaded and self.machine.stream.recorded is not None:
+        is_captured = self.machine.stream.recorded is not None
+        if (kind not in self.loaded and is_captured) or getattr(self.machine, "is_broken", False):
             return INTERNAL
         self.loaded.add(kind)
         number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float

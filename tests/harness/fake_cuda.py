@@ -495,4 +495,5 @@ def _runtime_of(machine: Machine) -> Any:
         getDeviceCount=lambda: machine.devices,
         getDeviceProperties=lambda number: properties,
         driverGetVersion=lambda: 12090,
+        streamQuery=lambda stream: 0,
     )

@@ -33,6 +33,11 @@ class Desk:
         handle = self._current_stream().ptr
         return SimpleNamespace(ptr=handle, recorded=self._machine.stream(handle).capture)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the current device has failed."""
+        return bool(self._machine.device.broken)
+
     def do(self, work: Callable[[], None], *hosts: np.ndarray) -> None:
         """Work on the current stream."""
         with self._machine.lock:
