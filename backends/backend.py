@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
 from optree.locks import cached_property
+from optree.op.parameters import PARAMETERS
 from optree.op.traits import ElementwiseOperator
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
@@ -283,12 +285,21 @@ class Backend(RandomMethods, Functions):
     def execute(self, tree: OpTreeNode) -> Tensor:
         """Run an assignment and return its target; run any other tree and return its value in a new tensor.
 
+        Parameters
+        ----------
+        tree : OpTreeNode
+
         Raises
         ------
         OperandError
             If it is no tree.
         BackendError
             If the tree is on another backend.
+
+        Examples
+        --------
+        >>> be.execute(be.ones(2) + 1).get()
+        array([2., 2.], dtype=float32)
         """
         if tree.__class__ is not OpTreeNode:
             remedy = "; be.evaluate runs a list" if isinstance(tree, list | tuple) else ""
@@ -666,21 +677,44 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
         own = own.replace(parameters=[*plain, target, *variable])
     method.__signature__ = own  # type: ignore[attr-defined]
     method.__name__ = function.__name__
-    method.__doc__ = _help_of(dict.get(OPS, name), function.__doc__ or "", own)
+    method.__doc__ = _help_of(dict.get(OPS, function.__name__), function.__name__, function.__doc__ or "", own)
     return method
 
 
-def _help_of(op: Any, text: str, signature: inspect.Signature) -> str:
-    """A function's docstring as a method's: paragraphs that many share stand before its first section."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    sections = (i for i, paragraph in enumerate(paragraphs) if "\n---" in paragraph)
-    end = next(sections, len(paragraphs))
+def _help_of(op: Any, name: str, text: str, signature: inspect.Signature) -> str:
+    """A function's docstring as a method's, with what many functions share: paragraphs, parameters and an example."""
+    introduction, *rest = re.split(r"\n\n(?=\w+\n---)", inspect.cleandoc(text))
+    summary, *paragraphs = introduction.split("\n\n")
+    sections = {section.partition("\n")[0]: section for section in rest}
     keepdims = signature.parameters.get("keepdims")
     shared = [KEPT] if keepdims is not None and keepdims.default is True else []
     if op is not None and issubclass(op, ElementwiseOperator):
-        numpys = f", as ``np.{op.numpy.__name__}``" if isinstance(op.numpy, np.ufunc) else ""
-        shared = [f"Elementwise{numpys}: {OPERANDS}"]
-    return "\n\n".join([paragraphs[0], *shared, *paragraphs[1:end], WITH_OUT, *paragraphs[end:]])
+        numpys = op.numpy.__name__ if isinstance(op.numpy, np.ufunc) else ""
+        shared = [f"Elementwise{f', as ``np.{numpys}``' if numpys else ''}: {OPERANDS}"]
+        if numpys:
+            given = ", ".join(op.operands)
+            values = ", ".join(["np.array([1, 2])", "np.array([3, 1])"][: len(op.operands)])
+            call = f"np.allclose(be.{name}({given}).get(), np.{numpys}({given}))"
+            sections.setdefault("Examples", f"Examples\n--------\n>>> {given} = {values}\n>>> {call}\nTrue")
+    described = (sections.pop("Parameters", "") or sections.pop("Attributes", "")).partition("---\n")[2]
+    sections = {"Parameters": _parameters(name, described, signature), **sections}
+    return "\n\n".join([summary, *shared, *paragraphs, WITH_OUT, *sections.values()])
+
+
+def _parameters(name: str, described: str, signature: inspect.Signature) -> str:
+    """The section of parameters: those that many functions share, and those that the function describes."""
+    lines = ["Parameters", "----------"]
+    for parameter in signature.parameters.values():
+        of_its_own = f"{name}.{parameter.name}"
+        if parameter.name == "out" and of_its_own not in PARAMETERS:
+            continue
+        kind, meaning = PARAMETERS.get(of_its_own) or PARAMETERS.get(parameter.name) or ("", "")
+        if kind and not re.search(rf"^(\w+, )*{parameter.name}\b.* : ", described, re.MULTILINE):
+            default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
+            if parameter.default is None:
+                default = "" if "optional" in kind or "None" in kind else ", optional"
+            lines += [f"{parameter.name} : {kind}{default}", *([f"    {meaning}"] if meaning else [])]
+    return "\n".join([*lines, *([described] if described else [])])
 
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:

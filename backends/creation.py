@@ -96,7 +96,23 @@ class Creation:
     def empty(
         self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
     ) -> Tensor:
-        """A new, uninitialised tensor."""
+        """A new, uninitialised tensor.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.empty((2, 3)).shape
+        (2, 3)
+        """
         check_placement(placement)
         tensor = self.over(self._allocated(self._shape(shape), self._dtype(dtype)), name)
         tensor.written = -1
@@ -117,19 +133,66 @@ class Creation:
     def zeros(
         self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
     ) -> Tensor:
-        """A new tensor of zeros."""
+        """A new tensor of zeros.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.zeros(2).get()
+        array([0., 0.], dtype=float32)
+        """
         check_placement(placement)
         return self.full(shape, 0, dtype, name)
 
     def ones(
         self, shape: ShapeLike, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
     ) -> Tensor:
-        """A new tensor of ones."""
+        """A new tensor of ones.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.ones(2).get()
+        array([1., 1.], dtype=float32)
+        """
         check_placement(placement)
         return self.full(shape, 1, dtype, name)
 
     def full(self, shape: ShapeLike, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A new tensor with every element `value`."""
+        """A new tensor with every element `value`.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        value : number
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.full(2, 0.5).get()
+        array([0.5, 0.5], dtype=float32)
+        """
         return self.empty(shape, dtype, name).fill(value)
 
     def array(
@@ -149,6 +212,8 @@ class Creation:
             The default for floats is float32, not NumPy's float64, unless the backend was made with another.
         name : str, optional
             Its name in errors, listings and checkpoints.
+        placement : bool
+            Keywords of neon, without effect on one device.
 
         Examples
         --------
@@ -171,13 +236,40 @@ class Creation:
         return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
 
     def from_dlpack(self, source: object, name: str | None = None) -> Tensor:
-        """A tensor over the memory of another library's array, by DLPack, without a copy."""
+        """A tensor over the memory of another library's array, by DLPack, without a copy.
+
+        Parameters
+        ----------
+        source : object
+            With `__dlpack__`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.from_dlpack(np.ones(2, np.float32)).get()
+        array([1., 1.], dtype=float32)
+        """
         raise NotImplementedError
 
     def arange(
         self, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, name: str | None = None
     ) -> Tensor:
-        """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`."""
+        """A new tensor of evenly spaced numbers, as `numpy.arange`, of the backend's `datatype`.
+
+        Parameters
+        ----------
+        start, stop, step : number
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.arange(1, 4).get()
+        array([1., 2., 3.], dtype=float32)
+        """
         first, last = (0, start) if stop is None else (start, stop)
         if first is None or last is None:
             raise OperandError("arange: it takes numbers, not None, a size that is known only at a call")
@@ -194,40 +286,153 @@ class Creation:
         name: str | None = None,
         endpoint: bool = True,
     ) -> Tensor:
-        """A new tensor of `num` numbers from `start` to `stop`, which is among them unless `endpoint` is False."""
+        """A new tensor of `num` numbers from `start` to `stop`, which is among them unless `endpoint` is False.
+
+        Parameters
+        ----------
+        start, stop : number
+        num : int
+            How many.
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        endpoint : bool
+
+        Examples
+        --------
+        >>> be.linspace(0, 1, 3).get()
+        array([0. , 0.5, 1. ], dtype=float32)
+        """
         return self.array(np.linspace(start, stop, num, endpoint), self._dtype(dtype), name)
 
     def eye(
         self, n: int, m: int | None = None, k: int = 0, dtype: DTypeLike | None = None, name: str | None = None
     ) -> Tensor:
-        """A new matrix with ones on the `k`-th diagonal."""
+        """A new matrix with ones on the `k`-th diagonal.
+
+        Parameters
+        ----------
+        n, m : int
+            Rows and columns; as many by default.
+        k : int
+            The diagonal.
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.eye(2).get()
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
+        """
         return self.array(np.eye(n, m, k), self._dtype(dtype), name)
 
     def identity(self, n: int, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A new square matrix with ones on the diagonal."""
+        """A new square matrix with ones on the diagonal.
+
+        Parameters
+        ----------
+        n : int
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.identity(2).get()
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
+        """
         return self.eye(n, dtype=dtype, name=name)
 
     def empty_like(self, x: Any, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool) -> Tensor:
-        """A new, uninitialised tensor of an operand's shape and dtype."""
+        """A new, uninitialised tensor of an operand's shape and dtype.
+
+        Parameters
+        ----------
+        x : operand
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.empty_like(be.ones((2, 3))).shape
+        (2, 3)
+        """
         check_placement(placement)
         return self.empty(x.shape, x.dtype if dtype is None else dtype, name)
 
     def zeros_like(
         self, x: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
     ) -> Tensor:
-        """A new tensor of zeros of an operand's shape and dtype."""
+        """A new tensor of zeros of an operand's shape and dtype.
+
+        Parameters
+        ----------
+        x : operand
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.zeros_like(be.ones(2)).get()
+        array([0., 0.], dtype=float32)
+        """
         check_placement(placement)
         return self.empty_like(x, dtype, name).fill(0)
 
     def ones_like(
         self, x: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
     ) -> Tensor:
-        """A new tensor of ones of an operand's shape and dtype."""
+        """A new tensor of ones of an operand's shape and dtype.
+
+        Parameters
+        ----------
+        x : operand
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+        placement : bool
+            Keywords of neon, without effect on one device.
+
+        Examples
+        --------
+        >>> be.ones_like(be.zeros(2)).get()
+        array([1., 1.], dtype=float32)
+        """
         check_placement(placement)
         return self.empty_like(x, dtype, name).fill(1)
 
     def full_like(self, x: object, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A new tensor of an operand's shape and dtype, filled with a number."""
+        """A new tensor of an operand's shape and dtype, filled with a number.
+
+        Parameters
+        ----------
+        x : operand
+        value : number
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> be.full_like(be.ones(2), 0.5).get()
+        array([0.5, 0.5], dtype=float32)
+        """
         return self.empty_like(x, dtype, name).fill(value)
 
     def iobuf(
@@ -240,11 +445,23 @@ class Creation:
         dim0 : int or tuple of int
             The size of one sample; several sizes ``(channels, height, width)``
             are flattened to their product, as neon's buffers are.
+        x : Tensor, optional
+            The buffer, if there is one.
+        dtype : dtype, optional
+            By default the backend's `datatype`.
+        name : str, optional
+            For errors and printing.
 
         Raises
         ------
         BackendError
             If the backend has no batch size.
+
+        Examples
+        --------
+        >>> import backends
+        >>> backends.gen_backend("cpu", batch_size=4).iobuf((3, 2)).shape
+        (6, 4)
         """
         if x is not None:
             return x

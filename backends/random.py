@@ -47,10 +47,22 @@ class RandomMethods(Creation):
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
         """Seed both states, from the system's entropy if `seed` is None; returns `rng`.
 
+        Parameters
+        ----------
+        seed : int, optional
+
         Raises
         ------
         ParameterError, OperandError
             If the seed is no unsigned integer of 32 bits.
+
+        Examples
+        --------
+        >>> _ = be.gen_rng(3)
+        >>> first = be.rand((2,)).get()
+        >>> _ = be.gen_rng(3)
+        >>> bool((be.rand((2,)).get() == first).all())
+        True
         """
         self._seed_states(seed)
         return self.rng
@@ -71,22 +83,50 @@ class RandomMethods(Creation):
         return np.random.RandomState(self._seed)
 
     def rng_reset(self) -> None:
-        """Reset both states to those after the last `gen_rng`."""
+        """Reset both states to those after the last `gen_rng`.
+
+        Examples
+        --------
+        >>> _ = be.gen_rng(3)
+        >>> first = be.rand((2,)).get()
+        >>> be.rng_reset()
+        >>> bool((be.rand((2,)).get() == first).all())
+        True
+        """
         if "rng" in self.__dict__:
             self.rng.seed(self._seed)
         self._write_rng_state(self._start)
 
     def rng_get_state(self) -> dict[str, Any]:
-        """Both states as plain data, for `rng_set_state`."""
+        """Both states as plain data, for `rng_set_state`.
+
+        Examples
+        --------
+        >>> state = be.rng_get_state()
+        >>> first = be.rand((2,)).get()
+        >>> be.rng_set_state(state)
+        >>> bool((be.rand((2,)).get() == first).all())
+        True
+        """
         return {"rng": self.rng.get_state(), "rng_state": self.rng_state.get()}
 
     def rng_set_state(self, state: dict[str, Any]) -> None:
         """Restore the states that `rng_get_state` returned.
 
+        Parameters
+        ----------
+        state : dict
+            Of `rng_get_state`.
+
         Raises
         ------
         OperandError
             If `state` has another form; nothing has changed then.
+
+        Examples
+        --------
+        >>> state = be.rng_get_state()
+        >>> be.rng_set_state(state)
         """
         if not isinstance(state, dict) or state.keys() != {"rng", "rng_state"}:
             raise OperandError(
@@ -123,6 +163,11 @@ class RandomMethods(Creation):
             A floating dtype; by default that of the operand given as the shape, or the backend's `datatype`.
         out : Tensor, optional
             The target: the numbers are written there at once, and it is returned.
+
+        Examples
+        --------
+        >>> be.rand((2, 3)).shape
+        (2, 3)
         """
         return self._finish(self._draw("rand", shape, dtype, out), out)
 
@@ -132,6 +177,18 @@ class RandomMethods(Creation):
         """Uniform numbers from [low, high). Both may be operands; `size` may then be omitted.
 
         Because of rounding, `high` itself may occur.
+
+        Parameters
+        ----------
+        low, high : number or operand
+        size : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.uniform(-1, 1, size=(2, 3)).shape
+        (2, 3)
         """
         low, high = _as_number(low, "uniform: low"), _as_number(high, "uniform: high")
         if isinstance(low, float) and isinstance(high, float) and low > high:
@@ -140,11 +197,35 @@ class RandomMethods(Creation):
         return self._finish(_scaled("uniform", numbers, low, high - low), out)
 
     def standard_normal(self, shape: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of the standard normal distribution; the parameters are those of `rand`."""
+        """Numbers of the standard normal distribution; the parameters are those of `rand`.
+
+        Parameters
+        ----------
+        shape : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.standard_normal((2, 3)).shape
+        (2, 3)
+        """
         return self._finish(self._draw("standard_normal", shape, dtype, out), out)
 
     def randn(self, *shape: Any, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """`standard_normal` of sizes that are arguments, as torch's; one shape or operand may be given, too."""
+        """`standard_normal` of sizes that are arguments, as torch's; one shape or operand may be given, too.
+
+        Parameters
+        ----------
+        shape : int, or one tuple or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.randn(2, 3).shape
+        (2, 3)
+        """
         sizes = shape if shape and all(isinstance(n, int) for n in shape) else shape[0] if len(shape) == 1 else shape
         return self.standard_normal(sizes, dtype, out)
 
@@ -154,6 +235,18 @@ class RandomMethods(Creation):
         """Numbers of the normal distribution with mean `loc` and standard deviation `scale`.
 
         Both may be operands, by which it is differentiable; `size` may then be omitted.
+
+        Parameters
+        ----------
+        loc, scale : number or operand
+        size : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.normal(1.0, 0.1, size=(2, 3)).shape
+        (2, 3)
         """
         loc, scale = _as_number(loc, "normal: loc"), _as_magnitude(scale, "normal: scale", "a standard deviation")
         numbers = self._draw("standard_normal", size, dtype, out, loc, scale)
@@ -162,13 +255,41 @@ class RandomMethods(Creation):
     def exponential(
         self, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Numbers of the exponential distribution of mean `scale`, differentiable by `scale` if it is an operand."""
+        """Numbers of the exponential distribution of mean `scale`, differentiable by `scale` if it is an operand.
+
+        Parameters
+        ----------
+        scale : number or operand
+            The mean.
+        size : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.exponential(2.0, size=(2, 3)).shape
+        (2, 3)
+        """
         scale = _as_magnitude(scale, "exponential: scale", "a mean")
         numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
         return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
 
     def standard_gamma(self, shape: object, size: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
-        """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them."""
+        """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them.
+
+        Parameters
+        ----------
+        shape : number or operand
+            The shape parameter.
+        size : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.standard_gamma(2.0, size=(2, 3)).shape
+        (2, 3)
+        """
         shape = _as_magnitude(shape, "gamma: shape", "a shape parameter")
         if isinstance(shape, Variable):
             wanted = self._draw_dtype(dtype, shape)
@@ -184,7 +305,21 @@ class RandomMethods(Creation):
     def gamma(
         self, shape: object, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
     ) -> Any:
-        """Numbers of the gamma distribution, by its shape parameter and scale; differentiable by the scale."""
+        """Numbers of the gamma distribution, by its shape parameter and scale; differentiable by the scale.
+
+        Parameters
+        ----------
+        shape, scale : number or operand
+            The shape parameter, and the scale.
+        size : int, tuple of int, or operand
+        dtype, out
+            As in `rand`.
+
+        Examples
+        --------
+        >>> be.gamma(2.0, size=(2, 3)).shape
+        (2, 3)
+        """
         scale = _as_magnitude(scale, "gamma: scale", "a scale")
         if size is None and out is None and isinstance(scale, Variable):
             size = f.add(_as_number(shape, "gamma: shape"), scale)  # only its shape is used
@@ -197,6 +332,21 @@ class RandomMethods(Creation):
         """Integers from [low, high); without `high`, from [0, low).
 
         Their probabilities are equal up to 2**-53 times their number.
+
+        Parameters
+        ----------
+        low, high : int
+            The bounds; the upper one is excluded.
+        size : int, tuple of int, or operand
+        dtype : dtype
+            An integer dtype.
+        out : Tensor, optional
+            The target.
+
+        Examples
+        --------
+        >>> be.randint(0, 10, size=(2, 3)).shape
+        (2, 3)
         """
         low, high = (0, low) if high is None else (low, high)
         first, end = (_as_integer(each, "randint") for each in (low, high))
@@ -207,7 +357,20 @@ class RandomMethods(Creation):
         return self._finish(in_dtype(counted, as_dtype(dtype)), out)
 
     def permutation(self, x: object, axis: int = 0, out: Tensor | None = None) -> Any:
-        """The elements of an operand along an axis in random order; for a number n, the integers below n."""
+        """The elements of an operand along an axis in random order; for a number n, the integers below n.
+
+        Parameters
+        ----------
+        x : int or operand
+        axis : int
+        out : Tensor, optional
+            The target.
+
+        Examples
+        --------
+        >>> sorted(be.permutation(3).get().tolist())
+        [0, 1, 2]
+        """
         if isinstance(x, Variable | np.ndarray) and np.ndim(x):
             x = x if isinstance(x, Variable) else constant(x)
             axis = normalise_axis(axis, x.ndim, "permutation")
@@ -227,6 +390,11 @@ class RandomMethods(Creation):
             Whether elements are drawn with replacement.
         p : vector, optional
             The probability of each element, up to a common factor.
+
+        Examples
+        --------
+        >>> be.choice(be.array([1.0, 2.0, 3.0]), size=5).shape
+        (5,)
         """
         rows = None if hasattr(a, "__index__") and not np.ndim(a) else self._rows(a)
         count = _as_integer(a, "choice") if rows is None else rows.shape[0]
@@ -266,11 +434,34 @@ class RandomMethods(Creation):
         return self.array(array, array.dtype)
 
     def fill_normal(self, ary: Tensor, mean: object = 0.0, stdv: object = 1.0) -> Tensor:
-        """Fill a tensor with normally distributed numbers, at once; returns it (neon's name)."""
+        """Fill a tensor with normally distributed numbers, at once; returns it (neon's name).
+
+        Parameters
+        ----------
+        ary : Tensor
+        mean, stdv : number or operand
+
+        Examples
+        --------
+        >>> be.fill_normal(be.empty((2, 3)), stdv=0.1).shape
+        (2, 3)
+        """
         return self.normal(mean, stdv, out=ary)
 
     def make_binary_mask(self, out: Tensor, keepthresh: object = 0.5) -> Tensor:
-        """Fill a tensor with ones, with probability `keepthresh`, and zeros; returns it (neon's name)."""
+        """Fill a tensor with ones, with probability `keepthresh`, and zeros; returns it (neon's name).
+
+        Parameters
+        ----------
+        out : Tensor
+        keepthresh : number
+            The probability of a one.
+
+        Examples
+        --------
+        >>> be.make_binary_mask(be.empty((2, 3)), 0.8).shape
+        (2, 3)
+        """
         return self._finish(self._draw("rand", out, np.float32, None) < _as_chance(keepthresh, "keepthresh"), out)
 
     def dropout_mask(self, shape: Any, keep: Any = 0.5, dtype: Any = None, out: Tensor | None = None) -> Any:
@@ -283,6 +474,11 @@ class RandomMethods(Creation):
         keep : number of (0, 1], or operand
         dtype, out
             As in `rand`.
+
+        Examples
+        --------
+        >>> set(be.dropout_mask((100,), 0.5).get().tolist()) <= {0.0, 2.0}
+        True
         """
         keep = _as_chance(keep, "keep")
         like = self._like(shape, out)
@@ -295,6 +491,19 @@ class RandomMethods(Creation):
 
         It is 1 with probability (x + 1) / 2, clipped to [0, 1]; with ``stochastic=False``,
         where x >= 0. A nan becomes -1. The derivative is zero.
+
+        Parameters
+        ----------
+        x : operand
+        out : Tensor, optional
+            The target.
+        stochastic : bool
+            Whether it is drawn, and not the sign.
+
+        Examples
+        --------
+        >>> be.binarize(be.array([-2.0, 3.0]), stochastic=False).get()
+        array([-1.,  1.], dtype=float32)
         """
         operand = x if isinstance(x, Variable) else self.array(x, getattr(x, "dtype", None))
         wanted = self._draw_dtype(None, operand)
@@ -309,7 +518,23 @@ class RandomMethods(Creation):
     def stochastic_cast(
         self, x: object, dtype: Any = np.float16, out: Tensor | None = None, bits: int | None = None
     ) -> Any:
-        """Values cast to a lower precision by stochastic rounding; with `bits`, to as many bits of the mantissa."""
+        """Values cast to a lower precision by stochastic rounding; with `bits`, to as many bits of the mantissa.
+
+        Parameters
+        ----------
+        x : operand
+        dtype : dtype
+            A floating dtype.
+        out : Tensor, optional
+            The target.
+        bits : int, optional
+            Bits of the mantissa.
+
+        Examples
+        --------
+        >>> be.stochastic_cast(be.array([1.0, 0.1]), np.float16).dtype
+        dtype('float16')
+        """
         return self._finish(f.stochastic_cast(self.rng_state, x, dtype=as_dtype(dtype), bits=bits), out)
 
     # Helpers

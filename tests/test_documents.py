@@ -68,9 +68,35 @@ def test_docstring_examples_print_what_they_say():
     for name in MODULES:
         for text in finder.find(importlib.import_module(name)):
             if text.examples:
-                text.globs |= {"be": backends.gen_backend("cpu"), "optree": optree}  # as NumPy's examples have np
+                text.globs |= {"be": backends.gen_backend("cpu"), "np": np, "optree": optree}
                 runner.run(text, out=report.write)
     assert runner.failures == 0 and runner.tries > 100, report.getvalue()
+
+
+#: Parameters of functions that derivatives are made of, and others that need no example.
+OF_DERIVATIVES, PLAIN = (
+    {"like", "delta", "state", "counter"},
+    {"is_last", "output", "synchronize", "default_dtype", "Optimizer", "LossScale"},
+)
+
+
+def test_help_has_every_parameter_and_an_example_that_runs():
+    be, runner = backends.gen_backend("cpu", jit=False), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    report, incomplete = io.StringIO(), []
+    public = {name: getattr(be, name) for name in dir(be)} | {n: getattr(optree.train, n) for n in optree.train.__all__}
+    for name, function in public.items():
+        if not callable(function) or (isinstance(function, type) and issubclass(function, Exception | np.generic)):
+            continue
+        text, taken = inspect.getdoc(function), set(inspect.signature(function).parameters) - {"out", "options", "args"}
+        told = re.search(r"^(Parameters|Attributes)\n(.*?)(\n\n\w+\n---|\Z)", text, re.DOTALL | re.MULTILINE)
+        words = set(re.findall(r"\w+", told[2])) if told else set()
+        if not taken & OF_DERIVATIVES and name not in PLAIN and (taken - words or ">>> " not in text):
+            incomplete.append((name, taken - words))
+        elif ">>> " in text and hasattr(be, name):
+            names = {"be": be, "np": np, "optree": optree}
+            runner.run(doctest.DocTestParser().get_doctest(text, names, name, None, 0), out=report.write)
+    assert not incomplete, str(incomplete)
+    assert runner.failures == 0 and runner.tries > 80, report.getvalue()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -362,7 +362,13 @@ class CPUBackend(Backend):
             _log_once(self.info())
 
     def info(self) -> str:
-        """The executor of assignments, and how to get a faster one."""
+        """The executor of assignments, and how to get a faster one.
+
+        Examples
+        --------
+        >>> isinstance(be.info(), str)
+        True
+        """
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
@@ -407,7 +413,13 @@ class CPUBackend(Backend):
         return found
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels."""
+        """Counts since the backend was made, and as ``kernels`` those of the process's compiled kernels.
+
+        Examples
+        --------
+        >>> be.stats()["compiles"] >= 0
+        True
+        """
         return {**super().stats(), "kernels": compile_counts()}
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -429,7 +441,22 @@ class CPUBackend(Backend):
         return array.copy(order="C")
 
     def adopt(self, array: np.ndarray, name: str | None = None) -> Tensor:
-        """A tensor over a NumPy array or a writable memory map, without a copy."""
+        """A tensor over a NumPy array or a writable memory map, without a copy.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+        name : str, optional
+            For errors and printing.
+
+        Examples
+        --------
+        >>> values = np.zeros(2)
+        >>> x = be.adopt(values)
+        >>> x[:] = 3
+        >>> values
+        array([3., 3.])
+        """
         check_unmasked(array, "adopt")
         if not isinstance(array, np.ndarray):
             raise OperandError(

@@ -570,13 +570,25 @@ def _correlation(x: Variable, weights: Variable, mode: str, what: str, flipped: 
 
 @function(numpy=np.convolve)
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Any:
-    """The convolution of two vectors: `full`, of the longer's size (`same`), or where they overlap wholly (`valid`)."""
+    """The convolution of two vectors: `full`, of the longer's size (`same`), or where they overlap wholly (`valid`).
+
+    Examples
+    --------
+    >>> be.convolve(be.array([1.0, 2.0]), be.array([1.0, 1.0, 1.0])).get()
+    array([1., 3., 3., 2.], dtype=float32)
+    """
     x, weights = (_vector_of(value, "convolve") for value in (a, v))
     return _correlation(x, weights, mode, "convolve", flipped=True)
 
 
 @function(numpy=np.correlate)
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Any:
-    """The cross-correlation of two vectors: where they overlap wholly (`valid`), of the longer's size, or `full`."""
+    """The cross-correlation of two vectors: where they overlap wholly (`valid`), of the longer's size, or `full`.
+
+    Examples
+    --------
+    >>> be.correlate(be.array([1.0, 2.0, 3.0]), be.array([1.0, 1.0])).get()
+    array([3., 5.], dtype=float32)
+    """
     x, weights = (_vector_of(value, "correlate") for value in (a, v))
     return _correlation(x, weights, mode, "correlate", flipped=False)

@@ -19,7 +19,13 @@ from optree.tree.variable import Operand, Variable, in_dtype, number_of, variabl
 
 
 class Safelog(OwnFunction):
-    """log(max(x, exp(-50))): never below -50, nan where x is nan; its derivative is 0 up to exp(-50)."""
+    """log(max(x, exp(-50))): never below -50, nan where x is nan; its derivative is 0 up to exp(-50).
+
+    Examples
+    --------
+    >>> be.safelog(be.array([0.0, 1.0])).get()
+    array([-50.,   0.], dtype=float32)
+    """
 
     name = "safelog"
     least = math.exp(-50)
@@ -68,7 +74,13 @@ class Sig(OwnFunction):
 
 
 class Sig2(OwnFunction):
-    """The logistic function to base 2, 1 / (1 + 2 ** -x), accurate at both ends."""
+    """The logistic function to base 2, 1 / (1 + 2 ** -x), accurate at both ends.
+
+    Examples
+    --------
+    >>> be.sig2(be.array([0.0, 1.0])).get().round(3)
+    array([0.5  , 0.667], dtype=float32)
+    """
 
     name = "sig2"
     kernel = "({0} < 0 ? exp2(-fabs({0})) : (T)1) / ((T)1 + exp2(-fabs({0})))"
@@ -81,7 +93,13 @@ class Sig2(OwnFunction):
 
 
 class Tanh2(OwnFunction):
-    """The hyperbolic tangent to base 2, (2 ** 2x - 1) / (2 ** 2x + 1), which is tanh(x log 2)."""
+    """The hyperbolic tangent to base 2, (2 ** 2x - 1) / (2 ** 2x + 1), which is tanh(x log 2).
+
+    Examples
+    --------
+    >>> be.tanh2(be.array([0.0, 1.0])).get().round(3)
+    array([0. , 0.6], dtype=float32)
+    """
 
     name = "tanh2"
     kernel = f"tanh({{0}} * (T){LN2!r})"
@@ -189,7 +207,13 @@ _GAP = "({0} == {1} ? (T)0 : -fabs({0} - {1}))"
 
 @numpy_function(np.logaddexp)
 class LogAddExp(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """log(exp(x) + exp(y)), without overflow; equal infinities share the gradient."""
+    """log(exp(x) + exp(y)), without overflow; equal infinities share the gradient.
+
+    Examples
+    --------
+    >>> be.logaddexp(be.array([1000.0]), 1000.0).get()
+    array([1000.6932], dtype=float32)
+    """
 
     name = "logaddexp"
     commutative = True
@@ -224,7 +248,13 @@ def _lead(x: Variable, y: Variable) -> Any:
 
 @function(numpy=np.logaddexp2)
 def logaddexp2(x: Operand, y: Operand) -> Any:
-    """log2(2 ** x + 2 ** y), without overflow."""
+    """log2(2 ** x + 2 ** y), without overflow.
+
+    Examples
+    --------
+    >>> be.logaddexp2(be.array([1.0]), 1.0).get()
+    array([2.], dtype=float32)
+    """
     x, y = (variable_of(operand, "logaddexp2") for operand in (x, y))
     dtype = floating_of(np.logaddexp2, x, y)
     numbers = number_of(x), number_of(y)  # weak
@@ -246,6 +276,12 @@ def softplus(x: Operand) -> Any:
 
 @function(names=("logsigmoid",))
 def log_sigmoid(x: Operand) -> Any:
-    """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``."""
+    """The logarithm of `sig`, accurate where that rounds to 0 or 1: ``-softplus(-x)``.
+
+    Examples
+    --------
+    >>> be.log_sigmoid(be.array([-1000.0, 0.0])).get().round(3)
+    array([-1.00e+03, -6.93e-01], dtype=float32)
+    """
     x = variable_of(x, "log_sigmoid")
     return -softplus(f.neg(in_dtype(x, softplus(x).dtype)))  # an unsigned -x would wrap

@@ -133,6 +133,11 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
     """The index of each maximum of `max_pool` within its window, the first of equal ones: int32, in C order.
 
     Elements are counted in the whole window, those in the padding too. The parameters are those of `max_pool`.
+
+    Examples
+    --------
+    >>> be.argmax_pool(be.array([[[[1.0, 2.0], [4.0, 3.0]]]]), 2).get()
+    array([[[[2]]]], dtype=int32)
     """
 
     name = "argmax_pool"
@@ -248,6 +253,12 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
     """The element of each window of x that `indices`, as of `argmax_pool`, tell; 0 where there is none.
 
     The parameters are those of `max_pool`.
+
+    Examples
+    --------
+    >>> x = be.array([[[[1.0, 2.0], [4.0, 3.0]]]])
+    >>> be.take_pool(x, be.argmax_pool(x, 2), 2).get()
+    array([[[[4.]]]], dtype=float32)
     """
 
     name = "take_pool"

@@ -75,6 +75,13 @@ def rnn(
     -------
     outputs, state : tree
         Of shape (steps, batch, units), or as x has its axes, and (batch, units).
+
+    Examples
+    --------
+    >>> x, w, u = be.ones((5, 1, 2)), be.ones((2, 3)), be.zeros((3, 3))
+    >>> outputs, last = be.rnn(x, w, u)
+    >>> outputs.shape, last.shape
+    ((5, 1, 3), (1, 3))
     """
     if activation not in ACTIVATIONS:
         raise OperandError(f"rnn: activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")

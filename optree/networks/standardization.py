@@ -42,6 +42,11 @@ class Standardize(MeanDtypeOperator, CompositeOperator, GivenAxisOperator):
 
     The axis of a matrix must be given, as of `softmax`. The gradient takes both of its sums in one
     pass; one composed of those of the mean, the difference and the root takes two.
+
+    Examples
+    --------
+    >>> be.standardize(be.array([[1.0, 3.0]]), axis=1).get().round(3)
+    array([[-1.,  1.]], dtype=float32)
     """
 
     name = "standardize"
@@ -249,6 +254,12 @@ def instance_norm(x: Any, gain: Any = None, bias: Any = None, axis: int = 1, eps
     ------
     ShapeError
         If there are no other axes, or gain or bias have not one element for each channel.
+
+    Examples
+    --------
+    >>> be.instance_norm(be.array([[[1.0, 3.0], [10.0, 30.0]]])).get().round(2)
+    array([[[-1.,  1.],
+            [-1.,  1.]]], dtype=float32)
     """
     x = variable_of(x, "instance_norm")
     epsilon = _number(epsilon, "instance_norm: epsilon")
@@ -273,6 +284,12 @@ def group_norm(x: Any, groups: int, gain: Any = None, bias: Any = None, axis: in
     ------
     ShapeError
         If the channels do not divide into that number of groups, or gain or bias have not one element for each channel.
+
+    Examples
+    --------
+    >>> be.group_norm(be.array([[[1.0, 3.0], [1.0, 3.0]]]), groups=1).get().round(2)
+    array([[[-1.,  1.],
+            [-1.,  1.]]], dtype=float32)
     """
     x = variable_of(x, "group_norm")
     epsilon = _number(epsilon, "group_norm: epsilon")

@@ -81,6 +81,13 @@ class ArgmaxRoi(RegionOperator, NonDifferentiableOperator):
     """The index of each maximum of `roi_pool` in the images, flattened in C order; -1 for an empty bin.
 
     The parameters are those of `roi_pool`.
+
+    Examples
+    --------
+    >>> image = be.array(np.arange(16.0).reshape(1, 1, 4, 4))
+    >>> be.argmax_roi(image, be.array([[0.0, 0.0, 0.0, 3.0, 3.0]])).get()
+    array([[[[ 5,  7],
+             [13, 15]]]])
     """
 
     name = "argmax_roi"

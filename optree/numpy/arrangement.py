@@ -38,19 +38,39 @@ def _triangle(x: Any, k: Any, what: str, lower: bool) -> Any:
 
 @function(numpy=np.tril)
 def tril(x: Operand, k: int = 0) -> Any:
-    """The lower triangle of matrices: zeros above the k-th diagonal; k > 0 is above the main one."""
+    """The lower triangle of matrices: zeros above the k-th diagonal; k > 0 is above the main one.
+
+    Examples
+    --------
+    >>> be.tril(be.ones((2, 2))).get()
+    array([[1., 0.],
+           [1., 1.]], dtype=float32)
+    """
     return _triangle(x, k, "tril", lower=True)
 
 
 @function(numpy=np.triu)
 def triu(x: Operand, k: int = 0) -> Any:
-    """The upper triangle of matrices: zeros below the k-th diagonal; k > 0 is above the main one."""
+    """The upper triangle of matrices: zeros below the k-th diagonal; k > 0 is above the main one.
+
+    Examples
+    --------
+    >>> be.triu(be.ones((2, 2)), k=1).get()
+    array([[0., 1.],
+           [0., 0.]], dtype=float32)
+    """
     return _triangle(x, k, "triu", lower=False)
 
 
 @function(numpy=np.diagonal)
 def diagonal(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The diagonals ``x[i, i + offset]`` along two axes, as the last axis."""
+    """The diagonals ``x[i, i + offset]`` along two axes, as the last axis.
+
+    Examples
+    --------
+    >>> be.diagonal(be.array([[1.0, 2.0], [3.0, 4.0]])).get()
+    array([1., 4.], dtype=float32)
+    """
     x, offset = variable_of(x, "diagonal"), integer_of(offset, "diagonal: offset")
     if x.ndim < 2:
         raise ShapeError(f"diagonal: two axes are wanted; {describe(x)} has {x.ndim}; diag makes a matrix of a vector")
@@ -71,7 +91,14 @@ def diagonal(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
 
 @function(numpy=np.diag)
 def diag(x: Operand, k: int = 0) -> Any:
-    """The k-th diagonal of a matrix; for a vector, the matrix with this k-th diagonal."""
+    """The k-th diagonal of a matrix; for a vector, the matrix with this k-th diagonal.
+
+    Examples
+    --------
+    >>> be.diag(be.array([1.0, 2.0])).get()
+    array([[1., 0.],
+           [0., 2.]], dtype=float32)
+    """
     x, k = variable_of(x, "diag"), integer_of(k, "diag: k")
     if x.ndim == 2:
         return diagonal(x, k)
@@ -84,13 +111,25 @@ def diag(x: Operand, k: int = 0) -> Any:
 
 @function(numpy=np.diagflat)
 def diagflat(x: Operand, k: int = 0) -> Any:
-    """The matrix with all elements, flattened, as its k-th diagonal."""
+    """The matrix with all elements, flattened, as its k-th diagonal.
+
+    Examples
+    --------
+    >>> be.diagflat(be.array([1.0, 2.0]), k=1).shape
+    (3, 3)
+    """
     return diag(f.ravel(variable_of(x, "diagflat")), k)
 
 
 @function(numpy=np.trace)
 def trace(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The sum of a diagonal (`diagonal`)."""
+    """The sum of a diagonal (`diagonal`).
+
+    Examples
+    --------
+    >>> be.trace(be.array([[1.0, 2.0], [3.0, 4.0]])).item()
+    5.0
+    """
     return f.sum(diagonal(x, offset, axis1, axis2), axis=-1, keepdims=False)
 
 
@@ -99,7 +138,13 @@ def trace(x: Operand, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 @function(numpy=np.fliplr)
 def fliplr(x: Operand) -> Any:
-    """The operand reversed along its second axis."""
+    """The operand reversed along its second axis.
+
+    Examples
+    --------
+    >>> be.fliplr(be.array([[1.0, 2.0]])).get()
+    array([[2., 1.]], dtype=float32)
+    """
     x = variable_of(x, "fliplr")
     if x.ndim < 2:
         raise ShapeError(f"fliplr: two axes are wanted, and {describe(x)} has {x.ndim}")
@@ -108,7 +153,14 @@ def fliplr(x: Operand) -> Any:
 
 @function(numpy=np.flipud)
 def flipud(x: Operand) -> Any:
-    """The operand reversed along its first axis."""
+    """The operand reversed along its first axis.
+
+    Examples
+    --------
+    >>> be.flipud(be.array([[1.0], [2.0]])).get()
+    array([[2.],
+           [1.]], dtype=float32)
+    """
     x = variable_of(x, "flipud")
     if x.ndim < 1:
         raise ShapeError(f"flipud: an axis is wanted, and {describe(x)} has none")
@@ -117,7 +169,14 @@ def flipud(x: Operand) -> Any:
 
 @function(numpy=np.rot90)
 def rot90(x: Operand, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
-    """The operand rotated k times by 90 degrees, from the first of two axes towards the second."""
+    """The operand rotated k times by 90 degrees, from the first of two axes towards the second.
+
+    Examples
+    --------
+    >>> be.rot90(be.array([[1.0, 2.0], [3.0, 4.0]])).get()
+    array([[2., 4.],
+           [1., 3.]], dtype=float32)
+    """
     x, turns = variable_of(x, "rot90"), integer_of(k, "rot90: k") % 4
     plane = [normalise_axis(axis, x.ndim, "rot90") for axis in axes]
     if len(plane) != 2 or plane[0] == plane[1]:
@@ -164,7 +223,13 @@ def _sliding_window_view(x: Any, window_shape: object, axis: Axis = None) -> Any
 
 @function(numpy=np.array_split)
 def array_split(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray, axis: int = 0) -> list[Any]:
-    """Split the operand along an axis into a number of nearly equal parts, or at indices."""
+    """Split the operand along an axis into a number of nearly equal parts, or at indices.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.array_split(be.ones(5), 2)]
+    [(3,), (2,)]
+    """
     return _parts(variable_of(x, "array_split"), indices_or_sections, axis, "array_split")
 
 
@@ -207,13 +272,25 @@ def _parts(x: Variable, indices_or_sections: Any, axis: Axis, what: str) -> list
 
 @function(numpy=np.hsplit)
 def hsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
-    """Split horizontally: `split` along the second axis, of a vector along its only one."""
+    """Split horizontally: `split` along the second axis, of a vector along its only one.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.hsplit(be.ones((2, 4)), 2)]
+    [(2, 2), (2, 2)]
+    """
     return split(x, indices_or_sections, 0 if variable_of(x, "hsplit").ndim == 1 else 1)
 
 
 @function(numpy=np.vsplit)
 def vsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
-    """Split vertically: `split` along the first of two axes or more."""
+    """Split vertically: `split` along the first of two axes or more.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.vsplit(be.ones((4, 2)), [1])]
+    [(1, 2), (3, 2)]
+    """
     x = variable_of(x, "vsplit")
     if x.ndim < 2:
         raise ShapeError(f"vsplit: two axes are wanted, and {describe(x)} has {x.ndim}; split takes one")
@@ -222,13 +299,25 @@ def vsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) ->
 
 @function(numpy=np.dsplit)
 def dsplit(x: Operand, indices_or_sections: int | Sequence[int] | np.ndarray) -> list[Any]:
-    """Split in depth: `split` along the third axis."""
+    """Split in depth: `split` along the third axis.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.dsplit(be.ones((2, 2, 4)), 2)]
+    [(2, 2, 2), (2, 2, 2)]
+    """
     return split(x, indices_or_sections, 2)
 
 
 @function(numpy=np.unstack)
 def unstack(x: Operand, axis: int = 0) -> tuple[Any, ...]:
-    """The parts of the operand at each index along an axis, without that axis."""
+    """The parts of the operand at each index along an axis, without that axis.
+
+    Examples
+    --------
+    >>> [part.shape for part in be.unstack(be.ones((2, 3)))]
+    [(3,), (3,)]
+    """
     x = variable_of(x, "unstack")
     axis = normalise_axis(axis, x.ndim, "unstack")
     size = x.shape[axis]
@@ -313,6 +402,11 @@ def delete(x: Operand, obj: int | slice | Sequence[int] | np.ndarray, axis: Axis
     """The operand without the elements at indices along an axis; of the flattened operand without one.
 
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
+
+    Examples
+    --------
+    >>> be.delete(be.array([1.0, 2.0, 3.0]), 1).get()
+    array([1., 3.], dtype=float32)
     """
     x, axis, size = _along(x, axis, obj, "delete")
     return rearranged([x], _order(np.delete, np.arange(size), obj, x=x, axis=axis, what="delete"), axis, size)
@@ -323,6 +417,11 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     """The operand with values, cast to its dtype, before indices along an axis; flattened without one.
 
     The indices are known when the tree is built: an integer, a slice, a sequence of integers, or a mask.
+
+    Examples
+    --------
+    >>> be.insert(be.array([1.0, 3.0]), 1, 2.0).get()
+    array([1., 2., 3.], dtype=float32)
     """
     x, axis, size = _along(x, axis, obj, "insert")
     given = strong(values, "insert")
@@ -356,7 +455,13 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 @function()
 def broadcast_arrays(*operands: Operand) -> tuple[Any, ...]:
-    """The operands, each broadcast to the shape of all."""
+    """The operands, each broadcast to the shape of all.
+
+    Examples
+    --------
+    >>> [x.shape for x in be.broadcast_arrays(be.ones((2, 1)), be.ones(3))]
+    [(2, 3), (2, 3)]
+    """
     found = [variable_of(x, "broadcast_arrays") for x in operands]
     if all(None not in x.shape for x in found):
         sizes = broadcast(*(x.shape for x in found))
@@ -373,6 +478,11 @@ def meshgrid(*xi: Operand, indexing: str = "xy", sparse: bool = False) -> list[A
 
     With ``indexing="xy"`` the second vector varies along the first axis, and the first along
     the second; with ``"ij"`` they are in order.
+
+    Examples
+    --------
+    >>> [x.shape for x in be.meshgrid(be.ones(2), be.ones(3))]
+    [(3, 2), (3, 2)]
     """
     if indexing not in ("xy", "ij"):
         raise OperandError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}")

@@ -64,6 +64,11 @@ def pad_by(
         A number, a pair, or a pair for each axis.
     reflect_type : {'even', 'odd'}
         Of the modes reflect and symmetric: ``"odd"`` subtracts the reflected elements from twice the edge.
+
+    Examples
+    --------
+    >>> be.pad_by(be.array([1.0, 2.0]), 1).get()
+    array([0., 1., 2., 0.], dtype=float32)
     """
     x = variable_of(x, "pad")
     if mode not in OPTIONS:

@@ -23,7 +23,13 @@ def _coefficients(given: object, what: str) -> Variable:
 
 @function(numpy=np.polyval)
 def polyval(p: Operand, x: Operand) -> Any:
-    """A polynomial at x, from its coefficients, the highest power's first, by Horner's rule."""
+    """A polynomial at x, from its coefficients, the highest power's first, by Horner's rule.
+
+    Examples
+    --------
+    >>> be.polyval(be.array([1.0, 0.0, 2.0]), be.array([3.0])).get()
+    array([11.], dtype=float32)
+    """
     p, x = _coefficients(p, "polyval"), variable_of(x, "polyval")
     value = f.fill_like(x, False if x.dtype.kind == "b" else 0)
     for i in range(p.shape[0]):
@@ -33,7 +39,13 @@ def polyval(p: Operand, x: Operand) -> Any:
 
 @function(numpy=np.polyder)
 def polyder(p: Any, m: int = 1) -> Any:
-    """The coefficients of the m-th derivative of a polynomial."""
+    """The coefficients of the m-th derivative of a polynomial.
+
+    Examples
+    --------
+    >>> be.polyder(be.array([1.0, 0.0, 2.0])).get()
+    array([2., 0.])
+    """
     p = _coefficients(p, "polyder")
     for _ in range(integer_of(m, "polyder: m", 0)):
         p = in_dtype(p, promote(p.dtype, np.dtype("int64")))  # first: integers have no derivative
@@ -43,7 +55,13 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 @function(numpy=np.polyint)
 def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
-    """The coefficients of the m-th antiderivative of a polynomial; `k` is the constants, or one for all."""
+    """The coefficients of the m-th antiderivative of a polynomial; `k` is the constants, or one for all.
+
+    Examples
+    --------
+    >>> be.polyint(be.array([2.0, 0.0])).get()
+    array([1., 0., 0.])
+    """
     p, count = _coefficients(p, "polyint"), integer_of(m, "polyint: m", 0)
     constants = np.broadcast_to(0 if k is None else k, count)
     for constant in constants:
@@ -53,13 +71,25 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
 
 @function(numpy=np.polyadd)
 def polyadd(a1: Any, a2: Any) -> Any:
-    """The coefficients of the sum of two polynomials."""
+    """The coefficients of the sum of two polynomials.
+
+    Examples
+    --------
+    >>> be.polyadd(be.array([1.0, 2.0]), be.array([1.0])).get()
+    array([1., 3.], dtype=float32)
+    """
     return f.add(*_of_one_degree(a1, a2, "polyadd"))
 
 
 @function(numpy=np.polysub)
 def polysub(a1: Any, a2: Any) -> Any:
-    """The coefficients of the difference of two polynomials."""
+    """The coefficients of the difference of two polynomials.
+
+    Examples
+    --------
+    >>> be.polysub(be.array([1.0, 2.0]), be.array([1.0])).get()
+    array([1., 1.], dtype=float32)
+    """
     return f.sub(*_of_one_degree(a1, a2, "polysub"))
 
 
@@ -71,7 +101,14 @@ def _of_one_degree(a1: Any, a2: Any, what: str) -> list[Variable]:
 
 @function(numpy=np.vander)
 def vander(x: Operand, N: int | None = None, increasing: bool = False) -> Any:
-    """The Vandermonde matrix: the powers of a vector as columns, decreasing unless `increasing`."""
+    """The Vandermonde matrix: the powers of a vector as columns, decreasing unless `increasing`.
+
+    Examples
+    --------
+    >>> be.vander(be.array([1.0, 2.0]), 3).get()
+    array([[1., 1., 1.],
+           [4., 2., 1.]])
+    """
     x = variable_of(x, "vander")
     count = x.shape[0] if x.ndim == 1 and N is None else N
     if x.ndim != 1 or count is None:
@@ -93,7 +130,13 @@ def _numpy_polyfit(x: Operand, y: Operand, deg: object, rcond: object = None, w:
 
 @function()
 def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, weights: Any = None) -> Any:
-    """The coefficients of the polynomial of a degree through points, by least squares; of columns y, as columns."""
+    """The coefficients of the polynomial of a degree through points, by least squares; of columns y, as columns.
+
+    Examples
+    --------
+    >>> be.polyfit(be.array([0.0, 1.0, 2.0]), be.array([1.0, 3.0, 5.0]), 1).get().round(3)
+    array([2., 1.])
+    """
     x, y = (in_dtype(v, promote(v.dtype, np.dtype("float64"))) for v in (variable_of(z, "polyfit") for z in (x, y)))
     if x.ndim != 1 or y.ndim not in (1, 2) or (None not in (x.shape[0], y.shape[0]) and x.shape[0] != y.shape[0]):
         raise ShapeError(f"polyfit: {describe(x)} and {describe(y)} are no points: a vector, and one or columns")

@@ -149,14 +149,28 @@ NUMPY_FUNCTIONS[np.std] = _with_freedom("std")
 
 @function(numpy=np.count_nonzero)
 def count_nonzero(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The number of elements over axes that are not zero; a nan is not."""
+    """The number of elements over axes that are not zero; a nan is not.
+
+    Examples
+    --------
+    >>> be.count_nonzero(be.array([[1.0, 0.0], [2.0, 3.0]]), axis=1).get()
+    array([[1],
+           [2]])
+    """
     x = variable_of(x, "count_nonzero")
     return f.sum(x if x.dtype.kind == "b" else f.ne(x, 0), axis=axis, keepdims=keepdims)
 
 
 @function(numpy=np.ptp)
 def ptp(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The range over axes: maximum minus minimum."""
+    """The range over axes: maximum minus minimum.
+
+    Examples
+    --------
+    >>> be.ptp(be.array([[1.0, 4.0], [2.0, 3.0]]), axis=1).get()
+    array([[3.],
+           [1.]], dtype=float32)
+    """
     return f.max(x, axis=axis, keepdims=keepdims) - f.min(x, axis=axis, keepdims=keepdims)
 
 
@@ -185,7 +199,10 @@ def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -
         return f.where(f.eq(numbers, 0), of_none, found)
 
     made = scanned if of_numbers.startswith("cum") else reduced
-    made.__name__, made.__qualname__, made.__doc__ = name, name, doc
+    example = f">>> np.allclose(be.{name}(x, axis=1).get().ravel(), np.{name}(x.get(), axis=1).ravel())\nTrue"
+    given = ">>> x = be.array([[1.0, np.nan], [2.0, 4.0]])"
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"{doc}\n\nExamples\n--------\n{given}\n{example}"
     return function(numpy=getattr(np, name))(made)
 
 
@@ -212,7 +229,14 @@ NUMPY_FUNCTIONS[np.fmax.reduce], NUMPY_FUNCTIONS[np.fmin.reduce] = FUNCTIONS["na
 
 @function(numpy=np.nanmean)
 def nanmean(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The mean over axes, ignoring nans; nan where all elements are nan."""
+    """The mean over axes, ignoring nans; nan where all elements are nan.
+
+    Examples
+    --------
+    >>> be.nanmean(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
+    array([[1.],
+           [3.]], dtype=float32)
+    """
     x = variable_of(x, "nanmean")
     if not is_floating(x.dtype):
         return f.mean(x, axis=axis, keepdims=keepdims)
@@ -221,13 +245,27 @@ def nanmean(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
 
 @function(numpy=np.nanvar)
 def nanvar(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The variance over axes, ignoring nans; nan where at most ddof elements remain."""
+    """The variance over axes, ignoring nans; nan where at most ddof elements remain.
+
+    Examples
+    --------
+    >>> be.nanvar(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
+    array([[0.],
+           [1.]], dtype=float32)
+    """
     return _nan_deviation(x, axis, ddof, keepdims, "nanvar")
 
 
 @function(numpy=np.nanstd)
 def nanstd(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The standard deviation over axes, ignoring nans; nan where at most ddof elements remain."""
+    """The standard deviation over axes, ignoring nans; nan where at most ddof elements remain.
+
+    Examples
+    --------
+    >>> be.nanstd(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
+    array([[0.],
+           [1.]], dtype=float32)
+    """
     return _nan_deviation(x, axis, ddof, keepdims, "nanstd")
 
 
@@ -261,13 +299,27 @@ AVERAGING = ("midpoint", "averaged_inverted_cdf")
 
 @function(numpy=np.median)
 def median(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The median over axes; nan where there is a nan."""
+    """The median over axes; nan where there is a nan.
+
+    Examples
+    --------
+    >>> be.median(be.array([[1.0, 4.0, 2.0], [2.0, 3.0, 9.0]]), axis=1).get()
+    array([[2.],
+           [3.]], dtype=float32)
+    """
     return _ranked(x, None, axis, "median", keepdims, "median", False)
 
 
 @function(numpy=np.nanmedian)
 def nanmedian(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
-    """The median over axes, ignoring nans; nan where all elements are nan."""
+    """The median over axes, ignoring nans; nan where all elements are nan.
+
+    Examples
+    --------
+    >>> be.nanmedian(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
+    array([[1.],
+           [3.]], dtype=float32)
+    """
     return _ranked(x, None, axis, "median", keepdims, "nanmedian", True)
 
 
@@ -285,6 +337,11 @@ def quantile(
     If `q` is 1-D, its axis is the first of the result. The methods are NumPy's, and so are dtypes: those that
     interpolate promote x with an array or list `q`, and not with a Python number. A list makes float64 of float32.
     Elements may have `weights`, of x's shape or a vector along one axis, by the method ``'inverted_cdf'``.
+
+    Examples
+    --------
+    >>> be.quantile(be.array([1.0, 2.0, 3.0, 4.0]), 0.25).get()
+    array([1.75], dtype=float32)
     """
     if weights is not None:
         return _weighted(x, q, axis, method, keepdims, weights, "quantile")
@@ -293,7 +350,13 @@ def quantile(
 
 @function(numpy=np.nanquantile)
 def nanquantile(x: Operand, q: Any, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
-    """The quantiles over axes, ignoring nans; nan where all elements are nan."""
+    """The quantiles over axes, ignoring nans; nan where all elements are nan.
+
+    Examples
+    --------
+    >>> be.nanquantile(be.array([1.0, 2.0, 3.0, np.nan]), 0.5).get()
+    array([2.], dtype=float32)
+    """
     return _ranked(x, q, axis, method, keepdims, "nanquantile", True)
 
 
@@ -306,7 +369,13 @@ def percentile(
     keepdims: bool = True,
     weights: Any = None,
 ) -> Any:
-    """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan. `weights` are `quantile`'s."""
+    """The percentiles `q`, from 0 to 100, over axes; nan where there is a nan. `weights` are `quantile`'s.
+
+    Examples
+    --------
+    >>> be.percentile(be.array([1.0, 2.0, 3.0, 4.0]), 25).get()
+    array([1.75], dtype=float32)
+    """
     if weights is not None:
         return _weighted(x, _fractions(q), axis, method, keepdims, weights, "percentile")
     return _ranked(x, _fractions(q), axis, method, keepdims, "percentile", False)
@@ -314,7 +383,13 @@ def percentile(
 
 @function(numpy=np.nanpercentile)
 def nanpercentile(x: Operand, q: Any, axis: Axis = None, method: str = "linear", keepdims: bool = True) -> Any:
-    """The percentiles over axes, ignoring nans; nan where all elements are nan."""
+    """The percentiles over axes, ignoring nans; nan where all elements are nan.
+
+    Examples
+    --------
+    >>> be.nanpercentile(be.array([1.0, 2.0, 3.0, np.nan]), 50).get()
+    array([2.], dtype=float32)
+    """
     return _ranked(x, _fractions(q), axis, method, keepdims, "nanpercentile", True)
 
 
@@ -488,7 +563,13 @@ def _between(first: Variable, second: Variable, weight: Any) -> Variable:
 
 @function(numpy=np.average)
 def average(x: Operand, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = True) -> Any:
-    """The weighted mean over axes; with `returned`, the sum of weights too."""
+    """The weighted mean over axes; with `returned`, the sum of weights too.
+
+    Examples
+    --------
+    >>> be.average(be.array([1.0, 4.0]), weights=be.array([3.0, 1.0])).get()
+    array([1.75], dtype=float32)
+    """
     x = variable_of(x, "average")
     if weights is None:
         mean = f.mean(x, axis=axis, keepdims=keepdims)
@@ -524,6 +605,12 @@ def cov(
     """The covariance matrix of variables, the rows of a matrix, or with ``rowvar=False`` its columns.
 
     `fweights` are frequencies of the observations, `aweights` their relative weights.
+
+    Examples
+    --------
+    >>> be.cov(be.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])).get()
+    array([[1., 2.],
+           [2., 4.]])
     """
     rows = _observations(x, rowvar)
     if y is not None:
@@ -575,7 +662,14 @@ class Correlation(UnaryOperator, ElementwiseOperator, FloatOperator):
 
 @function(numpy=np.corrcoef)
 def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Any:
-    """The Pearson correlation matrix of variables."""
+    """The Pearson correlation matrix of variables.
+
+    Examples
+    --------
+    >>> be.corrcoef(be.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])).get().round(3)
+    array([[ 1., -1.],
+           [-1.,  1.]])
+    """
     found = cov(x, y, rowvar)
     if found.ndim == 0:
         return found / found

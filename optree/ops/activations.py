@@ -82,53 +82,101 @@ def elu(x: Operand, alpha: float = 1.0) -> Any:
 
 @function()
 def selu(x: Operand) -> Any:
-    """`elu` scaled so that layers keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    """`elu` scaled so that layers keep mean 0 and variance 1 (Klambauer et al., 2017).
+
+    Examples
+    --------
+    >>> be.selu(be.array([-1.0, 2.0])).get().round(3)
+    array([-1.111,  2.101], dtype=float32)
+    """
     return 1.0507009873554805 * f.elu(x, 1.6732632423543772)
 
 
 @function()
 def softsign(x: Operand) -> Any:
-    """X / (1 + abs(x))."""
+    """X / (1 + abs(x)).
+
+    Examples
+    --------
+    >>> be.softsign(be.array([-1.0, 3.0])).get()
+    array([-0.5 ,  0.75], dtype=float32)
+    """
     x = _floating(x, "softsign")
     return x / (1 + f.abs(x))
 
 
 @function()
 def celu(x: Operand, alpha: float = 1.0) -> Any:
-    """`elu` whose derivative is continuous for each alpha: alpha * (exp(x / alpha) - 1) where x is negative."""
+    """`elu` whose derivative is continuous for each alpha: alpha * (exp(x / alpha) - 1) where x is negative.
+
+    Examples
+    --------
+    >>> be.celu(be.array([-1.0, 2.0]), alpha=2.0).get().round(3)
+    array([-0.787,  2.   ], dtype=float32)
+    """
     x = _floating(x, "celu")
     return f.where(x > 0, x, alpha * f.expm1(f.where(x > 0, 0, x) / alpha))
 
 
 @function()
 def mish(x: Operand) -> Any:
-    """X * tanh(softplus(x))."""
+    """X * tanh(softplus(x)).
+
+    Examples
+    --------
+    >>> be.mish(be.array([-1.0, 2.0])).get().round(3)
+    array([-0.303,  1.944], dtype=float32)
+    """
     x = _floating(x, "mish")
     return x * f.tanh(f.softplus(x))
 
 
 @function()
 def relu6(x: Operand) -> Any:
-    """X between 0 and 6, and the nearer bound elsewhere."""
+    """X between 0 and 6, and the nearer bound elsewhere.
+
+    Examples
+    --------
+    >>> be.relu6(be.array([-1.0, 2.0, 9.0])).get()
+    array([0., 2., 6.], dtype=float32)
+    """
     return f.clip(x, 0, 6)
 
 
 @function(names=("hard_sigmoid",))
 def hardsigmoid(x: Operand) -> Any:
-    """A piecewise linear `sig`: relu6(x + 3) / 6, as torch's and JAX's. Keras' has another slope."""
+    """A piecewise linear `sig`: relu6(x + 3) / 6, as torch's and JAX's. Keras' has another slope.
+
+    Examples
+    --------
+    >>> be.hardsigmoid(be.array([-4.0, 0.0, 1.5])).get()
+    array([0.  , 0.5 , 0.75], dtype=float32)
+    """
     return relu6(_floating(x, "hardsigmoid") + 3) / 6
 
 
 @function(names=("hard_swish", "hard_silu"))
 def hardswish(x: Operand) -> Any:
-    """X * hardsigmoid(x)."""
+    """X * hardsigmoid(x).
+
+    Examples
+    --------
+    >>> be.hardswish(be.array([-4.0, 1.5, 4.0])).get()
+    array([-0.   ,  1.125,  4.   ], dtype=float32)
+    """
     x = _floating(x, "hardswish")
     return x * hardsigmoid(x)
 
 
 @function(names=("hard_tanh",))
 def hardtanh(x: Operand, lo: float = -1.0, hi: float = 1.0) -> Any:
-    """X between two bounds, and the nearer bound elsewhere."""
+    """X between two bounds, and the nearer bound elsewhere.
+
+    Examples
+    --------
+    >>> be.hardtanh(be.array([-4.0, 0.5, 4.0])).get()
+    array([-1. ,  0.5,  1. ], dtype=float32)
+    """
     return f.clip(x, lo, hi)
 
 

@@ -24,6 +24,12 @@ class Assign(NonDifferentiableOperator):
     """Writes the second operand's value into the first, a tensor.
 
     Its node is no operand: it is the root of a tree, and other trees contain its target.
+
+    Examples
+    --------
+    >>> x = be.zeros(2)
+    >>> be.execute(be.assign(x, be.ones(2) * 3)).get()
+    array([3., 3.], dtype=float32)
     """
 
     name: ClassVar[str | None] = "assign"

@@ -170,7 +170,13 @@ class Shift(BitOperator, BinaryOperator):
 
 @numpy_function(np.left_shift)
 class LeftShift(Shift):
-    """x shifted left by y bits, x * 2 ** y if that fits; 0 for its width or more."""
+    """x shifted left by y bits, x * 2 ** y if that fits; 0 for its width or more.
+
+    Examples
+    --------
+    >>> be.left_shift(np.array([1, 2]), 2).get()
+    array([4, 8])
+    """
 
     name = "left_shift"
     ufunc = np.left_shift
@@ -183,7 +189,13 @@ class LeftShift(Shift):
 
 @numpy_function(np.right_shift)
 class RightShift(Shift):
-    """x shifted right by y bits, floor(x / 2 ** y); 0 or -1 for its width or more."""
+    """x shifted right by y bits, floor(x / 2 ** y); 0 or -1 for its width or more.
+
+    Examples
+    --------
+    >>> be.right_shift(np.array([4, 9]), 1).get()
+    array([2, 4])
+    """
 
     name = "right_shift"
     ufunc = np.right_shift

@@ -131,13 +131,25 @@ class Relu(MorphOperator, ElementwiseOperator):
 
 @function(numpy=np.fmax)
 def fmax(x: Operand, y: Operand) -> Any:
-    """Elementwise maximum of x and y that ignores nan; ties share the gradient."""
+    """Elementwise maximum of x and y that ignores nan; ties share the gradient.
+
+    Examples
+    --------
+    >>> be.fmax(be.array([1.0, np.nan]), 0.5).get()
+    array([1. , 0.5], dtype=float32)
+    """
     return _of_numbers(f.maximum, x, y, "fmax")
 
 
 @function(numpy=np.fmin)
 def fmin(x: Operand, y: Operand) -> Any:
-    """Elementwise minimum of x and y that ignores nan; ties share the gradient."""
+    """Elementwise minimum of x and y that ignores nan; ties share the gradient.
+
+    Examples
+    --------
+    >>> be.fmin(be.array([1.0, np.nan]), 0.5).get()
+    array([0.5, 0.5], dtype=float32)
+    """
     return _of_numbers(f.minimum, x, y, "fmin")
 
 
@@ -253,7 +265,14 @@ def _numpy_where(condition: Operand, x: Operand | None = None, y: Operand | None
 
 @function(numpy=np.select)
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Operand = 0) -> Any:
-    """For each element the choice of the first condition that is true there, and the default where none is."""
+    """For each element the choice of the first condition that is true there, and the default where none is.
+
+    Examples
+    --------
+    >>> x = be.array([1.0, 5.0, 9.0])
+    >>> be.select([x < 2, x < 8], [x, -x], default=0).get()
+    array([ 1., -5.,  0.], dtype=float32)
+    """
     if len(condlist) != len(choicelist) or not len(condlist):
         raise OperandError(
             f"select: as many choices as conditions are wanted, one at least; there are {len(choicelist)} choices "
@@ -328,6 +347,12 @@ class FillLike(BinaryOperator):
     """An array of x's shape and dtype filled with `value`, a number or an array of one element.
 
     Only x's shape and dtype are used, not its values.
+
+    Examples
+    --------
+    >>> be.fill_like(be.ones((2, 2)), 0.5).get()
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
     """
 
     name = "fill_like"

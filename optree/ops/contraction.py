@@ -189,6 +189,11 @@ def batched_dot(x: Operand, y: Operand) -> Any:
     ShapeError
         If an operand is not 3-D, or they are not equally many: `matmul`
         broadcasts where this does not.
+
+    Examples
+    --------
+    >>> be.batched_dot(be.ones((2, 3, 4)), be.ones((2, 4, 5))).shape
+    (2, 3, 5)
     """
     left, right = (variable_of(a, "batched_dot") for a in (x, y))
     for operand in (left, right):
@@ -215,6 +220,11 @@ class TensorDot(BinaryOperator):
     axes : int or pair of tuple of int
         The axes of x and those of y that are contracted; a number n means the last n of x and
         the first n of y.
+
+    Examples
+    --------
+    >>> be.tensordot(be.ones((2, 3, 4)), be.ones((4, 3)), axes=([1, 2], [1, 0])).get()
+    array([12., 12.], dtype=float32)
     """
 
     name = "tensordot"

@@ -219,13 +219,27 @@ class Fmod(BinaryOperator, ElementwiseOperator):
 @numpy_function(np.divmod)
 @function()
 def divmod(x: Operand, y: Operand) -> tuple[Any, Any]:
-    """The quotient and remainder of floor division: `floor_divide` and `mod`."""
+    """The quotient and remainder of floor division: `floor_divide` and `mod`.
+
+    Examples
+    --------
+    >>> quotient, remainder = be.divmod(be.array([7.0, -7.0]), 3)
+    >>> quotient.get(), remainder.get()
+    (array([ 2., -3.], dtype=float32), array([1., 2.], dtype=float32))
+    """
     return f.floor_divide(x, y), f.mod(x, y)
 
 
 @function(numpy=np.modf)
 def modf(x: Operand) -> tuple[Any, Any]:
-    """The fraction and the whole part, each with the sign of x; of infinities the fraction is 0."""
+    """The fraction and the whole part, each with the sign of x; of infinities the fraction is 0.
+
+    Examples
+    --------
+    >>> fraction, whole = be.modf(be.array([1.5, -1.5]))
+    >>> fraction.get(), whole.get()
+    (array([ 0.5, -0.5], dtype=float32), array([ 1., -1.], dtype=float32))
+    """
     x = variable_of(x, "modf")
     x = in_dtype(x, floating_of(np.modf, x))
     whole = f.trunc(x)
@@ -247,7 +261,13 @@ class CopySign(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 @numpy_function(np.nextafter)
 class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperator):
-    """The next number of the value's dtype after x in the direction of y."""
+    """The next number of the value's dtype after x in the direction of y.
+
+    Examples
+    --------
+    >>> be.nextafter(be.array([1.0]), 2.0).get() > 1
+    array([ True])
+    """
 
     name = "nextafter"
     widened = ()  # the next float32 would round back to x
@@ -333,14 +353,26 @@ def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
 
 @function(numpy=np.fabs)
 def fabs(x: Operand) -> Any:
-    """The absolute value, floating for integers too."""
+    """The absolute value, floating for integers too.
+
+    Examples
+    --------
+    >>> be.fabs(be.array([-1.5, 2.0])).get()
+    array([1.5, 2. ], dtype=float32)
+    """
     x = variable_of(x, "fabs")
     return f.abs(in_dtype(x, floating_of(np.fabs, x)))
 
 
 @function(numpy=np.positive)
 def positive(x: Operand) -> Any:
-    """+x, a copy; refuses bools, as NumPy does."""
+    """+x, a copy; refuses bools, as NumPy does.
+
+    Examples
+    --------
+    >>> be.positive(be.array([-1.5, 2.0])).get()
+    array([-1.5,  2. ], dtype=float32)
+    """
     x = variable_of(x, "positive")
     if x.dtype.kind == "b":
         raise DTypeError(f"positive: {describe(x)} is bool, and has no sign")
@@ -349,27 +381,51 @@ def positive(x: Operand) -> Any:
 
 @function(numpy=np.conjugate, names=("conj",))
 def conjugate(x: Operand) -> Any:
-    """The complex conjugate: of real numbers a copy."""
+    """The complex conjugate: of real numbers a copy.
+
+    Examples
+    --------
+    >>> be.conjugate(be.array([1.0, 2.0])).get()
+    array([1., 2.], dtype=float32)
+    """
     x = variable_of(x, "conjugate")
     return f.copy(in_dtype(x, floating_of(np.conjugate, x)))
 
 
 @function(numpy=np.real)
 def real(x: Operand) -> Any:
-    """The real part: of real numbers a copy."""
+    """The real part: of real numbers a copy.
+
+    Examples
+    --------
+    >>> be.real(be.array([1.0, 2.0])).get()
+    array([1., 2.], dtype=float32)
+    """
     return f.copy(variable_of(x, "real"))
 
 
 @function(numpy=np.imag)
 def imag(x: Operand) -> Any:
-    """The imaginary part: of real numbers zeros."""
+    """The imaginary part: of real numbers zeros.
+
+    Examples
+    --------
+    >>> be.imag(be.array([1.0, 2.0])).get()
+    array([0., 0.], dtype=float32)
+    """
     x = variable_of(x, "imag")
     return f.fill_like(x, False if x.dtype.kind == "b" else 0)
 
 
 @function(numpy=np.angle)
 def angle(x: Operand, deg: bool = False) -> Any:
-    """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0."""
+    """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0.
+
+    Examples
+    --------
+    >>> be.angle(be.array([1.0, -1.0]), deg=True).get()
+    array([  0., 180.], dtype=float32)
+    """
     x = in_dtype(variable_of(x, "angle"), f.arctan2(0, x).dtype)
     negative = f.fill_like(x, 180.0 if deg else math.pi)
     return f.where(f.isnan(x), math.nan, f.where(f.signbit(x), negative, 0.0))
@@ -377,19 +433,37 @@ def angle(x: Operand, deg: bool = False) -> Any:
 
 @function(numpy=np.isposinf)
 def isposinf(x: Operand) -> Any:
-    """Whether each element is infinity."""
+    """Whether each element is infinity.
+
+    Examples
+    --------
+    >>> be.isposinf(be.array([-np.inf, 0.0, np.inf])).get()
+    array([False, False,  True])
+    """
     return f.eq(variable_of(x, "isposinf"), math.inf)
 
 
 @function(numpy=np.isneginf)
 def isneginf(x: Operand) -> Any:
-    """Whether each element is -infinity."""
+    """Whether each element is -infinity.
+
+    Examples
+    --------
+    >>> be.isneginf(be.array([-np.inf, 0.0, np.inf])).get()
+    array([ True, False, False])
+    """
     return f.eq(variable_of(x, "isneginf"), -math.inf)
 
 
 @function(numpy=np.heaviside)
 def heaviside(x: Operand, y: Operand) -> Any:
-    """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan."""
+    """0 where x is negative, 1 where it is positive, and y where it is 0; nan where it is nan.
+
+    Examples
+    --------
+    >>> be.heaviside(be.array([-1.0, 0.0, 1.0]), 0.5).get()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
     x, y = (variable_of(operand, "heaviside") for operand in (x, y))
     dtype = floating_of(np.heaviside, x, y)
     at_zero = in_dtype(y, dtype) if number_of(y) is None else f.fill_like(in_dtype(x, dtype), y)
@@ -399,7 +473,13 @@ def heaviside(x: Operand, y: Operand) -> Any:
 
 @function(numpy=np.nan_to_num)
 def nan_to_num(x: Operand, nan: float = 0.0, posinf: Operand | None = None, neginf: Operand | None = None) -> Any:
-    """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest."""
+    """The operand with nan replaced by `nan`, and infinities by finite numbers, by default the largest.
+
+    Examples
+    --------
+    >>> be.nan_to_num(be.array([1.0, np.nan, np.inf]), posinf=9.0).get()
+    array([1., 0., 9.], dtype=float32)
+    """
     x = variable_of(x, "nan_to_num")
     if not is_floating(x.dtype):
         return f.copy(x)
@@ -447,7 +527,13 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
 
 @function(numpy=np.float_power)
 def float_power(x: Operand, y: Operand) -> Any:
-    """The power y of x in float64, of integers too."""
+    """The power y of x in float64, of integers too.
+
+    Examples
+    --------
+    >>> be.float_power(np.array([2, 3]), -1).get()
+    array([0.5       , 0.33333333])
+    """
     wide = np.dtype("float64")
     operands = [variable_of(operand, "float_power") for operand in (x, y)]
     return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
@@ -457,6 +543,11 @@ class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
     """x to the power ``numerator / 2``, computed by a root; `numerator` is -3, -1, 3 or 5.
 
     The power of -inf and -0.0 is that of `pow`, and so is the derivative at 0.
+
+    Examples
+    --------
+    >>> be.half_power(be.array([4.0])).get()
+    array([8.], dtype=float32)
     """
 
     name = "half_power"
@@ -517,6 +608,11 @@ class Pow(BinaryOperator, ElementwiseOperator):
 
     The derivative by y is 0 where x is 0 and y >= 0, and where x is inf and y < 0; nan where x < 0,
     where the power is nan for almost every y.
+
+    Examples
+    --------
+    >>> be.pow(be.array([2.0, 3.0]), 2).get()
+    array([4., 9.], dtype=float32)
     """
 
     name = "pow"
@@ -599,6 +695,11 @@ def shift(a: Operand, b: Operand, value: bool = True) -> Any:
     value : bool
         True: b is the factor, taken to the nearest power of two (by its
         logarithm) with its sign. False: b is the exponent of the factor 2 ** b.
+
+    Examples
+    --------
+    >>> be.shift(np.array([1, 2]), 3).get()
+    array([4., 8.])
     """
     number = number_of(as_variable(b))
     if number is None:

@@ -208,6 +208,12 @@ class Cholesky(MatrixOperator):
     With `upper`, the upper triangles u of u.T @ u = x, and the upper half is read.
     The gradient is symmetric, as JAX's and autograd's are: that of half the matrix counts for both halves (I. Murray,
     "Differentiation of the Cholesky decomposition", 2016).
+
+    Examples
+    --------
+    >>> be.cholesky(be.array([[4.0, 2.0], [2.0, 5.0]])).get()
+    array([[2., 0.],
+           [1., 2.]], dtype=float32)
     """
 
     name = "cholesky"
@@ -243,6 +249,12 @@ class QR(Factorisation):
     ----------
     mode : {'reduced', 'complete', 'r'}
         'reduced' for q with the lesser of the sizes as columns, 'complete' for a square q, 'r' for r only.
+
+    Examples
+    --------
+    >>> q, r = be.qr(be.array([[3.0, 1.0], [4.0, 2.0]]))
+    >>> np.allclose((be.dot(q, r)).get(), [[3, 1], [4, 2]], atol=1e-5), q.shape, r.shape
+    (True, (2, 2), (2, 2))
     """
 
     name = "qr"
@@ -306,6 +318,11 @@ class EigenvaluesOfSymmetric(MatrixOperator):
     ----------
     UPLO : {'L', 'U'}
         The half that is read, lower or upper.
+
+    Examples
+    --------
+    >>> be.eigvalsh(be.array([[2.0, 1.0], [1.0, 2.0]])).get().round(3)
+    array([1., 3.], dtype=float32)
     """
 
     name = "eigvalsh"
@@ -341,6 +358,12 @@ class Eigh(Factorisation):
     ----------
     UPLO : {'L', 'U'}
         The half that is read, lower or upper.
+
+    Examples
+    --------
+    >>> values, vectors = be.eigh(be.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> values.get(), vectors.shape
+    (array([2., 3.], dtype=float32), (2, 2))
     """
 
     name = "eigh"
@@ -375,6 +398,11 @@ class SingularValues(MatrixOperator):
     """The singular values of matrices, in descending order.
 
     The second derivative is that of the gradient's vectors: nan or infinite where two singular values are equal.
+
+    Examples
+    --------
+    >>> be.svdvals(be.array([[3.0, 0.0], [0.0, 4.0]])).get()
+    array([4., 3.], dtype=float32)
     """
 
     name = "svdvals"
@@ -407,6 +435,12 @@ class SVD(Factorisation):
     ----------
     full_matrices : bool
         Whether u and vh are square. With `compute_uv=False`, `svd` is `svdvals`.
+
+    Examples
+    --------
+    >>> u, s, vh = be.svd(be.array([[3.0, 0.0], [0.0, 4.0]]))
+    >>> s.get(), u.shape, vh.shape
+    (array([4., 3.], dtype=float32), (2, 2), (2, 2))
     """
 
     name = "svd"

@@ -605,6 +605,12 @@ def onehot(indices: Operand, n: Any = None, axis: int = -1, dtype: DType = None,
     A negative index is an error, not a class counted from the end. The new axis is the axis `axis` of the result. By
     default the function's `dtype` is that of new tensors on the backend. With `out`, its size and dtype are taken, and
     the value is written there at once. On a backend in neon's mode, a row or column of indices counts as 1-D.
+
+    Examples
+    --------
+    >>> be.onehot(np.array([0, 2]), 3).get()
+    array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
     """
     x = variable_of(indices, "onehot")
     check_indices([x.type], "onehot")

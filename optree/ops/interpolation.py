@@ -35,6 +35,11 @@ def gradient(x: Operand, *spacing: Operand, axis: Axis = None, edge_order: int =
         By default all of them; of several, the value is a list.
     edge_order : int
         1 or 2.
+
+    Examples
+    --------
+    >>> be.gradient(be.array([1.0, 2.0, 4.0, 7.0])).get()
+    array([1. , 1.5, 2.5, 3. ], dtype=float32)
     """
     x = variable_of(x, "gradient")
     x = x if is_floating(x.dtype) else in_dtype(x, np.dtype("float64"))
@@ -111,7 +116,13 @@ def _slope(x: Variable, axis: int, spacing: object, edge_order: int) -> Variable
 
 
 class Interpolate(BlockOperator):
-    """Linear interpolation in float64 at x between points (`xp`, `fp`) with ascending `xp`; constant beyond them."""
+    """Linear interpolation in float64 at x between points (`xp`, `fp`) with ascending `xp`; constant beyond them.
+
+    Examples
+    --------
+    >>> be.interpolate(be.array([0.5, 2.0]), be.array([0.0, 1.0]), be.array([10.0, 20.0])).get()
+    array([15., 20.])
+    """
 
     name = "interpolate"
     index_map = IndexMap(BROADCAST, OPAQUE, OPAQUE)
@@ -216,6 +227,11 @@ def interp(
     """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
 
     It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.
+
+    Examples
+    --------
+    >>> be.interp(be.array([0.5, 2.0]), be.array([0.0, 1.0]), be.array([10.0, 20.0])).get()
+    array([15., 20.])
     """
     wide = np.dtype("float64")
     x, xp, fp = (in_dtype(strong(v, "interp"), wide) for v in (x, xp, fp))

@@ -429,7 +429,14 @@ def stack(operands: Sequence[Operand], axis: int = 0) -> Any:
 
 @function(numpy=np.vstack)
 def vstack(operands: Sequence[Operand]) -> Any:
-    """Operands stacked vertically, along the first axis; 1-D ones are rows."""
+    """Operands stacked vertically, along the first axis; 1-D ones are rows.
+
+    Examples
+    --------
+    >>> be.vstack([be.zeros(2), be.ones(2)]).get()
+    array([[0., 0.],
+           [1., 1.]], dtype=float32)
+    """
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return f.expand_dims(operands, 1) if ndim < 1 else stack(operands) if ndim == 1 else f.concatenate(operands, 0)
@@ -438,7 +445,13 @@ def vstack(operands: Sequence[Operand]) -> Any:
 
 @function(numpy=np.hstack)
 def hstack(operands: Sequence[Operand]) -> Any:
-    """Operands stacked horizontally, along the second axis; 1-D and 0-d ones along their only one."""
+    """Operands stacked horizontally, along the second axis; 1-D and 0-d ones along their only one.
+
+    Examples
+    --------
+    >>> be.hstack([be.zeros(2), be.ones(2)]).get()
+    array([0., 0., 1., 1.], dtype=float32)
+    """
     if is_one(operands):
         ndim = as_variable(operands).ndim - 1
         return stack(operands) if ndim < 1 else f.concatenate(operands, 0 if ndim == 1 else 1)
@@ -448,7 +461,13 @@ def hstack(operands: Sequence[Operand]) -> Any:
 
 @function(numpy=np.dstack)
 def dstack(operands: Sequence[Operand]) -> Any:
-    """Operands stacked in depth, along the third axis."""
+    """Operands stacked in depth, along the third axis.
+
+    Examples
+    --------
+    >>> be.dstack([be.zeros(2), be.ones(2)]).shape
+    (1, 2, 2)
+    """
     if is_one(operands):
         x = variable_of(operands, "dstack")
         if x.ndim < 3:
@@ -459,7 +478,14 @@ def dstack(operands: Sequence[Operand]) -> Any:
 
 @function(numpy=np.column_stack)
 def column_stack(operands: Sequence[Operand]) -> Any:
-    """Operands stacked horizontally, 1-D and 0-d ones as columns."""
+    """Operands stacked horizontally, 1-D and 0-d ones as columns.
+
+    Examples
+    --------
+    >>> be.column_stack([be.zeros(2), be.ones(2)]).get()
+    array([[0., 1.],
+           [0., 1.]], dtype=float32)
+    """
     if is_one(operands):
         x = variable_of(operands, "column_stack")
         return f.expand_dims(x, 0) if x.ndim == 1 else f.transpose(x) if x.ndim == 2 else f.concatenate(x, 1)
@@ -469,7 +495,14 @@ def column_stack(operands: Sequence[Operand]) -> Any:
 
 @function(numpy=np.block)
 def block(arrays: Sequence[Operand]) -> Any:
-    """Nested lists of operands joined: the innermost along the last axis, those around them along the one before."""
+    """Nested lists of operands joined: the innermost along the last axis, those around them along the one before.
+
+    Examples
+    --------
+    >>> be.block([[be.ones((1, 1)), be.zeros((1, 2))], [be.zeros((1, 3))]]).get()
+    array([[1., 0., 0.],
+           [0., 0., 0.]], dtype=float32)
+    """
     depth, inner = 0, arrays
     while isinstance(inner, list):
         if not inner:
@@ -501,7 +534,13 @@ def _blocks(arrays: object, depth: int) -> list[tuple[tuple[int, ...], Variable]
 
 @function(numpy=np.append)
 def append(x: Operand, values: Operand, axis: int | None = None) -> Any:
-    """The operand with values appended along an axis; both flattened, if that is None."""
+    """The operand with values appended along an axis; both flattened, if that is None.
+
+    Examples
+    --------
+    >>> be.append(be.array([1.0, 2.0]), be.array([3.0])).get()
+    array([1., 2., 3.], dtype=float32)
+    """
     operands = [variable_of(operand, "append") for operand in (x, values)]
     dtype = promote(*(operand.dtype for operand in operands))  # a number is not weak here, as in NumPy
     # Cast first: the gradient would stop at an integer.

@@ -155,6 +155,12 @@ class Cofactors(MatrixOperator):
     """The matrices of cofactors: det(x) * inv(x).T, but also for singular matrices.
 
     With x = u s v it is det(u) det(v) u p v, where p are the products of all singular values but one.
+
+    Examples
+    --------
+    >>> be.cofactors(be.array([[1.0, 2.0], [3.0, 4.0]])).get().round(3)
+    array([[ 4., -3.],
+           [-2.,  1.]], dtype=float32)
     """
 
     name = "cofactors"
@@ -233,6 +239,12 @@ class LogDeterminant(Factorisation):
     """The signs of the determinants of square matrices, and the logarithms of their absolute values.
 
     They are 0 and -inf for singular matrices, without a derivative.
+
+    Examples
+    --------
+    >>> sign, logarithm = be.slogdet(be.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> sign.item(), logarithm.item()
+    (-1.0, 0.0)
     """
 
     name = "slogdet"
@@ -264,6 +276,12 @@ class PseudoInverse(MatrixOperator):
     ----------
     rtol : float or None
         None for the larger of the sizes times the dtype's epsilon.
+
+    Examples
+    --------
+    >>> be.pinv(be.array([[2.0, 0.0], [0.0, 0.0]])).get()
+    array([[0.5, 0. ],
+           [0. , 0. ]], dtype=float32)
     """
 
     name = "pinv"
@@ -308,7 +326,14 @@ class PseudoInverse(MatrixOperator):
 
 
 class PseudoInverseByTolerances(PseudoInverse):
-    """The pseudo-inverses of matrices, with a tolerance for each: `rtol` broadcasts to the stack of matrices."""
+    """The pseudo-inverses of matrices, with a tolerance for each: `rtol` broadcasts to the stack of matrices.
+
+    Examples
+    --------
+    >>> be.pinv_by_tolerances(be.array([[2.0, 0.0], [0.0, 0.1]]), be.array(0.5)).get()
+    array([[0.5, 0. ],
+           [0. , 0. ]], dtype=float32)
+    """
 
     name = "pinv_by_tolerances"
     operands = ("x", "rtol")
@@ -383,6 +408,12 @@ def lstsq(a: Operand, b: Operand, rcond: float | None = None) -> tuple[Any, Any,
     rcond : float, optional
         Singular values up to this part of the largest count as 0; by default
         the larger of a's sizes times the dtype's epsilon, if negative the epsilon.
+
+    Examples
+    --------
+    >>> x, residuals, rank, values = be.lstsq(be.array([[1.0], [1.0]]), be.array([1.0, 3.0]))
+    >>> x.get().round(3), rank.item()
+    (array([2.], dtype=float32), 1)
     """
     a, b = (variable_of(x, "lstsq") for x in (a, b))
     try:
@@ -410,6 +441,11 @@ def matrix_rank(x: Operand, tol: Operand | None = None, rtol: float | None = Non
     """The number of singular values above `tol`, or above `rtol` times the largest; 0 or 1 for 1-D operands.
 
     By default `rtol` is the larger of a matrix's sizes times the dtype's epsilon.
+
+    Examples
+    --------
+    >>> be.matrix_rank(be.array([[1.0, 2.0], [2.0, 4.0]])).item()
+    1
     """
     x = variable_of(x, "matrix_rank")
     if x.ndim < 2:
@@ -429,7 +465,14 @@ def matrix_rank(x: Operand, tol: Operand | None = None, rtol: float | None = Non
 
 @function(numpy=np.linalg.matrix_power)
 def matrix_power(x: Operand, n: int) -> Any:
-    """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses."""
+    """Integer powers of square matrices, by repeated squaring; for negative ones of the inverses.
+
+    Examples
+    --------
+    >>> be.matrix_power(be.array([[1.0, 1.0], [0.0, 1.0]]), 3).get()
+    array([[1., 3.],
+           [0., 1.]], dtype=float32)
+    """
     x, n = _square(x, "matrix_power"), integer_of(n, "matrix_power: n")
     if n == 0:
         return f.broadcast_like(f.cast(on_diagonal(x), x.dtype), x)
@@ -444,7 +487,13 @@ def matrix_power(x: Operand, n: int) -> Any:
 
 @function()
 def cross(a: Operand, b: Operand, axis: int = -1) -> Any:
-    """The cross products of vectors of three elements along an axis."""
+    """The cross products of vectors of three elements along an axis.
+
+    Examples
+    --------
+    >>> be.cross(be.array([1.0, 0.0, 0.0]), be.array([0.0, 1.0, 0.0])).get()
+    array([0., 0., 1.], dtype=float32)
+    """
     a, b = (variable_of(x, "cross") for x in (a, b))
     axes = [normalise_axis(axis, x.ndim, "cross") for x in (a, b)]
     for x, of in zip((a, b), axes, strict=True):
@@ -466,20 +515,38 @@ def _numpy_cross(
 
 @function()
 def inner(x: Operand, y: Operand) -> Any:
-    """The sums of products over the last axes of both; of a number, the product."""
+    """The sums of products over the last axes of both; of a number, the product.
+
+    Examples
+    --------
+    >>> be.inner(be.array([1.0, 2.0]), be.array([3.0, 4.0])).item()
+    11.0
+    """
     x, y = (variable_of(given, "inner") for given in (x, y))
     return f.tensordot(x, y, axes=((-1,), (-1,))) if x.ndim and y.ndim else x * y
 
 
 @function(numpy=np.vdot)
 def vdot(x: Operand, y: Operand) -> Any:
-    """The dot product of two operands, flattened."""
+    """The dot product of two operands, flattened.
+
+    Examples
+    --------
+    >>> be.vdot(be.array([[1.0, 2.0]]), be.array([[3.0, 4.0]])).item()
+    11.0
+    """
     return f.dot(f.ravel(variable_of(x, "vdot")), f.ravel(variable_of(y, "vdot")))
 
 
 @function(numpy=np.kron)
 def kron(x: Any, y: Any) -> Any:
-    """The Kronecker product: blocks of the second operand, scaled by each element of the first."""
+    """The Kronecker product: blocks of the second operand, scaled by each element of the first.
+
+    Examples
+    --------
+    >>> be.kron(be.array([1.0, 2.0]), be.array([1.0, 10.0])).get()
+    array([ 1., 10.,  2., 20.], dtype=float32)
+    """
     x, y = (variable_of(given, "kron") for given in (x, y))
     dtype = promote(x.dtype, y.dtype)
     x, y = (in_dtype(given, dtype) for given in (x, y))  # first: integers have no derivative
@@ -494,7 +561,13 @@ def kron(x: Any, y: Any) -> Any:
 
 @function(numpy=np.vecdot)
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """The sums of products of two vectors along an axis, the others broadcast."""
+    """The sums of products of two vectors along an axis, the others broadcast.
+
+    Examples
+    --------
+    >>> be.vecdot(be.array([[1.0, 2.0], [3.0, 4.0]]), be.array([1.0, 1.0])).get()
+    array([3., 7.], dtype=float32)
+    """
     x, y = (variable_of(given, "vecdot") for given in (x, y))
     sizes = [given.shape[normalise_axis(axis, given.ndim, "vecdot")] for given in (x, y)]
     if None not in sizes and sizes[0] != sizes[1]:
@@ -507,14 +580,26 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
 
 @function(numpy=np.matvec)
 def matvec(x: Operand, y: Operand) -> Any:
-    """The products of matrices with vectors, stacks of them broadcast."""
+    """The products of matrices with vectors, stacks of them broadcast.
+
+    Examples
+    --------
+    >>> be.matvec(be.array([[1.0, 2.0], [3.0, 4.0]]), be.array([1.0, 1.0])).get()
+    array([3., 7.], dtype=float32)
+    """
     x, y = (variable_of(given, "matvec") for given in (x, y))
     return f.squeeze(f.matmul(x, f.expand_dims(y, -1)), -1)
 
 
 @function(numpy=np.vecmat)
 def vecmat(x: Operand, y: Operand) -> Any:
-    """The products of vectors with matrices, stacks of them broadcast."""
+    """The products of vectors with matrices, stacks of them broadcast.
+
+    Examples
+    --------
+    >>> be.vecmat(be.array([1.0, 1.0]), be.array([[1.0, 2.0], [3.0, 4.0]])).get()
+    array([4., 6.], dtype=float32)
+    """
     x, y = (variable_of(given, "vecmat") for given in (x, y))
     return f.squeeze(f.matmul(f.expand_dims(x, -2), y), -2)
 
@@ -575,6 +660,11 @@ def cond(x: Operand, p: float | None = None) -> Any:
     """The condition numbers of matrices: the ratio of the extreme singular values, or by a norm p with the inverse.
 
     Unlike NumPy's, those by a norm raise LinAlgError for singular matrices, as `inv` does.
+
+    Examples
+    --------
+    >>> be.cond(be.array([[2.0, 0.0], [0.0, 4.0]])).item()
+    2.0
     """
     x = variable_of(x, "cond")
     if p in (None, 2, -2):
@@ -591,6 +681,12 @@ def multi_dot(operands: Sequence[Any]) -> Any:
     """The product of several matrices, in the order of multiplications that has the fewest operations.
 
     The first may be a row vector, and the last a column vector. Where sizes are open, they count as equal.
+
+    Examples
+    --------
+    >>> be.multi_dot([be.ones((2, 3)), be.ones((3, 4)), be.ones((4, 1))]).get()
+    array([[12.],
+           [12.]], dtype=float32)
     """
     if isinstance(operands, Variable) or len(operands) < 2:
         raise OperandError("multi_dot: two operands at least are wanted, in a list or tuple")

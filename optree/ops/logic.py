@@ -248,7 +248,13 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 @numpy_function(np.around)
 @function(numpy=np.round)
 def round(x: Operand, decimals: int = 0) -> Any:
-    """The operand rounded to a number of decimals, ties to even; its derivative is zero."""
+    """The operand rounded to a number of decimals, ties to even; its derivative is zero.
+
+    Examples
+    --------
+    >>> be.round(be.array([0.5, 1.25, 2.75]), 1).get()
+    array([0.5, 1.2, 2.8], dtype=float32)
+    """
     x, decimals = variable_of(x, "round"), integer_of(decimals, "round: decimals")
     if x.dtype.kind == "b" and decimals:
         raise DTypeError(f"round: {describe(x)} is bool, and has no decimals")
@@ -264,7 +270,13 @@ def round(x: Operand, decimals: int = 0) -> Any:
 
 @function(numpy=np.isclose)
 def isclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether abs(x - y) <= atol + rtol * abs(y), or x == y; with `equal_nan`, nans are close."""
+    """Whether abs(x - y) <= atol + rtol * abs(y), or x == y; with `equal_nan`, nans are close.
+
+    Examples
+    --------
+    >>> be.isclose(be.array([1.0, 2.0]), be.array([1.000001, 2.1])).get()
+    array([ True, False])
+    """
     x, y = (variable_of(operand, "isclose") for operand in (x, y))
     wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
     near = (f.abs(x - wide) <= atol + rtol * f.abs(wide)) & f.finite(wide) | (x == y)
@@ -273,13 +285,25 @@ def isclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, eq
 
 @function()
 def allclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether all elements are close (`isclose`), as a 0-d bool. ``np.allclose`` runs it, for a Python bool."""
+    """Whether all elements are close (`isclose`), as a 0-d bool. ``np.allclose`` runs it, for a Python bool.
+
+    Examples
+    --------
+    >>> be.allclose(be.array([1.0, 2.0]), be.array([1.000001, 2.0])).item()
+    True
+    """
     return f.all(isclose(x, y, rtol, atol, equal_nan), keepdims=False)
 
 
 @function()
 def array_equal(x: Operand, y: Operand, equal_nan: bool = False) -> Any:
-    """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool."""
+    """Whether x and y have equal shapes and elements, as a 0-d bool. ``np.array_equal`` runs it, for a Python bool.
+
+    Examples
+    --------
+    >>> be.array_equal(be.ones(2), be.ones(3)).item()
+    False
+    """
     x, y = (variable_of(operand, "array_equal") for operand in (x, y))
     if not may_equal(x.shape, y.shape):
         return f.fill_like(f.all(x, keepdims=False), False)

@@ -204,6 +204,11 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
     """The indices at which to insert elements of y into x, a sorted vector; nan sorts last.
 
     With ``side="left"`` before equal elements, with ``"right"`` after them.
+
+    Examples
+    --------
+    >>> be.searchsorted(be.array([1.0, 2.0, 3.0]), be.array([2.0, 2.5])).get()
+    array([1, 2])
     """
 
     name = "searchsorted"
@@ -248,6 +253,11 @@ class IsIn(BinaryOperator, LogicalOperator):
     """Whether each element of x is among those of y; nan is not.
 
     With few elements in y, its function compares x with each.
+
+    Examples
+    --------
+    >>> be.isin(np.array([1, 2, 3]), np.array([3, 1])).get()
+    array([ True, False,  True])
     """
 
     name = "isin"
@@ -282,6 +292,11 @@ class CountInBins(BinaryOperator, IntegerOperator):
     ----------
     even : bool
         Whether all bins are as wide, which is quicker.
+
+    Examples
+    --------
+    >>> be.count_in_bins(be.array([0.0, 1.0, 2.0]), be.array([0.5, 2.0, 2.0])).get()
+    array([1, 2])
     """
 
     name = "count_in_bins"
@@ -336,7 +351,13 @@ def _numpy_searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Oper
 
 @function(numpy=np.digitize)
 def digitize(x: Operand, bins: Any, right: bool = False) -> Any:
-    """The bin index of each element, for monotonic edges; with `right`, bins include their right edges."""
+    """The bin index of each element, for monotonic edges; with `right`, bins include their right edges.
+
+    Examples
+    --------
+    >>> be.digitize(be.array([0.5, 1.5]), np.array([0.0, 1.0, 2.0])).get()
+    array([1, 2])
+    """
     x, edges = variable_of(x, "digitize"), strong(bins, "digitize")
     if edges.ndim != 1:
         raise ShapeError(f"digitize: the edges are a vector, and {describe(edges)} is none")
@@ -368,6 +389,11 @@ def bincount(x: Operand, weights: Operand | None = None, size: int | None = None
 
     NumPy derives the size from the largest element; here it is a parameter, because a tree's shape is
     known before it runs. A negative or larger integer is an error when it runs.
+
+    Examples
+    --------
+    >>> be.bincount(np.array([0, 1, 1]), size=3).get()
+    array([1, 2, 0])
     """
     x = variable_of(x, "bincount")
     if size is None:
@@ -394,7 +420,13 @@ def _totals(x: Variable, weights: Variable | None, size: int) -> Variable:
 
 @function(numpy=np.histogram_bin_edges)
 def histogram_bin_edges(x: Operand, bins: Operand = 10, range: Any = None) -> Any:
-    """The edges of a histogram's bins: a number of equal bins from minimum to maximum, or those given."""
+    """The edges of a histogram's bins: a number of equal bins from minimum to maximum, or those given.
+
+    Examples
+    --------
+    >>> be.histogram_bin_edges(be.array([0.0, 4.0]), bins=2).get()
+    array([0., 2., 4.], dtype=float32)
+    """
     x = variable_of(x, "histogram")
     if isinstance(bins, str):
         raise OperandError(
@@ -436,6 +468,12 @@ def histogram(
     """The number of elements in each bin, the sum of their weights or, with `density`, their density; and the edges.
 
     Bins include their left edges, the last one its right edge too; nan is in no bin.
+
+    Examples
+    --------
+    >>> counts, edges = be.histogram(be.array([0.0, 1.0, 4.0]), bins=2)
+    >>> counts.get(), edges.get()
+    (array([2, 1]), array([0., 2., 4.], dtype=float32))
     """
     x = variable_of(x, "histogram")
     edges = histogram_bin_edges(x, bins, range)
@@ -479,7 +517,13 @@ def topk(x: Operand, k: int, axis: int = -1) -> tuple[Any, Any]:
 
 
 class TopIndices(AxisOperator, UnaryOperator, IntegerOperator, BlockOperator):
-    """The indices of the k largest elements along an axis in descending order; of ties the first, nan the largest."""
+    """The indices of the k largest elements along an axis in descending order; of ties the first, nan the largest.
+
+    Examples
+    --------
+    >>> be.top_indices(be.array([1.0, 3.0, 2.0]), k=2).get()
+    array([1, 2])
+    """
 
     name = "top_indices"
     __props__ = ("k", "axis")
@@ -576,6 +620,11 @@ class Partition(PartitionOperator, OrderOperator):
     """The elements along an axis partitioned around the kth smallest, a number or several; nan counts as the largest.
 
     The kth is where it is in order, none before it is larger, and none after it is smaller.
+
+    Examples
+    --------
+    >>> be.partition(be.array([4.0, 1.0, 3.0, 2.0]), 1).get()[1]
+    np.float32(2.0)
     """
 
     name = "partition"
@@ -600,7 +649,13 @@ class Partition(PartitionOperator, OrderOperator):
 
 @numpy_function(np.argpartition)
 class ArgPartition(PartitionOperator, IntegerOperator):
-    """The indices that `partition` the operand along an axis; of equal elements in any order."""
+    """The indices that `partition` the operand along an axis; of equal elements in any order.
+
+    Examples
+    --------
+    >>> be.argpartition(be.array([4.0, 1.0, 3.0, 2.0]), 1).get()[1]
+    np.int64(3)
+    """
 
     name = "argpartition"
     examples = (  # of different elements
@@ -636,7 +691,13 @@ def _first_true(flat: Variable, size: int, what: str) -> tuple[Variable, Variabl
 
 @function()
 def flatnonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> Any:
-    """The flat indices of the first `size` nonzero elements, in C order, padded with `fill_value`."""
+    """The flat indices of the first `size` nonzero elements, in C order, padded with `fill_value`.
+
+    Examples
+    --------
+    >>> be.flatnonzero(be.array([0.0, 5.0, 7.0]), size=2).get()
+    array([1, 2])
+    """
     x = variable_of(x, "flatnonzero")
     if size is None:
         raise _needs_size("flatnonzero")
@@ -646,7 +707,14 @@ def flatnonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> Any
 
 @function()
 def nonzero(x: Operand, size: int | None = None, fill_value: int = 0) -> tuple[Any, ...]:
-    """The indices of the first `size` nonzero elements, in C order: an array for each axis, padded."""
+    """The indices of the first `size` nonzero elements, in C order: an array for each axis, padded.
+
+    Examples
+    --------
+    >>> (rows,) = be.nonzero(be.array([0.0, 5.0, 7.0]), size=2)
+    >>> rows.get()
+    array([1, 2])
+    """
     x = variable_of(x, "nonzero")
     if size is None:
         raise _needs_size("nonzero")
@@ -668,6 +736,11 @@ def unique(x: Operand, size: int | None = None, fill_value: Operand | None = Non
     """The first `size` distinct elements in ascending order, with nans merged, padded with `fill_value`.
 
     The default fill value is the smallest element. NumPy's result has no fixed size.
+
+    Examples
+    --------
+    >>> be.unique(be.array([3.0, 1.0, 3.0]), size=2).get()
+    array([1., 3.], dtype=float32)
     """
     x = variable_of(x, "unique")
     if size is None:

@@ -157,6 +157,11 @@ class Count(NonDifferentiableOperator, UnaryOperator):
 
     It is float32 for float16 and bfloat16, which cannot represent large counts, and float64
     for integers. On a backend in neon's mode it is 2-D.
+
+    Examples
+    --------
+    >>> be.count(be.ones((2, 3)), axis=1).get()
+    array(3., dtype=float32)
     """
 
     name = "count"

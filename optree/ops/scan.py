@@ -157,7 +157,13 @@ class CumulativeExtreme(OneAxisOperator):
 
 @numpy_function(np.maximum.accumulate)
 class CumMax(CumulativeExtreme):
-    """The cumulative maximum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+    """The cumulative maximum along an axis, of x flattened if the axis is None; nan from the first nan on.
+
+    Examples
+    --------
+    >>> be.cummax(be.array([1.0, 3.0, 2.0])).get()
+    array([1., 3., 3.], dtype=float32)
+    """
 
     name = "cummax"
     extreme = np.maximum
@@ -165,7 +171,13 @@ class CumMax(CumulativeExtreme):
 
 @numpy_function(np.minimum.accumulate)
 class CumMin(CumulativeExtreme):
-    """The cumulative minimum along an axis, of x flattened if the axis is None; nan from the first nan on."""
+    """The cumulative minimum along an axis, of x flattened if the axis is None; nan from the first nan on.
+
+    Examples
+    --------
+    >>> be.cummin(be.array([3.0, 1.0, 2.0])).get()
+    array([3., 1., 1.], dtype=float32)
+    """
 
     name = "cummin"
     extreme = np.minimum
@@ -185,13 +197,25 @@ def _all_so_far(x: Operand, axis: Axis) -> Any:
 
 @function(numpy=np.cumulative_sum)
 def cumulative_sum(x: Operand, axis: int | None = None, include_initial: bool = False) -> Any:
-    """The cumulative sum along an axis, after a 0 if `include_initial`; a vector needs no axis."""
+    """The cumulative sum along an axis, after a 0 if `include_initial`; a vector needs no axis.
+
+    Examples
+    --------
+    >>> be.cumulative_sum(be.array([1.0, 2.0, 3.0]), include_initial=True).get()
+    array([0., 1., 3., 6.], dtype=float32)
+    """
     return _after_first(f.cumsum, x, axis, 0 if include_initial else None, "cumulative_sum")
 
 
 @function(numpy=np.cumulative_prod)
 def cumulative_prod(x: Operand, axis: int | None = None, include_initial: bool = False) -> Any:
-    """The cumulative product along an axis, after a 1 if `include_initial`; a vector needs no axis."""
+    """The cumulative product along an axis, after a 1 if `include_initial`; a vector needs no axis.
+
+    Examples
+    --------
+    >>> be.cumulative_prod(be.array([1.0, 2.0, 3.0])).get()
+    array([1., 2., 6.], dtype=float32)
+    """
     return _after_first(f.cumprod, x, axis, 1 if include_initial else None, "cumulative_prod")
 
 
@@ -210,6 +234,11 @@ class Recurrence(BinaryOperator):
     With `reverse`, y[i] = a[i + 1] * y[i + 1] + b[i] from the other end, which is the derivative by b.
     On the host floats are computed sequentially; integers, and all numbers on a GPU, by recursive
     doubling, in log2 of the size passes.
+
+    Examples
+    --------
+    >>> be.recurrence(be.array([0.5, 0.5, 0.5]), be.array([1.0, 1.0, 1.0])).get()
+    array([1.  , 1.5 , 1.75], dtype=float32)
     """
 
     name = "recurrence"
@@ -257,7 +286,13 @@ class Recurrence(BinaryOperator):
 
 
 class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator):
-    """For each element, the product of all others along axes."""
+    """For each element, the product of all others along axes.
+
+    Examples
+    --------
+    >>> be.exclusive_prod(be.array([2.0, 3.0, 4.0])).get()
+    array([12.,  8.,  6.], dtype=float32)
+    """
 
     name = "exclusive_prod"
     examples = (
@@ -376,7 +411,13 @@ def _end_of(x: Variable, value: object, axis: int) -> Variable:
 
 @function(numpy=np.diff)
 def diff(x: Any, n: int = 1, axis: int = -1, prepend: object = None, append: object = None) -> Any:
-    """The n-th differences along an axis, with values put before and after; for bools, whether neighbours differ."""
+    """The n-th differences along an axis, with values put before and after; for bools, whether neighbours differ.
+
+    Examples
+    --------
+    >>> be.diff(be.array([1.0, 2.0, 4.0])).get()
+    array([1., 2.], dtype=float32)
+    """
     x = variable_of(x, "diff")
     axis = normalise_axis(axis, x.ndim, "diff")
     if prepend is not None or append is not None:
@@ -390,7 +431,13 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: object = None, append: obj
 
 @function(numpy=np.ediff1d)
 def ediff1d(x: Any, to_end: object = None, to_begin: object = None) -> Any:
-    """The differences of consecutive elements of the operand, flattened, with values put before and after."""
+    """The differences of consecutive elements of the operand, flattened, with values put before and after.
+
+    Examples
+    --------
+    >>> be.ediff1d(be.array([[1.0, 2.0], [4.0, 8.0]])).get()
+    array([1., 2., 4.], dtype=float32)
+    """
     x = f.ravel(variable_of(x, "ediff1d"))
     parts = [found := slice_along(x, 0, 1, None) - slice_along(x, 0, None, -1)]
     for at, values in ((1, to_end), (0, to_begin)):
@@ -407,6 +454,11 @@ def unwrap(x: Operand, discont: Any = None, axis: int = -1, period: Any = 2 * ma
     """Angles with multiples of a period added so that neighbours differ by half a period at most.
 
     Only neighbours that differ by `discont` at least are moved, by default half a period.
+
+    Examples
+    --------
+    >>> be.unwrap(be.array([0.0, 5.0, 10.0]), period=6).get()
+    array([ 0., -1., -2.], dtype=float32)
     """
     x = variable_of(x, "unwrap")
     steps = diff(x, axis=axis)

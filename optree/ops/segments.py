@@ -29,6 +29,11 @@ class SegmentReduce(Op):
 
     Each ends where the next begins, and the last with the axis. Equal extremes share the gradient. Where the next
     start is not larger, a segment has one element, as in NumPy's `reduceat`.
+
+    Examples
+    --------
+    >>> be.segment_reduce(be.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 3])).get()
+    array([6., 4.], dtype=float32)
     """
 
     name = "segment_reduce"

@@ -378,6 +378,11 @@ class Slice(MorphOperator):
     """x at a NumPy index of integers, slices, None and an ellipsis: ``slice(x, np.s_[1:3, None, ::-1])``.
 
     With index arrays in `index`, the function gathers (`gather`).
+
+    Examples
+    --------
+    >>> be.slice(be.array([[1.0, 2.0], [3.0, 4.0]]), (slice(None), 1)).get()
+    array([2., 4.], dtype=float32)
     """
 
     name = "slice"
@@ -570,13 +575,25 @@ class Flip(MorphOperator):
 
 @function(numpy=np.matrix_transpose)
 def matrix_transpose(x: Operand) -> Any:
-    """The operand with its last two axes exchanged."""
+    """The operand with its last two axes exchanged.
+
+    Examples
+    --------
+    >>> be.matrix_transpose(be.ones((5, 2, 3))).shape
+    (5, 3, 2)
+    """
     return swapaxes(x, -1, -2)
 
 
 @function(numpy=np.swapaxes)
 def swapaxes(x: Operand, axis1: int, axis2: int) -> Any:
-    """The operand with two axes exchanged."""
+    """The operand with two axes exchanged.
+
+    Examples
+    --------
+    >>> be.swapaxes(be.ones((5, 2, 3)), 0, 2).shape
+    (3, 2, 5)
+    """
     ndim = as_variable(x).ndim
     order = list(range(ndim))
     i, j = normalise_axis(axis1, ndim, "swapaxes"), normalise_axis(axis2, ndim, "swapaxes")
@@ -586,7 +603,13 @@ def swapaxes(x: Operand, axis1: int, axis2: int) -> Any:
 
 @function(numpy=np.moveaxis)
 def moveaxis(x: Operand, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
-    """The operand with the axes `source` moved to the positions `destination`, the others in their order."""
+    """The operand with the axes `source` moved to the positions `destination`, the others in their order.
+
+    Examples
+    --------
+    >>> be.moveaxis(be.ones((5, 2, 3)), 0, -1).shape
+    (2, 3, 5)
+    """
     ndim = as_variable(x).ndim
     sources, targets = (
         [normalise_axis(axis, ndim, "moveaxis") for axis in (axes if isinstance(axes, tuple | list) else (axes,))]
@@ -602,7 +625,13 @@ def moveaxis(x: Operand, source: int | Sequence[int], destination: int | Sequenc
 
 @function(numpy=np.rollaxis)
 def rollaxis(x: Operand, axis: int, start: int = 0) -> Any:
-    """The operand with an axis moved back, in front of the axis `start`."""
+    """The operand with an axis moved back, in front of the axis `start`.
+
+    Examples
+    --------
+    >>> be.rollaxis(be.ones((5, 2, 3)), 2).shape
+    (3, 5, 2)
+    """
     ndim = as_variable(x).ndim
     axis, start = normalise_axis(axis, ndim, "rollaxis"), normalise_axis(start, ndim + 1, "rollaxis")
     return moveaxis(x, axis, start - 1 if axis < start else start)
@@ -610,7 +639,13 @@ def rollaxis(x: Operand, axis: int, start: int = 0) -> Any:
 
 @function(numpy=np.ravel)
 def ravel(x: Operand, order: str = "C") -> Any:
-    """The operand flattened to 1-D, in C order, or with ``order="F"`` in Fortran's."""
+    """The operand flattened to 1-D, in C order, or with ``order="F"`` in Fortran's.
+
+    Examples
+    --------
+    >>> be.ravel(be.array([[1.0, 2.0], [3.0, 4.0]])).get()
+    array([1., 2., 3., 4.], dtype=float32)
+    """
     return _in_order(x, (-1,), order, "ravel")
 
 
@@ -637,19 +672,37 @@ def _at_least(count: int, what: str, operands: Sequence[Any]) -> Any:
 
 @function()
 def atleast_1d(*operands: Operand) -> Any:
-    """The operand with an axis at least; of several, a tuple."""
+    """The operand with an axis at least; of several, a tuple.
+
+    Examples
+    --------
+    >>> be.atleast_1d(be.array(2.0)).shape
+    (1,)
+    """
     return _at_least(1, "atleast_1d", operands)
 
 
 @function()
 def atleast_2d(*operands: Operand) -> Any:
-    """The operand with two axes at least, those missing in front; of several, a tuple."""
+    """The operand with two axes at least, those missing in front; of several, a tuple.
+
+    Examples
+    --------
+    >>> be.atleast_2d(be.ones(3)).shape
+    (1, 3)
+    """
     return _at_least(2, "atleast_2d", operands)
 
 
 @function()
 def atleast_3d(*operands: Operand) -> Any:
-    """The operand with three axes at least, as NumPy's: a vector is the second axis; of several, a tuple."""
+    """The operand with three axes at least, as NumPy's: a vector is the second axis; of several, a tuple.
+
+    Examples
+    --------
+    >>> be.atleast_3d(be.ones((2, 3))).shape
+    (2, 3, 1)
+    """
     return _at_least(3, "atleast_3d", operands)
 
 

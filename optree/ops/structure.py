@@ -21,7 +21,13 @@ from optree.tree.variable import Variable
 
 @numpy_function(np.copy)
 class Copy(MorphOperator, ElementwiseOperator):
-    """A copy of x, in memory of its own."""
+    """A copy of x, in memory of its own.
+
+    Examples
+    --------
+    >>> be.copy(be.array([1.0, 2.0])).get()
+    array([1., 2.], dtype=float32)
+    """
 
     name = "copy"
     raises = False

@@ -208,7 +208,13 @@ class Tan(FloatFunction):
 
 
 class Arcsin(FloatFunction):
-    """The inverse of sine, between -pi/2 and pi/2."""
+    """The inverse of sine, between -pi/2 and pi/2.
+
+    Examples
+    --------
+    >>> be.arcsin(be.array([0.0, 1.0])).get().round(3)
+    array([0.   , 1.571], dtype=float32)
+    """
 
     name = "arcsin"
     numpy = np.arcsin
@@ -220,7 +226,13 @@ class Arcsin(FloatFunction):
 
 
 class Arccos(FloatFunction):
-    """The inverse of cosine, between 0 and pi."""
+    """The inverse of cosine, between 0 and pi.
+
+    Examples
+    --------
+    >>> be.arccos(be.array([0.0, 1.0])).get().round(3)
+    array([1.571, 0.   ], dtype=float32)
+    """
 
     name = "arccos"
     numpy = np.arccos
@@ -245,13 +257,25 @@ class Arctan(FloatFunction):
 
 @function(numpy=np.degrees)
 def degrees(x: Operand) -> Any:
-    """Radians converted to degrees."""
+    """Radians converted to degrees.
+
+    Examples
+    --------
+    >>> be.degrees(be.array([0.0, np.pi])).get()
+    array([  0., 180.], dtype=float32)
+    """
     return _turned(np.degrees, x, 180 / math.pi)
 
 
 @function(numpy=np.radians)
 def radians(x: Operand) -> Any:
-    """Degrees converted to radians."""
+    """Degrees converted to radians.
+
+    Examples
+    --------
+    >>> be.radians(be.array([0.0, 180.0])).get()
+    array([0.       , 3.1415927], dtype=float32)
+    """
     return _turned(np.radians, x, math.pi / 180)
 
 
@@ -270,7 +294,13 @@ SINC = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
 
 @function(numpy=np.sinc)
 def sinc(x: Operand) -> Any:
-    """sin(pi x) / (pi x), and 1 at 0; near 0 by a polynomial, which is differentiable there."""
+    """sin(pi x) / (pi x), and 1 at 0; near 0 by a polynomial, which is differentiable there.
+
+    Examples
+    --------
+    >>> be.sinc(be.array([0.0, 0.5])).get().round(3)
+    array([1.   , 0.637], dtype=float32)
+    """
     x = variable_of(x, "sinc")
     y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
     near = f.lt(f.abs(y), 0.5)
@@ -323,7 +353,13 @@ class Tanh(FloatFunction):
 
 
 class Sech2(OwnFunction):
-    """1 / cosh(x) ** 2, the derivative of tanh, whose 1 - tanh(x) ** 2 loses the digits of a small slope."""
+    """1 / cosh(x) ** 2, the derivative of tanh, whose 1 - tanh(x) ** 2 loses the digits of a small slope.
+
+    Examples
+    --------
+    >>> be.sech2(be.array([0.0, 1.0])).get().round(3)
+    array([1.  , 0.42], dtype=float32)
+    """
 
     name = "sech2"
     kernel = "(T)1 / cosh({0}) / cosh({0})"
@@ -347,7 +383,13 @@ class Arcsinh(FloatFunction):
 
 
 class Arccosh(FloatFunction):
-    """The inverse of the hyperbolic cosine."""
+    """The inverse of the hyperbolic cosine.
+
+    Examples
+    --------
+    >>> be.arccosh(be.array([1.0, 2.0])).get().round(3)
+    array([0.   , 1.317], dtype=float32)
+    """
 
     name = "arccosh"
     numpy = np.arccosh
@@ -359,7 +401,13 @@ class Arccosh(FloatFunction):
 
 
 class Arctanh(FloatFunction):
-    """The inverse of the hyperbolic tangent."""
+    """The inverse of the hyperbolic tangent.
+
+    Examples
+    --------
+    >>> be.arctanh(be.array([0.0, 0.5])).get().round(3)
+    array([0.   , 0.549], dtype=float32)
+    """
 
     name = "arctanh"
     numpy = np.arctanh

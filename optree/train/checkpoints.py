@@ -109,7 +109,18 @@ def save(
 
 
 def saved(folder: str | Path) -> list[Path]:
-    """The numbered checkpoints of a folder, in ascending order; an empty list if the folder does not exist."""
+    """The numbered checkpoints of a folder, in ascending order; an empty list if the folder does not exist.
+
+    Parameters
+    ----------
+    folder : str or Path
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> train.saved("no such folder")
+    []
+    """
     folder = Path(folder)
     if not folder.is_dir():
         return []
@@ -163,10 +174,23 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
 def read(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file by name, also of files written by other libraries.
 
+    Parameters
+    ----------
+    path : str or Path
+
     Raises
     ------
     CheckpointError
         If it is no safetensors file, or is truncated, or is a checkpoint that was altered.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from optree import train
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> saved = train.save(path, {"w": be.ones(2)})
+    >>> sorted(train.read(path))
+    ['w']
     """
     path, metadata, arrays = _opened(Path(path))
     if KEY in metadata:

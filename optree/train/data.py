@@ -22,10 +22,23 @@ from optree.tree.tensor import Tensor
 def arrays(path: str | Path) -> Any:
     """Open a ``.npy`` file as a memory-mapped array, or a ``.npz`` file as a dict of arrays.
 
+    Parameters
+    ----------
+    path : str or Path
+
     Raises
     ------
     ParameterError
         If the file is neither.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from optree import train
+    >>> path = tempfile.mkdtemp() + "/x.npy"
+    >>> np.save(path, np.arange(3))
+    >>> np.asarray(train.arrays(path))
+    array([0, 1, 2])
     """
     path = Path(path)
     if path.suffix == ".npy":

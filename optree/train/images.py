@@ -39,6 +39,19 @@ class ImageFolder(Sequence[np.ndarray]):
     ------
     OperandError
         If there are no images.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from optree import train
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "cats").mkdir()
+    >>> Image.new("RGB", (4, 2)).save(folder / "cats" / "1.png")
+    >>> images = train.ImageFolder(folder)
+    >>> len(images), images.classes, images.labels
+    (1, ['cats'], array([0]))
     """
 
     def __init__(self, path: str | Path, size: tuple[int, int] | None = None, mode: str = "RGB") -> None:

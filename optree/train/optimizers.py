@@ -31,7 +31,7 @@ class SGD(Optimizer):
         The decay of the running sum of gradients, which replaces the gradient.
     nesterov : bool
         Whether to use Nesterov momentum.
-    **options
+    weights, rate, **options
         See `Optimizer`.
 
     Examples
@@ -73,8 +73,18 @@ class RMSProp(Optimizer):
     momentum : number
     centered : bool
         Whether the running variance replaces the mean square.
-    **options
+    weights, rate, **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.RMSProp([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([-4., -3.], dtype=float32)
     """
 
     def __init__(
@@ -112,8 +122,18 @@ class Adagrad(Optimizer):
     initial_sum : float
         The initial value of the sums.
     epsilon : number
-    **options
+    weights, rate, **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.Adagrad([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.5, 1.5], dtype=float32)
     """
 
     slots = ("squares",)
@@ -146,8 +166,18 @@ class Adadelta(Optimizer):
     Parameters
     ----------
     decay, epsilon : number
-    **options
+    weights, rate, **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.Adadelta([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.998, 1.998], dtype=float32)
     """
 
     slots = ("square", "change")
@@ -178,7 +208,7 @@ class Adam(Optimizer):
         The decay of the mean, and of the mean square.
     epsilon : number
         Added to the root.
-    **options
+    weights, rate, **options
         See `Optimizer`.
 
     Examples
@@ -222,7 +252,27 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); the parameters are those of `Adam`."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); the parameters are those of `Adam`.
+
+    Parameters
+    ----------
+    beta1, beta2, epsilon : number
+        As in `Adam`.
+    weight_decay : number
+        The part of the rate by which weights shrink.
+    weights, rate, **options
+        See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.AdamW([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.495, 1.49 ], dtype=float32)
+    """
 
     is_decoupled = True
 
@@ -240,7 +290,27 @@ class AdamW(Adam):
 
 
 class Adamax(Adam):
-    """Adam with the largest of the decayed absolute gradients in place of the root (Kingma and Ba, 2015)."""
+    """Adam with the largest of the decayed absolute gradients in place of the root (Kingma and Ba, 2015).
+
+    Parameters
+    ----------
+    beta1, beta2 : number
+        The decay of the mean, and of the largest gradient.
+    epsilon : number
+        Added to the divisor.
+    weights, rate, **options
+        See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.Adamax([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.5, 1.5], dtype=float32)
+    """
 
     slots = ("mean", "largest")
     powers = ("beta1",)
@@ -268,6 +338,23 @@ class LAMB(Adam):
     """LAMB: the step of Adam, with decay, scaled to the norm of each weight, for large batches (You et al., 2020).
 
     The parameters are those of `Adam`. Packed weights are updated one by one, because each needs its norm.
+
+    Parameters
+    ----------
+    beta1, beta2, epsilon, weight_decay : number
+        As in `AdamW`.
+    weights, rate, **options
+        See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.LAMB([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.213, 1.206], dtype=float32)
     """
 
     is_elementwise = False
@@ -302,8 +389,18 @@ class LARS(Optimizer):
     momentum : number
     trust : number
         The norm of the change, relative to the weight's.
-    **options
+    weights, rate, **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.LARS([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([1.   , 1.999], dtype=float32)
     """
 
     slots = ("momentum",)
@@ -330,8 +427,18 @@ class Lion(Optimizer):
     ----------
     beta1, beta2 : number
         The weight of the mean gradient in the sign, and the decay of the mean.
-    **options
+    weights, rate, **options
         See `Optimizer`.
+
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.Lion([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> w.get().round(3)
+    array([0.5, 1.5], dtype=float32)
     """
 
     slots = ("mean",)

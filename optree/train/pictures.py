@@ -28,6 +28,11 @@ def roofline(profile: StepProfile) -> Picture:
     >>> w = be.ones((64, 64), name="w")
     >>> roofline(profile(optree.function([], be.dot(w, w)))).svg().count("dot") > 0
     True
+
+    Parameters
+    ----------
+    profile : StepProfile
+        Of `optree.train.profile`.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     roof, bars = figure.subplots(1, 2)
