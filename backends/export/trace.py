@@ -81,7 +81,7 @@ class Target(NamedTuple):
 TARGETS = {
     "c": Target("C", C, Files),
     # On a device indices are not checked, conditions not read, and sorts not written.
-    "cuda": Target("CUDA", CUDA, CudaFiles, frozenset(("_take", "_take_along", "_order"))),
+    "cuda": Target("CUDA", CUDA, CudaFiles, frozenset(("_take", "_order"))),
 }
 
 
@@ -652,47 +652,31 @@ class Trace:
         return x if x.flags.c_contiguous else self._copied(x)
 
     def _take(self, step: CallStep) -> None:
-        """Elements at indices along an axis."""
+        """Elements at indices along an axis, which may be others in each row (`TakeAlongAxis`)."""
         op, (x, given, *rest) = step.op, [self._array(i) for i in step.inputs]
+        shape, own = op.output_shape(x.shape, given.shape, *map(np.shape, rest)), isinstance(op, TakeAlongAxis)
         entries = op.index if isinstance(op, Gather) else ()
         if rest or any(entry not in (indices.ARRAY, indices.EVERYTHING) for entry in entries):
             self._refuse("indices along several axes are not written; use take along one")
         axis = entries.index(indices.ARRAY) if entries else op.axis
-        self._taken(step, x, given, prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
-
-    def _take_along(self, step: CallStep) -> None:
-        """Elements at indices of their own in each row along an axis."""
-        arrays, axis = [self._array(i) for i in step.inputs], step.op.axis
-        moved = [np.moveaxis(x, axis, -1) for x in arrays]
-        others = np.broadcast_shapes(*(x.shape[:-1] for x in moved))
-        x, given = (np.broadcast_to(x, (*others, x.shape[-1])) for x in moved)
-        self._taken(step, x, given, prod(others), x.shape[-1], 1, axis)
-
-    def _taken(
-        self,
-        step: CallStep,
-        x: np.ndarray,
-        given: np.ndarray,
-        outer: int,
-        size: int,
-        inner: int,
-        axis: int | None = None,
-    ) -> None:
-        """Elements of (outer, size, inner) at indices; if an axis is named, it is the last one here, in rows."""
-        numbers = given
+        out = self._target(step, shape, x.dtype)
+        if own:  # as rows, in which the axis is the last one
+            moved = [np.moveaxis(z, axis, -1) for z in (x, given)]
+            others = np.broadcast_shapes(*(z.shape[:-1] for z in moved))
+            x, given = (np.broadcast_to(z, (*others, z.shape[-1])) for z in moved)
+        outer, size = (prod(others), x.shape[-1]) if own else (prod(x.shape[:axis]), x.shape[axis])
+        inner, numbers = 1 if own else prod(x.shape[axis + 1 :]), given
         if given.dtype != np.int64 or not given.flags.c_contiguous:
             numbers = self._new(given.shape, np.int64)
             self._copy(given, numbers)
-        own, least = axis is not None, 0 if isinstance(step.op, Embedding) else -size
-        shape = step.op.output_shape(*(np.shape(self._array(i)) for i in step.inputs))
-        out, x, count = self._target(step, shape, x.dtype), self._contiguous(x), given.size // (outer if own else 1)
+        x, least = self._contiguous(x), 0 if isinstance(op, Embedding) else -size
         is_direct = out.flags.c_contiguous and not own and not overlap(out, x)
         to = out if is_direct else self._new(given.shape if own else shape, x.dtype)
-        self._add(
-            ("take",), [x, numbers, to], [outer, size, count, inner * x.itemsize, int(own), least], self._comment()
-        )
+        count = given.size // (outer if own else 1)
+        sizes = [outer, size, count, inner * x.itemsize, int(own), least]
+        self._add(("take",), [x, numbers, to], sizes, self._comment())
         if not is_direct:
-            self._copy(to if axis is None else np.moveaxis(to, -1, axis), out)
+            self._copy(np.moveaxis(to, -1, axis) if own else to, out)
 
     def _order(self, step: CallStep) -> None:
         """The elements, or their indices, along an axis in order."""
@@ -778,9 +762,8 @@ METHODS: dict[type, Callable[[Trace, CallStep], None]] = {
     Conv: Trace._convolution,
     Scan: Trace._scan,
     Parts: Trace._parts,
-    TakeAlongAxis: Trace._take_along,
     Attention: Trace._attention,
     **dict.fromkeys(CUMULATIVE, Trace._accumulate),
-    **dict.fromkeys((Take, Gather), Trace._take),
+    **dict.fromkeys((Take, Gather, TakeAlongAxis), Trace._take),
     **dict.fromkeys((Sort, ArgSort, TopIndices), Trace._order),
 }
