@@ -190,9 +190,11 @@ def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -
         return FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis)
 
     def reduced(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
+        if of_none is None:
+            return FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis=axis, keepdims=keepdims)
         x = variable_of(x, name)
         found = FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis=axis, keepdims=keepdims)
-        if of_none is None or not is_floating(x.dtype):
+        if not is_floating(x.dtype):
             return found
         # A sum in the operand's own dtype, which kernels reduce in the same vectors.
         numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
