@@ -315,6 +315,84 @@ def _narrow_after(x: Array, y: Array) -> Any:
     return np.where(np.abs(rank) > infinity, bits, found).view(x.dtype)
 
 
+class ScaleB(BinaryOperator, ElementwiseOperator, FloatOperator):
+    """x * 2**trunc(y), rounded once; the derivative by y is 0."""
+
+    name = "scalb"
+    widened = ("float16", "bfloat16")
+    kernel = "{1} != {1} ? {1} : ldexp({0}, (int)({1} > 9999 ? 9999 : {1} < -9999 ? -9999 : {1}))"
+
+    @portable
+    def numpy(self, *arrays: Array) -> Any:
+        dtype = self.resolve_dtypes(*(a.dtype if hasattr(a, "dtype") else weak_dtype(type(a)) for a in arrays))[-1]
+        x, y = (rounded(as_array(a, *arrays), dtype, copy=False) for a in arrays)
+        powers = np.trunc(np.clip(np.where(np.isnan(y), 0, y), -9999, 9999)).astype(np.int32)
+        return np.where(np.isnan(y), y, np.ldexp(x, powers))
+
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(np.copysign, dtypes)
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (_, y), (delta,) = inputs, output_gradients
+        return [f.scalb(delta, y), zero_gradient(y, delta.dtype)]
+
+
+class LogB(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator):
+    """floor(log2(abs(x))), exactly; -inf for 0."""
+
+    name = "logb"
+    widened = ("float16", "bfloat16")
+    kernel = "logb({0})"
+
+    @portable
+    def numpy(self, x: Array) -> Any:
+        x = as_array(x)
+        x = x.astype(self.resolve_dtypes(x.dtype)[-1], copy=False)
+        whole = np.frexp(x)[1].astype(x.dtype) - 1
+        return np.where(x == 0, x.dtype.type(-np.inf), np.where(np.isfinite(x), whole, np.abs(x)))
+
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
+        return ufunc_dtypes(np.log2, dtypes)
+
+
+@function(numpy=np.ldexp)
+def ldexp(x: Operand, exponent: Operand) -> Any:
+    """X * 2**exponent, of integer exponents and rounded once; the derivative by x is 2**exponent.
+
+    Raises
+    ------
+    DTypeError
+        If the exponent is floating or uint64.
+
+    Examples
+    --------
+    >>> be.ldexp(be.array([0.75, -1.0]), be.array([2, 5], dtype="int32")).get()
+    array([  3., -32.], dtype=float32)
+    """
+    x, exponent = (variable_of(operand, "ldexp") for operand in (x, exponent))
+    if not np.can_cast(exponent.dtype, np.int64):
+        raise DTypeError(f"ldexp: the exponent {describe(exponent)} is not of integers that int64 has")
+    dtype = floating_of(np.ldexp, x, exponent)
+    return f.scalb(*(in_dtype(operand, dtype) for operand in (x, exponent)))
+
+
+@function(numpy=np.frexp)
+def frexp(x: Operand) -> tuple[Any, Any]:
+    """The mantissa, from 0.5 below 1 in magnitude, and the int32 exponent, so that x = mantissa * 2**exponent.
+
+    Of 0, infinities and nan, the mantissa is x and the exponent 0. The derivative of the mantissa is 2**-exponent.
+
+    Examples
+    --------
+    >>> [part.get() for part in be.frexp(be.array([3.0, -32.0]))]
+    [array([ 0.75, -0.5 ], dtype=float32), array([2, 6], dtype=int32)]
+    """
+    x = variable_of(x, "frexp")
+    x = in_dtype(x, floating_of(np.log2, x))
+    exponent = f.where(f.logical_and(f.finite(x), f.ne(x, 0)), f.logb(x) + 1, 0)
+    return f.scalb(x, -exponent), f.cast(exponent, np.dtype("int32"))
+
+
 @alias("negative")
 class Neg(UnaryOperator, ElementwiseOperator):
     """-x."""

@@ -206,7 +206,6 @@ INSTEAD = {
     "choose": "np.select or np.take_along_axis is a tree",
     "polymul": "np.convolve is a tree",
     "apply_over_axes": "a reduction takes several axes",
-    "ldexp": "x * 2.0**i is a tree",
     "geomspace": "np.exp(np.linspace(np.log(start), np.log(stop), num)) is a tree",
 }
 

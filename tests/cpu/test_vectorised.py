@@ -20,7 +20,7 @@ from optree.dtypes import is_floating
 from optree.errors import OptreeError
 from optree.op.examples import examples_in
 from optree.op.traits import ElementwiseOperator, NumberOperator, ReductionOperator, kernel_of
-from optree.ops.elementwise import FloorDivide, Fmod, Mod, NextAfter
+from optree.ops.elementwise import FloorDivide, Fmod, LogB, Mod, NextAfter, ScaleB
 from optree.registry import OPS, f
 from optree.tree.types import TensorType, as_dtype
 
@@ -108,8 +108,8 @@ def _calls(op: Any, dtype: str) -> bool:
 
 def _why_scalar(op: Any, dtype: np.dtype, by_number: bool) -> str:
     """The reason why C compilers do not vectorise an op's kernel for operands of a dtype; empty if they do."""
-    if isinstance(op, NextAfter):
-        return "the C library's nextafter, as NumPy's, is not vectorised"
+    if isinstance(op, NextAfter | ScaleB | LogB):
+        return f"the C library's {op.name}, as NumPy's, is not vectorised"
     divides = isinstance(op, FloorDivide | Mod | Fmod) and not (by_number and isinstance(op, NumberOperator))
     is_wide = not is_floating(dtype) and dtype.itemsize == 8
     return "there is no SIMD division of 64-bit integers" if divides and is_wide else ""

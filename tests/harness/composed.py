@@ -82,6 +82,8 @@ ELEMENTWISE = {
         Case(((2, 3),), lambda x: f.modf(x)[0] * x, lambda x: np.modf(x)[0] * x),
         _same("modf", (3,), pick=1),
     ],
+    "frexp": [Case(((2, 3),), lambda x: f.frexp(x)[0] * x, lambda x: np.frexp(x)[0] * x), _same("frexp", (3,), pick=1)],
+    "ldexp": [Case(((2, 3),), lambda x: f.ldexp(x, 3), lambda x: np.ldexp(x, 3))],
     **{name: [_same(name, (2, 3))] for name in ("positive", "conjugate", "real", "imag")},
     "angle": [_same("angle", (2, 3)), _same("angle", (3,), deg=True)],
     **{

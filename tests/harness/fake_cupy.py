@@ -317,7 +317,7 @@ class Ufunc:
         arrays = [x for x in args if isinstance(x, Array)]
         if isinstance(output, str) and len(output) > 1:  # of several outputs
             return tuple(
-                _new(self.module, lambda i=i, c=c: computed()[i].astype(c), *arrays)  # type: ignore[misc]
+                _new(self.module, lambda i=i, c=c: np.asarray(computed()[i], c), *arrays)  # type: ignore[misc]
                 for i, c in enumerate(output)
             )
         if out is None:
