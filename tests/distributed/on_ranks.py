@@ -632,7 +632,9 @@ def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
         folder = common_folder(group)
         packs = not shards
         weights, _, opt = trained(group.backend, group, packs, turns=1, shard=group if shards else None)
-        made = train.save(folder, {"weights": weights, "optimizer": opt}, step=1, over=group)
+        batches = train.Batches(np.arange(40), size=7, seed=3, ahead=0, rank=group.rank, ranks=group.size)
+        next(iter(batches))
+        made = train.save(folder, {"weights": weights, "optimizer": opt, "batches": batches}, step=1, over=group)
         assert (made is not None) == (group.rank == 0)
         expected = opt.whole_state()
         # What NCCL has not are groups of some ranks.
@@ -640,7 +642,13 @@ def checkpoints_are_written_once_and_read_by_all(group: Group) -> None:
         for reader in readers:
             again, _, _, _ = network(group.backend, not packs, "float64")
             other = train.AdamW(again, 0.01, shard=reader)
-            train.load(folder, {"weights": again, "optimizer": other})
+            rank, ranks = (0, 1) if reader is None else (reader.rank, reader.size)
+            rest = train.Batches(np.arange(40), size=9, seed=3, ahead=0, rank=rank, ranks=ranks, resize=True)
+            train.load(folder, {"weights": again, "optimizer": other, "batches": rest})
+            (share,) = next(iter(rest))
+            order = batches._order()
+            assert order is not None
+            np.testing.assert_array_equal(share, order[7 + 9 * rank // ranks : 7 + 9 * (rank + 1) // ranks])
             for w, e in zip(again, weights, strict=True):
                 np.testing.assert_array_equal(w.get(), e.get())
             for name, found in other.whole_state().items():

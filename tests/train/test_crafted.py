@@ -165,7 +165,16 @@ def test_the_deepest_state_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"position": 4}, {"position": -1}, {"epoch": -1}, {"epoch": 1 << 64}, {"epoch": "1"}]
+    "change",
+    [
+        {"start": 10},
+        {"start": -1},
+        {"position": 4},
+        {"position": -1},
+        {"epoch": -1},
+        {"epoch": 1 << 64},
+        {"epoch": "1"},
+    ],
 )
 def test_positions_beyond_the_epoch_are_refused(change: dict[str, Any]) -> None:
     batches = train.Batches(np.arange(10), size=3)

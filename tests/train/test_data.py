@@ -78,10 +78,41 @@ def test_a_run_goes_on_where_another_stopped(stop: int) -> None:
     assert before + taken(second, 12 - stop) == whole
 
 
+@pytest.mark.parametrize(("ranks", "drop_last"), [(1, False), (3, False), (2, True)])
+def test_another_batch_size_and_number_of_ranks_continue_from_the_next_example(ranks: int, drop_last: bool) -> None:
+    """Each example of the epoch is used once; a rest of less than a batch is dropped where it is meant to be."""
+
+    def drawn(rng: Any, x: np.ndarray) -> list[np.ndarray]:
+        return [x, np.full(len(x), rng.random())]
+
+    def shares(ranks: int, size: int, state: Any = None) -> list[Batches]:
+        of = {"seed": 9, "transform": drawn, "drop_last": drop_last, "ahead": 0, "resize": True}
+        made = [Batches(X, size=size, rank=rank, ranks=ranks, **of) for rank in range(ranks)]
+        for batches in made if state else ():
+            batches.set_state(state)
+        return made
+
+    whole = np.concatenate([x for x, _ in shares(1, len(X))[0]])
+    for stop in range(1, len(X) // 4):
+        first = shares(2, 4)
+        taken = [[next(iter(batches)) for batches in first] for _ in range(stop)]
+        then = shares(ranks, 7, first[0].get_state())
+        assert f"after example {4 * stop}" in repr(then[0]) or then[0].epoch == 1
+        while then[0].epoch == 0:
+            taken.append([next(iter(batches)) for batches in then])
+            again = shares(2, 7, then[0].get_state())[0]  # saved and resumed once more
+            assert (again.epoch, again.position, again.start) == (then[0].epoch, then[0].position, then[0].start)
+        found = np.concatenate([x for batch in taken for x, _ in batch])
+        dropped = (len(X) - 4 * stop) % 7 if drop_last else 0
+        np.testing.assert_array_equal(found, whole[: len(X) - dropped])
+        assert len({batch[-1][1][0] for batch in taken}) == len(taken)
+        assert (then[0].start, then[0].position) == (0, 0)
+
+
 def test_a_state_of_other_data_is_refused_and_changes_nothing() -> None:
     state = Batches(X, size=5, seed=1).get_state()
     other = Batches(X, size=4, seed=1)
-    with pytest.raises(ParameterError, match="size is 4, and was 5"):
+    with pytest.raises(ParameterError, match="size is 4, and was 5 .*; resize=True continues"):
         other.set_state({**state, "position": 3})
     assert other.position == 0
     with pytest.raises(ParameterError, match="drop_last is True, and was False"):  # it has no such batch
