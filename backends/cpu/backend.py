@@ -15,7 +15,7 @@ from backends import lazy
 from backends.backend import Backend, Within
 from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
-from backends.cpu.routines.products import Products
+from backends.cpu.routines.products import Products, is_small_product
 from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
 from backends.execution.executor import (
     CallStep,
@@ -38,7 +38,6 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, contracted
 from optree.compile.program import (
-    Instruction,
     Note,
     Observer,
     Plan,
@@ -49,9 +48,8 @@ from optree.compile.program import (
     run_steps,
     shapes_of,
 )
-from optree.dtypes import is_bfloat16, is_floating
+from optree.dtypes import is_bfloat16
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
-from optree.ops.contraction import ProductOperator, TensorDot
 from optree.records import NamedTuple
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
@@ -60,9 +58,8 @@ from optree.tree.variable import Input, caller_origin
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25
 
-#: The maximum multiplications and rows of a product that is a loop nest, which takes 0.4 to 0.7 of a call's time, and
-#: the calls of a plan after which it is compiled as one.
-FEW_MULTIPLICATIONS, FEW_ROWS, REPEATED = 1 << 15, 32, 1 << 12
+#: The calls of a plan after which its small products are compiled as loop nests, if later calls may change bits.
+REPEATED = 1 << 12
 
 #: The overhead of a NumPy call, in elements.
 CALL = 1 << 10
@@ -257,9 +254,9 @@ class KernelPlan(Plan):
         return found
 
     def _by_nests(self, small: frozenset[int]) -> KernelPlan | None:
-        """The plan in which small products are loop nests; None until calls have repeated."""
+        """The plan in which small products are loop nests; None until calls have repeated, if that may change bits."""
         self._repeated += 1
-        if self._repeated < REPEATED or self._contracted is None:
+        if self._contracted is None or (self.when.may_change_bits and self._repeated < REPEATED):
             return None
         if small not in self.by_products:
             self.by_products[small] = self._contracted(self, contracted(self.program, small))
@@ -315,17 +312,6 @@ class KernelPlan(Plan):
         instructions = () if self._contracted is None else self.program.instructions
         small = [i for i, each in enumerate(instructions) if is_small_product(each, shapes)]
         return max([CALL, *(prod(shape) for shape in shapes if isinstance(shape, tuple))]), frozenset(small)
-
-
-def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
-    """Whether a loop nest takes less time than a call for a product: of few multiplications, in few rows."""
-    op, given = instruction.op, [shapes[i] for i in instruction.inputs]
-    is_known = isinstance(op, ProductOperator | TensorDot) and None not in given and all(map(all, given))
-    if not is_known or not is_floating(instruction.type.dtype):
-        return False
-    shape = op.output_shape(*given)
-    rows: Any = shape if len(given[1]) == 1 else shape[:-1]
-    return op.flops(given, [shape]) <= 2 * FEW_MULTIPLICATIONS and prod(rows) <= FEW_ROWS
 
 
 def _is_compiled(step: Step) -> bool:
@@ -521,7 +507,7 @@ class CPUBackend(Backend):
             added = [self.value_of(leaf) for leaf in outline.leaves[len(of.program.leaves) :]]
             return plan(outline, [*of.constants, *added], of.when._replace(small=0, work=0))
 
-        repeats = reuse and self.compiler is not None and self.when.may_change_bits
+        repeats = reuse and self.compiler is not None
         return plan(outline, constants, self.when, by_nests if repeats else None)
 
     def compile_within(self, program: Program) -> Within:

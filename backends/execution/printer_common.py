@@ -139,7 +139,7 @@ _DECLARATION = re.compile(r"\s*(?:const )?(?:(?:unsigned|signed|long) )*\w+(?:<[
 _OF_COLUMNS = re.compile(r"\s*[\w ]+ (v\d+)\[\d+\];|\s*(v\d+)\[\w\] = .*;")
 
 #: The head of a loop or branch, and a pragma that belongs to it.
-_HEAD, _PRAGMA = re.compile(r"\s*(for|if) "), re.compile(r"\s*#pragma (unroll|omp simd)")
+_HEAD, _PRAGMA = re.compile(r"\s*(for|if) "), re.compile(r"\s*#pragma (unroll|GCC unroll|omp simd)")
 
 
 def without_unused(lines: Lines) -> Lines:

@@ -498,9 +498,11 @@ class FusedKernel(ExecutableKernel):
         across = -1 if self.reduced or self.taps else _across(sizes, strides)
         nest = self.nest(len(sizes), outer, vector_strides, columns, split, across)
         is_small = prod(sizes[outer:]) <= SHORT_ROW or prod(sizes[outer - 1 :]) <= MAX_IN_REGISTERS
-        if columns and self._is_contraction and is_small:
-            return nest._replace(registers=(0, "inner") in zip(vector_strides, self._levels, strict=True))
-        return nest
+        if not (columns and self._is_contraction and is_small):
+            return nest
+        same = tuple([outer > 1 and not steps[outer - 2] for steps in strides])
+        registers = (0, "inner") in zip(vector_strides, self._levels, strict=True)
+        return nest._replace(registers=registers, rows=same if registers and any(same) else ())
 
     def compiled(self, nest: LoopNest) -> Any:
         """A nest of this kernel, compiled once; CompilerError if it does not compile."""

@@ -185,6 +185,9 @@ class LoopNest(NamedTuple):
         Those that are indices of taps.
     registers : bool
         Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
+    rows : tuple of bool
+        Whether each array is the same in all rows of such a tile, which are indices of the loop around the columns.
+        Empty where tiles have one row.
     """
 
     reads: tuple[np.dtype, ...]
@@ -204,6 +207,7 @@ class LoopNest(NamedTuple):
     ranges: tuple[int, ...] = ()
     quotients: tuple[Quotient, ...] = ()
     registers: bool = False
+    rows: tuple[bool, ...] = ()
 
     @property
     def cost(self) -> int:

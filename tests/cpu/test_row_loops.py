@@ -310,7 +310,7 @@ def test_long_loops_are_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "CALL", 1)
     arrays = drawn("rnn", 7, 16, 3, 20, "float64")
     close(network(True, "rnn", arrays), network(False, "rnn", arrays))
-    assert len(called) == 2 * (7 + 1)  # steps, and the packing of the weights
+    assert len(called) == 2 * 7
 
 
 def test_an_error_in_a_step_is_that_of_the_op(runs: list[tuple[int, int]]) -> None:

@@ -223,12 +223,21 @@ def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(m
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-def test_a_function_of_small_products_multiplies_large_ones_by_calls(monkeypatch: Any) -> None:
-    monkeypatch.setattr(backend, "REPEATED", 2)
-    monkeypatch.setattr(backend.When, "may_change_bits", True)
+def test_a_function_of_small_products_multiplies_large_ones_by_calls() -> None:
     be = gen_backend("cpu", jit=True)
     x, y = (TensorType("float32", (None, None))(name) for name in "xy")
     f = function([x, y], be.dot(x, y) + 1)
     for rows, inner, columns in ((3, 3, 3), (2, 5, 4), (2, 5, 4), (90, 80, 70), (4, 4, 4), (0, 3, 2), (3, 0, 2)):
         a, b = values(rows, inner), values(inner, columns)
         np.testing.assert_array_equal(f(a, b), a @ b + 1)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_small_products_by_random_indices_are_those_of_einsum() -> None:
+    """In tiles of rows and columns, and parts of tiles, of operands in any layout, strided columns packed."""
+    be, draw = gen_backend("cpu", jit=True, datatype="float64"), np.random.RandomState(0)
+    for pattern in ("ij,jk->ik", "ji,kj->ki", "bij,bkj->bik", "ijl,ljk->ik", "bij,jk->bki", "ij,j->i"):
+        sizes = dict(zip("bijkl", (3, *draw.choice([5, 8, 9, 37, 70], 3), 2), strict=True))
+        x, y = (draw.rand(*(sizes[i] for i in given)) - 0.5 for given in pattern.split("->")[0].split(","))
+        found = function([], be.tanh(be.einsum(pattern, be.adopt(x), be.adopt(y))))().asnumpyarray()
+        np.testing.assert_allclose(found, np.tanh(np.einsum(pattern, x, y)), rtol=1e-12, atol=1e-12)

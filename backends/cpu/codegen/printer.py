@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.cpu.codegen.bounded import bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
-from backends.cpu.codegen.registers import REGISTER_TILES, by_columns, columns_function
+from backends.cpu.codegen.registers import REGISTER_TILES, ROWS, by_rows, in_tiles, packed_reads
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
@@ -136,7 +136,9 @@ def parts_of(nest: LoopNest) -> str:
 
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
-    """Whether vectors of 512 bits pay: for functions and halves elementwise; for bytes and indices, reduced."""
+    """Whether vectors of 512 bits pay: for functions and halves elementwise; for bytes, indices, tiles, reduced."""
+    if nest.registers:
+        return True
     if nest.reductions:
         of_bytes = all(dtype.itemsize == 1 for dtype in nest.reads)
         are_exact = not any(r.accumulator.sums for r in nest.reductions)
@@ -216,7 +218,10 @@ class CPrinter(Printer):
     dialect = C
 
     def __init__(self, nest: LoopNest) -> None:
-        column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
+        tile = tile_of(nest)
+        column, columns = ("j", tile) if nest.columns else ("", 1)
+        if nest.rows:
+            column, columns = "u", tile * ROWS[0]
         super().__init__(nest, column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
@@ -229,6 +234,8 @@ class CPrinter(Printer):
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
         #: The products of a contraction by their sums, and by their own numbers.
         self.products = products_of(nest) if nest.registers else {}
+        #: The arrays whose columns of a tile are packed, and the functions of its sums.
+        self.packed, self.tiles = packed_reads(nest), Lines()
         self._summed = {product.value for product in self.products.values()}
 
     def functions(self) -> tuple[Lines, Lines]:
@@ -238,8 +245,8 @@ class CPrinter(Printer):
             functions, loops = self.in_parts()
             body += loops
         elif nest.reductions or nest.writes_at("inner"):
-            functions = columns_function(nest, self.columns_body()) if nest.registers else functions
             count, loops = self.reduced() if nest.reductions else self.elementwise()
+            functions += self.tiles
             if count:
                 functions += part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
                 body.append(f"shared(shared_loop, a, {count}, {self.threads()});")
@@ -293,6 +300,32 @@ class CPrinter(Printer):
     def column_loop(self) -> Lines:
         return self.simd("for (int64_t j = 0; j < m; j++)")
 
+    def each_column(self, lines: Lines) -> Lines:
+        if not (self.nest.rows and lines):
+            return super().each_column(lines)
+        row = super().each_column([f"const int64_t u = r * {tile_of(self.nest)} + j;", *lines])
+        return ["for (int64_t r = 0; r < rows; r++)", *braced(row)]
+
+    def column_offset(self, array: int) -> str:
+        return self.element_offset(array, "j") if self.column else "0"
+
+    def vector_offset(self, array: int, index: str) -> str:
+        return index if array in self.packed else super().vector_offset(array, index)
+
+    def stride(self, array: int, axis: int) -> str:
+        return "pitch" if array in self.packed and axis == self.last else super().stride(array, axis)
+
+    def has_stride(self, array: int, axis: int) -> bool:
+        is_same = bool(self.nest.rows) and axis == self.nest.outer - 2 and self.nest.rows[array]
+        return not is_same and super().has_stride(array, axis)
+
+    def element_offset(self, array: int, index: str, row: str = "r") -> str:
+        """The offset of an index along the vector loop, in a row of the tile."""
+        offset, axis = self.vector_offset(array, index), self.nest.outer - 2
+        if not (self.nest.rows and self.has_stride(array, axis)):
+            return offset
+        return f"{row} * {self.stride(array, axis)} + {offset}"
+
     def has_columns(self, value: int) -> bool:
         return super().has_columns(value) and value >= len(self.nest.reads)
 
@@ -307,6 +340,10 @@ class CPrinter(Printer):
         used = {i for s in stage.statements if isinstance(s, Statement) for i in s.arguments}
         return sorted({*stage.reads, *(i for i in used if i < len(self.nest.reads) and self._is_outer(i))})
 
+    def pointer_to(self, array: int, letter: str) -> str:
+        """The pointer into an array at an outer index, or at an inner one, by a letter."""
+        return f"x{array}" if self._is_outer(array) else f"{letter}{array}"
+
     def _is_outer(self, array: int) -> bool:
         return self.nest.levels[array] == "outer"
 
@@ -316,18 +353,18 @@ class CPrinter(Printer):
         """The access to an element at an index of the vector loop, by pointers that begin with a letter."""
 
         def pointer(array: int) -> str:
-            return f"x{array}" if self._is_outer(array) else f"{letter}{array}"
+            return self.pointer_to(array, letter)
 
         def load(value: int) -> str:
             if value >= len(self.nest.reads):
                 return f"g{value}[{index}]"
-            return self.loaded(value, pointer(value), self.vector_offset(value, index))
+            return self.loaded(value, pointer(value), self.element_offset(value, index))
 
         return Access(
             load,
             lambda r: part.format(r.value),
             lambda value: f"g{value}[{index}] = v{value};",
-            lambda array, value: f"{pointer(array)}[{self.vector_offset(array, index)}] = {self.stored(array, value)};",
+            lambda array, v: f"{pointer(array)}[{self.element_offset(array, index)}] = {self.stored(array, v)};",
         )
 
     def assigned(self, statement: Statement) -> Lines:
@@ -365,6 +402,11 @@ class CPrinter(Printer):
     def index_type(self, r: Reduction) -> str:
         """The type of an index within a block, of the size of elements."""
         return f"uint{8 * self.part_dtype(r).itemsize}_t"
+
+    def initialised(self, reductions: Sequence[Reduction]) -> Lines:
+        if not self.nest.registers:
+            return super().initialised(reductions)
+        return [f"{type} {name}[{self.columns}] = {{0}};" for r in reductions for type, name, _ in self.accumulators(r)]
 
     def is_loaded(self, r: Reduction) -> bool:
         """Whether the elements of a row are those of an array, as they are."""
@@ -562,21 +604,21 @@ class CPrinter(Printer):
     def reduced(self) -> tuple[str, Lines]:
         """The number of outer indices, and the loop over them; "" where there are no outer loops."""
         loops = self.outer_loops()
-        body = by_columns(self.nest) if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
+        body = by_rows(self) if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
         if not loops:
             return "", [*self.scratch_pointers(), *body]
         count, lines = collapsed(loops, body)
         return count, [*self.scratch_pointers(" + thread * thread_stride"), *lines]
 
-    def columns_body(self) -> Lines:
-        """Some columns of an outer index, in registers."""
-        pointers = self.pointers(range(self.nest.outer - 1), ("outer", "inner"), "c")
-        return [*self.arguments(), *pointers, *self.at_outer_index()]
-
     def outer_loops(self) -> list[Loop]:
-        """The outer loops; for columns, the last of them tiled."""
-        loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(self.nest.outer - self.nest.columns)]
-        return [*loops, Loop("t", _tiles(self.nest.vector, self.columns))] if self.column else loops
+        """The outer loops; for columns, the last of them tiled, and for rows, the one before it too.
+
+        Tiles of rows that read the same packed columns follow each other.
+        """
+        nest, loops = self.nest, [Loop(f"i{axis}", f"n{axis}") for axis in range(self.nest.outer - self.nest.columns)]
+        if nest.rows:
+            loops[-1:] = [] if packed_reads(nest) else [Loop("q", _tiles(nest.outer - 2, ROWS[0]))]
+        return [*loops, Loop("t", _tiles(nest.vector, tile_of(nest)))] if self.column else loops
 
     def outer_pointers(self) -> Lines:
         """Pointers into the arrays at an outer index, and the columns of a tile."""
@@ -608,7 +650,10 @@ class CPrinter(Printer):
         block = self.block(stage)
         joined = [line for r in stage.reductions for line in (*self.with_nan(r), *self.accumulated_block(r))]
         first = f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
-        body = [first, *self.parts(stage), *lines, *self.each_column(joined)]
+        body = [*self.parts(stage), *lines, *self.each_column(joined)]
+        if self.nest.registers:
+            body, self.tiles = in_tiles(self, stage, body)
+        body = [first, *body]
         if decided := self.decided(stage):
             body += [f"if ({decided})", "    break;"]
         return [f"for (int64_t b = {start}; b < {end}; b += {block})", *braced(body)]
@@ -671,6 +716,12 @@ class CPrinter(Printer):
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
+        if not stage.reductions:
+            return self.column_elements(stage, start, end)
+        return self.blocks(stage, start, end, self.column_elements(stage, "b", "e"))
+
+    def column_elements(self, stage: Stage, start: str, end: str) -> Lines:
+        """A range of the last inner loop, around the vector loop."""
         last, row = self.last, []
         for array in [*stage.reads, *(array for array, _ in stage.writes)]:
             step = f" + i * {self.stride(array, last)}" if self.has_stride(array, last) else ""
@@ -678,9 +729,7 @@ class CPrinter(Printer):
         for value in sorted({*stage.loads, *stage.stores}):
             row.append(f"{self.type_of(value)} *const g{value} = h{value} + i{self.tile};")
         row += self.each_column(self.at_element(stage, "z", "j"))
-        if not stage.reductions:
-            return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
-        return self.blocks(stage, start, end, ["for (int64_t i = b; i < e; i++)", *braced(row)])
+        return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
 
     # Sums in lanes
 

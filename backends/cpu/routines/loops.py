@@ -35,7 +35,7 @@ from backends.cpu.codegen.loop_bodies import BodyCall, body_source
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, call_packed, compile_source
 from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
-from backends.cpu.routines.products import TYPES, is_in_elements
+from backends.cpu.routines.products import TYPES, is_in_elements, is_small_product
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, struct, vector_source
 from backends.cpu.runtime import CompiledNest, data_address, share_address
@@ -45,10 +45,9 @@ from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import contracted
-from optree.compile.program import Instruction, Program, shapes_of
+from optree.compile.program import Program, shapes_of
 from optree.errors import CompilerError
-from optree.op.index_map import is_view
-from optree.ops.contraction import ProductOperator, TensorDot
+from optree.ops.contraction import ProductOperator
 from optree.ops.loop_steps import MANY, Argument, Steps
 from optree.records import NamedTuple
 from optree.settings import thread_count
@@ -63,10 +62,6 @@ PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
 #: MULTIPLICATION: one multiply-add, a fraction of a vector instruction. CALL: the maximum for one C call, because
 #: Python handles signals only between calls.
 STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
-
-#: The maximum multiplications of a product of matrices that is a loop nest, which takes less time than a call with
-#: packed matrices; and of one whose second matrix is not packed, as it differs from step to step.
-SMALL_PRODUCT, SMALL_UNPACKED = 1 << 12, 1 << 15
 
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
@@ -370,7 +365,7 @@ class LoopInC:
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
             return self._tell("an array is unaligned")
         values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
-        program, steps = self._compiled(arguments, values)
+        program, steps = self._compiled(values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         try:
             trace = Trace(program, steps, [*arguments, *map(_argument, added)], [*values, *added])
@@ -394,15 +389,11 @@ class LoopInC:
             lazy.logging.getLogger(__name__).warning("the steps of a loop run one by one, for %s", reason)
         return False
 
-    def _compiled(self, arguments: Sequence[Any], values: list[Any]) -> tuple[Program, list[Step]]:
+    def _compiled(self, values: list[Any]) -> tuple[Program, list[Step]]:
         """The program in which products are loop nests where they are small, and its steps; of the leaves' values."""
         program = self._plan.program
         shapes = shapes_of(program, [np.shape(x) for x in values])
-        packed, first = {i for i, x in enumerate(arguments) if isinstance(x, Argument) and x.axis is None}, len(values)
-        packed |= {
-            i for i, each in enumerate(program.instructions, first) if is_view(each.op) and each.inputs[0] in packed
-        }
-        small = frozenset(i for i, each in enumerate(program.instructions) if _is_small(each, shapes, packed))
+        small = frozenset(i for i, each in enumerate(program.instructions) if is_small_product(each, shapes))
         if small not in self._programs:
             program = contracted(program, small)
             added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
@@ -432,19 +423,6 @@ def _along_longest(x: Argument) -> Argument:
     if x.axis is not None or x.array.flags.c_contiguous is not (x.array.shape[0] > x.array.shape[1]):
         return x
     return x._replace(array=np.asfortranarray(x.array))
-
-
-def _is_small(instruction: Instruction, shapes: Sequence[Any], packed: Collection[int]) -> bool:
-    """Whether an instruction is a product that is a loop nest in C: one of few multiplications for each matrix."""
-    op = instruction.op
-    given = [shapes[i] for i in instruction.inputs]
-    if not isinstance(op, ProductOperator | TensorDot) or None in given or not all(map(all, given)):
-        return False
-    if isinstance(op, TensorDot):
-        return op.flops(given, [op.output_shape(*given)]) <= 2 * SMALL_PRODUCT
-    x, y = given
-    most = SMALL_PRODUCT if len(x) == len(y) == 2 and instruction.inputs[1] in packed else SMALL_UNPACKED
-    return 1 in (len(x), len(y)) or prod(x[-2:]) * y[-1] <= most
 
 
 def _argument(x: Any) -> Any:

@@ -23,6 +23,9 @@ from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.runtime import share_address
 from backends.execution.memory import HOST, LINE, Scratch, element_strides, empty_array
 from optree.arrays import stored
+from optree.compile.program import Instruction
+from optree.dtypes import is_floating
+from optree.ops.contraction import ProductOperator, TensorDot
 from optree.settings import thread_count
 
 TYPES = {np.dtype("float32"): "float", np.dtype("float64"): "double"}
@@ -42,6 +45,9 @@ NARROW = 32
 #: Maxima for compiled C with a BLAS other than OpenBLAS: rows of x, bytes of a row of y, and bytes of y.
 ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 
+#: The maximum multiplications of matrices whose product is a loop nest: 0.4 to 1.3 of the time of a call.
+NEST = 1 << 15
+
 #: Whether np.matmul copies a target that BLAS cannot write. NumPy 2.2 multiplies element by element, 80 times slower.
 COPIES = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
@@ -50,6 +56,18 @@ def matmul_by_copy(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) 
     """np.matmul, through a temporary if the target has no contiguous axis for BLAS to write."""
     is_written = out is None or min(out.strides[-2:]) == out.itemsize
     return np.matmul(x, y, out=out) if is_written else stored(np.matmul(x, y), out)
+
+
+def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
+    """Whether an instruction is a product that is a loop nest: each of matrices of few elements."""
+    op, given = instruction.op, [shapes[i] for i in instruction.inputs]
+    if not isinstance(op, ProductOperator | TensorDot) or None in given or not all(map(all, given)):
+        return False
+    if isinstance(op, TensorDot) or 1 in map(len, given):
+        work = op.flops(given, [op.output_shape(*given)]) // 2
+    else:
+        work = prod(given[0][-2:]) * given[1][-1]
+    return work <= NEST and is_floating(instruction.type.dtype)
 
 
 class Products:
