@@ -31,7 +31,7 @@ def sources() -> Iterator[tuple[str, str]]:
     yield "loops.c", c_text(FOLDER / "loops.c", {})
     yield "small_matrices.c", c_text(FOLDER / "small_matrices.c", {"T": "float"})
     for number in ("float", "double"):
-        for name in ("products.c", "loop_products.c", "exported_products.c"):
+        for name in ("products.c", "stacked_products.c"):
             yield f"{name}, {number}", vector_source(name, number)
         for panel in (1, 2):
             yield f"convolution.c, {number}, {panel}", vector_source("convolution.c", number, PANEL=panel, DIRECT=0)

@@ -48,6 +48,9 @@ MAX_IN_REGISTERS = 1 << 13
 #: would have few elements of such a row each.
 SHORT_ROW = 64
 
+#: The least rows for which columns that are not contiguous are packed, rather than reduced each by itself.
+PACKED_ROWS = 4
+
 #: Where the innermost loop is shorter than this, and the one around it is not, a kernel with taps exchanges the two.
 SHORT_LOOP = 8
 
@@ -401,7 +404,9 @@ class FusedKernel(ExecutableKernel):
         loop_of = {axis: steps.index(max(steps)) for axis, steps in zip(bounded, loop_strides[count:], strict=True)}
         del loop_strides[count:]
         if inner is not None and outer is not None and self._is_contraction:
-            columns = columns or prod(inner[0]) <= SHORT_ROW
+            has_rows = len(outer[0]) > 1 and outer[0][-2] >= PACKED_ROWS
+            is_packed = has_rows and prod(inner[0]) * outer[0][-1] <= MAX_IN_REGISTERS
+            columns = columns or is_packed or prod(inner[0]) <= SHORT_ROW
         nest = self._nest_for(loop_sizes, loop_strides, 0 if outer is None else len(outer[0]), columns)
         words = [step for steps in loop_strides for step in steps]
         if taps:

@@ -103,7 +103,7 @@ class Call(NamedTuple):
         The memory of each array.
     numbers : tuple
         The offset of each array in bytes; then of a kernel the layout and the bytes of its scratch arrays, and of a
-        product the sizes and strides that `exported_products.c` takes.
+        product the sizes and strides that `stacked_products.c` takes.
     comment : str
     """
 

@@ -137,7 +137,8 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
     for (int64_t flat = begin; flat < end; flat++)
     {
         {
-            const int64_t c = t * 32, left = n1 - c, m = left < 32 ? left : 32;
+            const int64_t c = t * 32, left = n1 - c;
+            const int64_t m = left < 32 ? left : 32;
             for (int64_t i0 = q * 4; i0 < (q + 1) * 4; i0 += 4)
             {
                 const int64_t below = n0 - i0, rows = below < 4 ? below : 4;

@@ -9,9 +9,9 @@ import numpy as np
 
 from backends.cpu.codegen.bounded import bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
-from backends.cpu.codegen.registers import REGISTER_TILES, ROWS, by_rows, in_tiles, packed_reads
+from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
-from backends.cpu.codegen.transposes import PITCH, TILE, transpose_functions, transposed_reads
+from backends.cpu.codegen.transposes import PITCH, TILE, Loop, tiles_along, transpose_functions, transposed_reads
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
 from backends.execution.printer_common import (
     Access,
@@ -25,9 +25,8 @@ from backends.execution.printer_common import (
     narrow_dtypes,
     without_unused,
 )
-from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, products_of, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of
 from optree.dtypes import FLOAT16, is_narrow, wide_dtype
-from optree.records import NamedTuple
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
 #: microseconds.
@@ -128,7 +127,7 @@ def head_of(nests: Sequence[LoopNest]) -> str:
 
 def parts_of(nest: LoopNest) -> str:
     """The functions of a nest's kernel, the last of which is the kernel."""
-    printer = CPrinter(nest)
+    printer = TilePrinter(nest) if nest.registers else CPrinter(nest)
     functions, body = printer.functions()
     called = transpose_functions(nest) if nest.across >= 0 else []
     called += [*functions_called(nest, C), *printer.searches(), *printer.joins()]
@@ -172,16 +171,7 @@ def scratch(nest: LoopNest, sizes: Sequence[int]) -> list[int]:
 
 def tile_of(nest: LoopNest) -> int:
     """The maximum number of columns that are reduced together."""
-    if nest.registers:
-        return REGISTER_TILES[0]
     return COLUMN_TILES[len(stages_of(nest)) > 1]
-
-
-class Loop(NamedTuple):
-    """A loop's index and size, by their names in C."""
-
-    name: str
-    size: str
 
 
 def part(name: str, body: Lines) -> Lines:
@@ -207,21 +197,13 @@ def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
     return " * ".join(counts), [*lines, *braced([*braced(body), *step])]
 
 
-def _tiles(axis: int, size: int) -> str:
-    """The number of tiles of a loop."""
-    return f"((n{axis} + {size - 1}) / {size})"
-
-
 class CPrinter(Printer):
     """A nest in C: threads share the outer loops, and the vector loop is a SIMD loop."""
 
     dialect = C
 
     def __init__(self, nest: LoopNest) -> None:
-        tile = tile_of(nest)
-        column, columns = ("j", tile) if nest.columns else ("", 1)
-        if nest.rows:
-            column, columns = "u", tile * ROWS[0]
+        column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
         super().__init__(nest, column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
@@ -232,11 +214,6 @@ class CPrinter(Printer):
         self.condition: Callable[[int], str] = lambda array: ""
         self.residue = ""
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
-        #: The products of a contraction by their sums, and by their own numbers.
-        self.products = products_of(nest) if nest.registers else {}
-        #: The arrays whose columns of a tile are packed, and the functions of its sums.
-        self.packed, self.tiles = packed_reads(nest), Lines()
-        self._summed = {product.value for product in self.products.values()}
 
     def functions(self) -> tuple[Lines, Lines]:
         """The functions of shared work, and the kernel's body."""
@@ -246,7 +223,6 @@ class CPrinter(Printer):
             body += loops
         elif nest.reductions or nest.writes_at("inner"):
             count, loops = self.reduced() if nest.reductions else self.elementwise()
-            functions += self.tiles
             if count:
                 functions += part("shared_loop", ["const int64_t *const a = state;", *self.arguments(), *loops])
                 body.append(f"shared(shared_loop, a, {count}, {self.threads()});")
@@ -300,31 +276,9 @@ class CPrinter(Printer):
     def column_loop(self) -> Lines:
         return self.simd("for (int64_t j = 0; j < m; j++)")
 
-    def each_column(self, lines: Lines) -> Lines:
-        if not (self.nest.rows and lines):
-            return super().each_column(lines)
-        row = super().each_column([f"const int64_t u = r * {tile_of(self.nest)} + j;", *lines])
-        return ["for (int64_t r = 0; r < rows; r++)", *braced(row)]
-
-    def column_offset(self, array: int) -> str:
-        return self.element_offset(array, "j") if self.column else "0"
-
-    def vector_offset(self, array: int, index: str) -> str:
-        return index if array in self.packed else super().vector_offset(array, index)
-
-    def stride(self, array: int, axis: int) -> str:
-        return "pitch" if array in self.packed and axis == self.last else super().stride(array, axis)
-
-    def has_stride(self, array: int, axis: int) -> bool:
-        is_same = bool(self.nest.rows) and axis == self.nest.outer - 2 and self.nest.rows[array]
-        return not is_same and super().has_stride(array, axis)
-
-    def element_offset(self, array: int, index: str, row: str = "r") -> str:
-        """The offset of an index along the vector loop, in a row of the tile."""
-        offset, axis = self.vector_offset(array, index), self.nest.outer - 2
-        if not (self.nest.rows and self.has_stride(array, axis)):
-            return offset
-        return f"{row} * {self.stride(array, axis)} + {offset}"
+    def element_offset(self, array: int, index: str) -> str:
+        """The offset of an element at an index along the vector loop."""
+        return self.vector_offset(array, index)
 
     def has_columns(self, value: int) -> bool:
         return super().has_columns(value) and value >= len(self.nest.reads)
@@ -367,19 +321,10 @@ class CPrinter(Printer):
             lambda array, v: f"{pointer(array)}[{self.element_offset(array, index)}] = {self.stored(array, v)};",
         )
 
-    def assigned(self, statement: Statement) -> Lines:
-        if statement.value in self._summed:
-            return []
-        return super().assigned(statement)
-
     def at_element(self, stage: Stage, letter: str, index: str) -> Lines:
         return self.element(stage, self.access(letter, index, self.of_column("p{}")))
 
     def accumulated(self, r: Reduction, part: str) -> Lines:
-        if r.value in self.products:
-            product = self.products[r.value]
-            add = "multiply_add" if product.dtype == np.float32 else "multiply_add_double"
-            return [f"{part} = {add}({', '.join(map(self.name, product.arguments))}, {part});"]
         if self.column and r.accumulator.replaces:
             new = self.reduced_element(r), f"({self.index_type(r)})(i - b)"
             return self.replaced(r, (part, f"at{r.value}[j]"), new)
@@ -402,11 +347,6 @@ class CPrinter(Printer):
     def index_type(self, r: Reduction) -> str:
         """The type of an index within a block, of the size of elements."""
         return f"uint{8 * self.part_dtype(r).itemsize}_t"
-
-    def initialised(self, reductions: Sequence[Reduction]) -> Lines:
-        if not self.nest.registers:
-            return super().initialised(reductions)
-        return [f"{type} {name}[{self.columns}] = {{0}};" for r in reductions for type, name, _ in self.accumulators(r)]
 
     def is_loaded(self, r: Reduction) -> bool:
         """Whether the elements of a row are those of an array, as they are."""
@@ -580,7 +520,7 @@ class CPrinter(Printer):
         tiles = dict(zip((across, last), TILE, strict=True))
         others = [axis for axis in range(last) if axis != across]
         loops = [Loop(f"i{axis}", f"n{axis}") for axis in others]
-        loops += [Loop(f"k{axis}", _tiles(axis, size)) for axis, size in tiles.items()]
+        loops += [Loop(f"k{axis}", tiles_along(axis, size)) for axis, size in tiles.items()]
         body = [f"const int64_t t{axis} = k{axis} * {size};" for axis, size in tiles.items()]
         body += [f"const int64_t m{x} = n{x} - t{x} < {size} ? n{x} - t{x} : {size};" for x, size in tiles.items()]
         for array in transposed:
@@ -604,21 +544,20 @@ class CPrinter(Printer):
     def reduced(self) -> tuple[str, Lines]:
         """The number of outer indices, and the loop over them; "" where there are no outer loops."""
         loops = self.outer_loops()
-        body = by_rows(self) if self.nest.registers else [*self.outer_pointers(), *self.at_outer_index()]
+        body = self.outer_body()
         if not loops:
             return "", [*self.scratch_pointers(), *body]
         count, lines = collapsed(loops, body)
         return count, [*self.scratch_pointers(" + thread * thread_stride"), *lines]
 
-    def outer_loops(self) -> list[Loop]:
-        """The outer loops; for columns, the last of them tiled, and for rows, the one before it too.
+    def outer_body(self) -> Lines:
+        """The body of the outer loops."""
+        return [*self.outer_pointers(), *self.at_outer_index()]
 
-        Tiles of rows that read the same packed columns follow each other.
-        """
-        nest, loops = self.nest, [Loop(f"i{axis}", f"n{axis}") for axis in range(self.nest.outer - self.nest.columns)]
-        if nest.rows:
-            loops[-1:] = [] if packed_reads(nest) else [Loop("q", _tiles(nest.outer - 2, ROWS[0]))]
-        return [*loops, Loop("t", _tiles(nest.vector, tile_of(nest)))] if self.column else loops
+    def outer_loops(self) -> list[Loop]:
+        """The outer loops; for columns, the last of them tiled."""
+        loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(self.nest.outer - self.nest.columns)]
+        return [*loops, Loop("t", tiles_along(self.nest.vector, self.columns))] if self.column else loops
 
     def outer_pointers(self) -> Lines:
         """Pointers into the arrays at an outer index, and the columns of a tile."""
@@ -650,13 +589,14 @@ class CPrinter(Printer):
         block = self.block(stage)
         joined = [line for r in stage.reductions for line in (*self.with_nan(r), *self.accumulated_block(r))]
         first = f"const int64_t e = b + {block} < {end} ? b + {block} : {end};"
-        body = [*self.parts(stage), *lines, *self.each_column(joined)]
-        if self.nest.registers:
-            body, self.tiles = in_tiles(self, stage, body)
-        body = [first, *body]
+        body = [first, *self.block_body(stage, [*self.parts(stage), *lines, *self.each_column(joined)])]
         if decided := self.decided(stage):
             body += [f"if ({decided})", "    break;"]
         return [f"for (int64_t b = {start}; b < {end}; b += {block})", *braced(body)]
+
+    def block_body(self, stage: Stage, body: Lines) -> Lines:
+        """The accumulation of a block."""
+        return body
 
     def block(self, stage: Stage) -> int:
         """The elements of a block of the last inner loop."""
@@ -716,12 +656,6 @@ class CPrinter(Printer):
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
-        if not stage.reductions:
-            return self.column_elements(stage, start, end)
-        return self.blocks(stage, start, end, self.column_elements(stage, "b", "e"))
-
-    def column_elements(self, stage: Stage, start: str, end: str) -> Lines:
-        """A range of the last inner loop, around the vector loop."""
         last, row = self.last, []
         for array in [*stage.reads, *(array for array, _ in stage.writes)]:
             step = f" + i * {self.stride(array, last)}" if self.has_stride(array, last) else ""
@@ -729,7 +663,9 @@ class CPrinter(Printer):
         for value in sorted({*stage.loads, *stage.stores}):
             row.append(f"{self.type_of(value)} *const g{value} = h{value} + i{self.tile};")
         row += self.each_column(self.at_element(stage, "z", "j"))
-        return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
+        if not stage.reductions:
+            return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
+        return self.blocks(stage, start, end, ["for (int64_t i = b; i < e; i++)", *braced(row)])
 
     # Sums in lanes
 
@@ -847,3 +783,7 @@ class CPrinter(Printer):
             "const int64_t size = least > fair ? least : fair;",
             f"const int64_t parts = ({n} + size - 1) / size;",
         ]
+
+
+class TilePrinter(Tiles, CPrinter):
+    """A contraction in C, whose tiles are accumulated in registers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import LoopNest, strided_reads
+from optree.records import NamedTuple
 
 #: A tile's size along the loop in which the arrays are contiguous, and along the vector loop.
 TILE = (64, 128)
@@ -31,6 +32,18 @@ _LANES = """
 #endif
 #endif
 """
+
+
+class Loop(NamedTuple):
+    """A loop's index and size, by their names in C."""
+
+    name: str
+    size: str
+
+
+def tiles_along(axis: int, size: int) -> str:
+    """The number of tiles of a loop."""
+    return f"((n{axis} + {size - 1}) / {size})"
 
 
 def transposed_reads(nest: LoopNest) -> list[int]:

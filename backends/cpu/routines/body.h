@@ -2,10 +2,10 @@
 
 static inline void body(const loop *p, const rows *own, word step, word *words)
 {
-    word starts[p->count + 2];
+    word starts[p->count + 1];
     for (word i = 0; i < p->count; i++)
         starts[i] = start_of(p, i, step);
-    starts[p->count] = starts[p->count + 1] = p->scratch;
+    starts[p->count] = p->scratch;
     const call *calls = (const call *)p->calls;
     const address *addresses = (const address *)p->addresses;
     for (word i = own->first_address; i < own->last_address; i++)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.routines.products import BYTES, TYPES, is_in_elements
+from backends.cpu.routines.products import TYPES, is_in_elements
 from backends.cpu.routines.small_matrices import MATRICES, SIDE, SIDE_OF_COFACTORS
 from backends.cpu.row_axes import Mixed, RowAxes
 from backends.execution.executor import CallStep, KernelStep, Step
@@ -126,11 +126,6 @@ class Trace:
                     self._add_call(step)
             except NotCompiled as error:
                 raise NotCompiled(f"{instruction_text(program, step.index)}: {error}") from error
-
-    def is_constant(self, value: int) -> bool:
-        """Whether a value is the same in every step."""
-        argument = self.memories[self.memory[value]].argument
-        return argument is not None and self.arguments[argument].axis is None
 
     def rows(self) -> list[int | None] | None:
         """The row axis of each value; None if the rows cannot be divided into independent parts."""
@@ -273,15 +268,18 @@ class Trace:
     def _add_product(self, step: CallStep) -> None:
         left, right = step.inputs
         x, y = self.registers[left], self.registers[right]
-        if not all(isinstance(z, np.ndarray) and z.ndim == 2 and z.size and is_in_elements(z) for z in (x, y)):
+        if not all(isinstance(z, np.ndarray) and z.ndim > 1 and z.size and is_in_elements(z) for z in (x, y)):
             raise NotCompiled("an operand is no matrix of whole elements")
-        if x.dtype != y.dtype or x.dtype not in TYPES or y.nbytes > BYTES or not self.is_constant(right):
-            raise NotCompiled("the second matrix differs from step to step, is too large or of another dtype")
-        out = self._written(step, (len(x), y.shape[1]), x.dtype)
+        if x.dtype != y.dtype or x.dtype not in TYPES:
+            raise NotCompiled("its matrices are of another dtype")
+        out = self._written(step, step.op.output_shape(x.shape, y.shape), x.dtype)
         target = self.registers[out]
-        if target.dtype != x.dtype or target.strides[1] != x.itemsize or not is_in_elements(target):
-            raise NotCompiled("its value is not contiguous")
-        self.axes.add(self.axes.product, left, right, out)
+        if target.dtype != x.dtype or not is_in_elements(target):
+            raise NotCompiled("its value is of another dtype or layout")
+        if target.ndim > 2:
+            self.axes.add(self.axes.stacked, dict.fromkeys((left, right, out), 2))
+        else:
+            self.axes.add(self.axes.product, left, right, out)
         self.calls.append(Call("product", None, [left, right], [out]))
 
     def _add_matrices(self, step: CallStep) -> None:

@@ -15,7 +15,7 @@ typedef struct { word first_call, last_call, first_address, last_address; } rows
 
 typedef struct {
     word share, threads;
-    word arguments, count, scratch; /* two more arguments: what scratch memory keeps, and what a step needs of it */
+    word arguments, count, scratch; /* one more argument: what a step needs of scratch memory */
     word first, last, length; /* the steps to run, and how many there are */
     word parts, rows, calls, addresses, words;
 } loop;

@@ -1,8 +1,8 @@
-"""Loops in C: one C call runs all steps of a loop over kernels, views, copies and products by constant matrices.
+"""Loops in C: one C call runs all steps of a loop over kernels, views, copies and products.
 
 The overhead of Python between two small kernels exceeds their run time. So the calls of a step are recorded once for
 each layout of the arrays (`Trace`), as function addresses and packed arguments (`Emitter`). C then sets the array
-addresses for each step. The matrix of a product is constant over the steps and is packed once.
+addresses for each step.
 
 Each kernel is a library of its own: other loops and sizes share it, and it compiles beside others. Once a loop has run
 many steps of one layout, its small kernels are compiled again, as one function with sizes that the compiler knows
@@ -55,8 +55,8 @@ from optree.settings import thread_count
 #: The struct of a loop's call.
 LOOP = struct("loops.c", "loop")
 
-#: The C functions of products by packed matrices.
-PRODUCTS = ("multiply_alone", "pack_columns", "panel_width")
+#: The C functions of products.
+PRODUCTS = ("multiply_stacks", "product_scratch")
 
 #: Estimates in instructions. STEP: the overhead of Python between the calls of a step, with the wake-ups of threads.
 #: MULTIPLICATION: one multiply-add, a fraction of a vector instruction. CALL: the maximum for one C call, because
@@ -107,8 +107,6 @@ class CompiledLoop:
         self._addresses: list[array[int]] = []
         own: list[array[int]] = []
         self.work, self.alone, self._scratch, self._length = 0.0, 0.0, 0, 0
-        #: The packed matrices: each has its value and the offset of its packed copy in scratch memory.
-        self._packed: dict[tuple[Any, ...], tuple[int, int]] = {}
         #: References that keep nests and constants alive, because the words hold their addresses.
         self._held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         count = next((x.shape[a] for x, a in zip(trace.registers, self._axes(), strict=True) if a is not None), 1)
@@ -118,7 +116,7 @@ class CompiledLoop:
             self._add_part(begin, count * (n + 1) // self.parts - begin)
             ends = {"last_call": len(self._calls), "last_address": len(self._addresses)}
             own.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
-        self.count, self._memory, self._packings = len(self._calls), Scratch(), self._packings_of_matrices()
+        self.count, self._memory = len(self._calls), Scratch()
         self._words = array("q", self._words)
         self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
         places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
@@ -133,9 +131,6 @@ class CompiledLoop:
         words = self._words[:]
         self._settle(length)
         with self._memory.of(self._scratch) as start:
-            for pack, argument, offset, shape, packed in self._packings:
-                y = HOST.address(arguments[argument].array) + offset
-                call_packed(pack, [share_address(), threads, y, start + packed, *shape])
             loop = self._loop[:]
             LOOP.set(
                 loop,
@@ -202,7 +197,7 @@ class CompiledLoop:
         number, axis = self._trace.memory[value], self._axes()[value]
         memory, offset = self._trace.memories[number], self._trace.offset(value)
         if memory.is_own:
-            return Address(self._trace.leaves + 1, offsets[number] + offset)
+            return Address(self._trace.leaves, offsets[number] + offset)
         offset += 0 if axis is None else begin * self._trace.registers[value].strides[axis]
         return HOST.address(memory.array) + offset if memory.argument is None else Address(memory.argument, offset)
 
@@ -212,7 +207,7 @@ class CompiledLoop:
         """Add a call of a function, or of the kernel of a small nest, some of whose words depend on sizes alone."""
         first, printed = len(self._words), list[str]()
         self._calls.append(struct("loops.c", "call").words(function=function, words=first))
-        bases = {self._trace.leaves: "p->scratch", self._trace.leaves + 1: "(word)own"}
+        bases = {self._trace.leaves: "(word)own"}
         for n, word in enumerate(words):
             if isinstance(word, Address):
                 place = struct("loops.c", "address").words(index=first + n, **word._asdict())
@@ -240,7 +235,7 @@ class CompiledLoop:
         *offsets, size = nest.scratch(layout)
         threads = nest.threads(layout) if self._rows is None else 1
         start = self._allocated(nest.scratch_bytes(size, threads))
-        scratch: list[Any] = [Address(self._trace.leaves + 1, start + offset) for offset in offsets]
+        scratch: list[Any] = [Address(self._trace.leaves, start + offset) for offset in offsets]
         numbers = [as_int64(own[i], dtype) for i, dtype in kernel.numbers]
         self.work += nest.work(layout)
         self.alone += 0 if self._rows is None else nest.work(layout)
@@ -258,17 +253,20 @@ class CompiledLoop:
         return [x if a is None else (*x[:a], self._length, *x[a + 1 :]) for x, a in zip(shapes, axes, strict=True)]
 
     def _product(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
+        """A call of stacked_products.c."""
         x, y, target = (own[i] for i in call.values)
-        functions = self._products(x.dtype)
-        (rows, inner), columns, size, width = x.shape, y.shape[1], x.itemsize, functions["panel_width"](0)
-        key = at[1], y.shape, y.strides
-        if key not in self._packed:
-            self._packed[key] = call.values[1], self._allocated((columns + -columns % width) * inner * size)
-        packed = Address(self._trace.leaves, self._packed[key][1])
-        steps = [x.strides[0] // size, x.strides[1] // size, width, target.strides[0] // size]
-        work = MULTIPLICATION * rows * inner * columns
-        self.work, self.alone = self.work + work, self.alone + work
-        return _address_of(functions["multiply_alone"]), [at[0], packed, at[2], rows, inner, columns, *steps]
+        functions = self._backend.c_functions(vector_source("stacked_products.c", TYPES[x.dtype]), PRODUCTS)
+        if functions is None:
+            raise NotCompiled("stacked_products.c is not compiled")
+        *stack, rows, columns = target.shape
+        sizes, work = (rows, columns, x.shape[-1]), MULTIPLICATION * target.size * x.shape[-1]
+        threads = thread_count() if self._rows is None else 1
+        self.work, self.alone = self.work + work, self.alone + (work if threads == 1 else 0)
+        strides = [element_strides(np.broadcast_to(z, (*stack, *z.shape[-2:]))) for z in (x, y, target)]
+        scratch = functions["product_scratch"](rows, c_int64(columns), c_int64(x.shape[-1]))
+        packed = Address(self._trace.leaves, self._allocated((scratch + -scratch % LINE) * threads))
+        words = [*at, *sizes, *(step for z in strides for step in z[-2:]), packed, threads, share_address(), len(stack)]
+        return _address_of(functions["multiply_stacks"]), [*words, *stack, *(step for z in strides for step in z[:-2])]
 
     def _copy(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         x, y = (own[i] for i in call.values)
@@ -291,24 +289,6 @@ class CompiledLoop:
         work = arrays[0].size * arrays[0].shape[-1] ** (3 if call.function == "cofactors" else 1)
         self.work, self.alone = self.work + work, self.alone + work
         return _address_of(functions[call.function]), words
-
-    def _products(self, dtype: np.dtype) -> dict[str, Any]:
-        """The compiled functions of loop_products.c."""
-        source = vector_source("loop_products.c", TYPES[dtype])
-        found: dict[str, Any] | None = self._backend.c_functions(source, PRODUCTS)
-        if found is None:
-            raise NotCompiled("loop_products.c is not compiled")
-        return found
-
-    def _packings_of_matrices(self) -> list[tuple[Any, int, int, list[int], int]]:
-        """The packing function, the argument, the matrix's offset in it, its shape and strides, and its copy's."""
-        found = []
-        for value, packed in self._packed.values():
-            y, memory = self._trace.registers[value], self._trace.memories[self._trace.memory[value]]
-            assert memory.argument is not None
-            pack = self._products(y.dtype)["pack_columns"]
-            found.append((pack, memory.argument, self._trace.offset(value), [*y.shape, *element_strides(y)], packed))
-        return found
 
 
 def _moved(address: Address | int, offset: int) -> Address | int:
@@ -336,13 +316,13 @@ class LoopInC:
         self._programs: dict[frozenset[int], tuple[Program, list[Step]]] = {}
         self._known: Cache = Cache("loops in C", LAYOUTS)
         self._is_told = False
-        self._of_vectors = _multiplied_by_vectors(plan.program)
+        self._orders = _orders(plan.program)
 
     def __call__(self, steps: Steps, length: int) -> None:
         """Run all steps."""
         arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
-        for i in self._of_vectors if length > MANY else ():
-            arguments[i] = _along_longest(arguments[i])
+        for i, order in self._orders.items() if length > MANY else ():
+            arguments[i] = _ordered(arguments[i], order)
         threads = thread_count()
         key = threads, *[_layout(x) if isinstance(x, Argument) else None for x in arguments]
         known = self._known.get(key)
@@ -403,26 +383,37 @@ class LoopInC:
         return self._programs[small]
 
 
-def _multiplied_by_vectors(program: Program) -> list[int]:
-    """The leaves that are matrices of which a program only multiplies vectors."""
-    first, found = len(program.leaves), set[int]()
-    matrix = {i: i for i in range(first) if getattr(program.type_of(i), "ndim", 0) == 2}
-    others = set(program.outputs)
+def _orders(program: Program) -> dict[int, str]:
+    """The matrices among the leaves of which products read contiguous columns in one order, and that order.
+
+    Of those by which vectors alone are multiplied, ``"A"``: the longer axis is contiguous.
+    """
+    first, found = len(program.leaves), dict[int, set[str]]()
+    matrix = {i: (i, "CF") for i in range(first) if getattr(program.type_of(i), "ndim", 0) == 2}
     for i, (op, inputs, _) in enumerate(program.instructions, first):
         if op.index_map.axis_order == (1, 0) and inputs[0] in matrix:
-            matrix[i] = matrix[inputs[0]]
-        elif isinstance(op, ProductOperator) and 1 in (program.type_of(x).ndim for x in inputs):
-            found.update(matrix[x] for x in inputs if x in matrix)
-        else:
-            others.update(inputs)
-    return sorted(found - {matrix.get(x) for x in others})
+            leaf, orders = matrix[inputs[0]]
+            matrix[i] = leaf, orders[::-1]
+            continue
+        is_product = isinstance(op, ProductOperator)
+        by_vector = is_product and 1 in (program.type_of(x).ndim for x in inputs)
+        for place, x in enumerate(inputs):
+            if x in matrix:
+                leaf, orders = matrix[x]
+                order = "A" if by_vector else orders[0] if is_product and place else ""
+                found.setdefault(leaf, set()).add(order)
+    outputs = {matrix[i][0] for i in program.outputs if i in matrix}
+    return {
+        i: orders.pop() for i, orders in found.items() if len(orders) == 1 and "" not in orders and i not in outputs
+    }
 
 
-def _along_longest(x: Argument) -> Argument:
-    """A constant matrix whose longer axis is contiguous: its products with vectors are columns, or long rows."""
-    if x.axis is not None or x.array.flags.c_contiguous is not (x.array.shape[0] > x.array.shape[1]):
+def _ordered(x: Argument, order: str) -> Argument:
+    """A constant matrix in an order: its products read contiguous columns, or long rows."""
+    if x.axis is not None:
         return x
-    return x._replace(array=np.asfortranarray(x.array))
+    rows, columns = x.array.shape
+    return x._replace(array=np.asarray(x.array, order={"A": "F" if rows > columns else "C"}.get(order, order)))  # type: ignore[call-overload]
 
 
 def _argument(x: Any) -> Any:

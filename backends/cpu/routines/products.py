@@ -63,7 +63,7 @@ def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
     op, given = instruction.op, [shapes[i] for i in instruction.inputs]
     if not isinstance(op, ProductOperator | TensorDot) or None in given or not all(map(all, given)):
         return False
-    if isinstance(op, TensorDot) or 1 in map(len, given):
+    if isinstance(op, TensorDot) or len(given[0]) == 1 or len(given[1]) < 3:  # of all rows at once
         work = op.flops(given, [op.output_shape(*given)]) // 2
     else:
         work = prod(given[0][-2:]) * given[1][-1]

@@ -1,4 +1,4 @@
-/* Products of matrices, or of the matrices of stacks, in exported programs. -DUSE_BLAS takes those of a library. */
+/* Products of matrices, or of the matrices of stacks, in loops and exported programs. -DUSE_BLAS takes those of a library. */
 
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wint-to-pointer-cast" /* of words of 64 bits, where pointers have 32 */
