@@ -138,6 +138,10 @@ class _KernelPrinter(c.CPrinter):
         return f"number_at{address}" if self.nest.dtype_of(value).kind == "f" else f"({self.type_of(value)})*{address}"
 
 
+class _TilePrinter(Tiles, _KernelPrinter):
+    """The same of a contraction in tiles."""
+
+
 def portable(text: str) -> str:
     """Printed C as C99: what is an extension is marked as one, and vector functions may be turned off."""
     text = text.replace("_Generic", "__extension__ _Generic").replace("_Alignas(64)", "__attribute__((aligned(64)))")
@@ -198,7 +202,7 @@ class Files:
             names = "divide", "multiply", "product_scratch", "multiply_stacks"
             renamed = {x: self.of_products(x, dtype) for x in names}
             number = "float" if dtype == "float32" else "double"
-            found[f"{self.name}_products_{dtype}.c"] = portable(vector_source("exported_products.c", number, **renamed))
+            found[f"{self.name}_products_{dtype}.c"] = portable(vector_source("stacked_products.c", number, **renamed))
         return found
 
     def slot_of(self, region: int) -> object:
@@ -332,7 +336,7 @@ class Files:
         """The functions that kernels call, each once, and the kernels."""
         helpers, kernels = dict[str, None](), Lines()
         for nest, number in self.kernels.items():
-            printer = _KernelPrinter(nest)
+            printer = (_TilePrinter if nest.registers else _KernelPrinter)(nest)
             functions, body = printer.functions()
             called = [*(transpose_functions(nest) if nest.across >= 0 else []), *functions_called(nest, c.C)]
             helpers |= dict.fromkeys(definitions([*called, *printer.searches()]))

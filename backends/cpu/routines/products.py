@@ -45,8 +45,9 @@ NARROW = 32
 #: Maxima for compiled C with a BLAS other than OpenBLAS: rows of x, bytes of a row of y, and bytes of y.
 ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 
-#: The maximum multiplications of matrices whose product is a loop nest: 0.4 to 1.3 of the time of a call.
-NEST = 1 << 15
+#: The maximum multiplications of a product that is a loop nest, which takes 0.4 to 1.1 of a call's time, and the
+#: maximum rows of one of fewer columns than a vector has lanes.
+FEW_MULTIPLICATIONS, FEW_ROWS, LANES = 1 << 15, 32, 8
 
 #: Whether np.matmul copies a target that BLAS cannot write. NumPy 2.2 multiplies element by element, 80 times slower.
 COPIES = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
@@ -59,15 +60,15 @@ def matmul_by_copy(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) 
 
 
 def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
-    """Whether an instruction is a product that is a loop nest: each of matrices of few elements."""
+    """Whether a loop nest takes less time than a call for a product."""
     op, given = instruction.op, [shapes[i] for i in instruction.inputs]
-    if not isinstance(op, ProductOperator | TensorDot) or None in given or not all(map(all, given)):
+    is_known = isinstance(op, ProductOperator | TensorDot) and None not in given and all(map(all, given))
+    if not is_known or not is_floating(instruction.type.dtype):
         return False
-    if isinstance(op, TensorDot) or len(given[0]) == 1 or len(given[1]) < 3:  # of all rows at once
-        work = op.flops(given, [op.output_shape(*given)]) // 2
-    else:
-        work = prod(given[0][-2:]) * given[1][-1]
-    return work <= NEST and is_floating(instruction.type.dtype)
+    shape = op.output_shape(*given)
+    *rows, columns = shape if shape and len(given[1]) > 1 else (*shape, LANES)
+    is_wide = columns >= LANES or prod(rows) <= FEW_ROWS
+    return is_wide and bool(op.flops(given, [shape]) <= 2 * FEW_MULTIPLICATIONS)
 
 
 class Products:
