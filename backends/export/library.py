@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.codegen import printer as c
+from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.transposes import transpose_functions
 from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS
@@ -344,7 +345,7 @@ class Files:
                 helpers[FMOD] = None
             head = f"KERNEL static void {c.NAME}(const int64_t *a)"
             text = "\n".join([*printer.joins(), *functions, head, *braced(without_unused(body)), ""])
-            text = re.sub(rf"\b({c.NAME}|shared_loop|stage\d+|join\d+)\b", rf"\1_{number}", text)
+            text = re.sub(rf"\b({c.NAME}|shared_loop|columns|accumulate|stage\d+|join\d+)\b", rf"\1_{number}", text)
             is_wide = c.prefers_wide_vectors(nest)
             wide = f"#pragma GCC push_options\n{WIDE_VECTORS}{text}#pragma GCC pop_options\n"
             kernels.append(wide if is_wide else text)
