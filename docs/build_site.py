@@ -38,6 +38,7 @@ GUIDES = {
     "A tour": "docs/tour.md",
     "Gallery": "docs/gallery.md",
     "Training": "docs/training.md",
+    "A GPT-2 by name": "docs/gpt2.md",
     "Deploying": "docs/deploying.md",
     "Many processes": "docs/distributed.md",
     "Compiling": "docs/compiling.md",
