@@ -136,10 +136,26 @@ def truncated_normal(
 
     Their standard deviation is smaller than that of the normal distribution: 0.88 times for a bound of 2.
 
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    mean, deviation : float
+    bound : float
+        In deviations from the mean.
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+
     Raises
     ------
     ParameterError
         If `bound` is less than 0.1, where nearly all draws would be rejected.
+
+    Examples
+    --------
+    >>> truncated_normal(be, (3, 2), name="w").shape
+    (3, 2)
     """
     if bound < 0.1:
         raise ParameterError(f"truncated_normal: bound is 0.1 deviations or more, not {bound}")
@@ -158,7 +174,25 @@ def truncated_normal(
 def glorot_uniform(
     be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
-    """Uniform draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
+    """Uniform draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's).
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    gain : float or str
+        A factor, or the name of an activation that has one, such as ``'relu'``.
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+    layout : str, optional
+        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
+
+    Examples
+    --------
+    >>> glorot_uniform(be, (3, 2), name="w").shape
+    (3, 2)
+    """
     inputs, outputs = _fans(shape, layout, "glorot_uniform")
     bound = _gain(gain) * math.sqrt(6 / (inputs + outputs))
     return uniform(be, shape, -bound, bound, dtype, name)
@@ -167,7 +201,25 @@ def glorot_uniform(
 def glorot_normal(
     be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
-    """Normal draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's)."""
+    """Normal draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's).
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    gain : float or str
+        A factor, or the name of an activation that has one, such as ``'relu'``.
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+    layout : str, optional
+        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
+
+    Examples
+    --------
+    >>> glorot_normal(be, (3, 2), name="w").shape
+    (3, 2)
+    """
     inputs, outputs = _fans(shape, layout, "glorot_normal")
     return normal(be, shape, 0.0, _gain(gain) * math.sqrt(2 / (inputs + outputs)), dtype, name)
 
@@ -218,14 +270,50 @@ def kaiming_normal(
     name: str | None = None,
     layout: str | None = None,
 ) -> Tensor:
-    """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); for the parameters see `kaiming_uniform`."""
+    """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); for the parameters see `kaiming_uniform`.
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    gain : float or str
+        A factor, or the name of an activation that has one, such as ``'relu'``.
+    fan : str
+        ``'inputs'`` or ``'outputs'``.
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+    layout : str, optional
+        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
+
+    Examples
+    --------
+    >>> kaiming_normal(be, (3, 2), name="w").shape
+    (3, 2)
+    """
     return normal(be, shape, 0.0, _gain(gain) / math.sqrt(_fan(shape, layout, fan, "kaiming_normal")), dtype, name)
 
 
 def lecun_normal(
     be: Any, shape: Shape, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
-    """Truncated normal draws of variance ``1 / inputs`` (LeCun et al., 1998)."""
+    """Truncated normal draws of variance ``1 / inputs`` (LeCun et al., 1998).
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+    layout : str, optional
+        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
+
+    Examples
+    --------
+    >>> lecun_normal(be, (3, 2), name="w").shape
+    (3, 2)
+    """
     deviation = 1 / math.sqrt(_fan(shape, layout, "inputs", "lecun_normal")) / TRUNCATED
     return truncated_normal(be, shape, 0.0, deviation, 2.0, dtype, name)
 
@@ -236,6 +324,24 @@ def orthogonal(
     """A random matrix with orthonormal rows or columns, whichever are fewer, uniformly drawn (Saxe et al., 2014).
 
     For more than two axes, all axes but the outputs form the rows.
+
+    Parameters
+    ----------
+    be : Backend
+    shape : int or tuple of int
+    gain : float or str
+        A factor, or the name of an activation that has one, such as ``'relu'``.
+    dtype : dtype, optional
+        By default the backend's `datatype`.
+    name : str, optional
+    layout : str, optional
+        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
+
+    Examples
+    --------
+    >>> w = orthogonal(be, (3, 2)).get()
+    >>> np.allclose(w.T @ w, np.eye(2), atol=1e-5)
+    True
     """
     outputs = _axes(shape, layout, "orthogonal").index("O")
     found = _new(be, shape, dtype, name)

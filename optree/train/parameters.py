@@ -123,7 +123,20 @@ class Phase:
         return f"Phase(training={self.training})"
 
     def dropout(self, x: Any, keep: Any = 0.5) -> Any:
-        """In training, ``x * be.dropout_mask(x, keep)``; in evaluation, `x`."""
+        """In training, ``x * be.dropout_mask(x, keep)``; in evaluation, `x`.
+
+        Parameters
+        ----------
+        x : operand
+        keep : float or operand
+            The probability that an element is kept.
+
+        Examples
+        --------
+        >>> x = be.ones((2, 3))
+        >>> Phase(be, training=False).dropout(x) is x
+        True
+        """
         return x * self.backend.dropout_mask(x, keep) if self.training else x
 
     def batch_norm(

@@ -188,10 +188,21 @@ def one_cycle(peak: float, steps: int, rise: float = 0.3, first: float = 0.04, l
 def table(rates: Mapping[int, float]) -> Schedule:
     """A piecewise constant schedule; each key is the first step of its number: ``{0: 0.1, 1000: 0.01}``.
 
+    Parameters
+    ----------
+    rates : dict
+        From the first step of a number to the number; it has 0.
+
     Raises
     ------
     ParameterError
         If there is no number for step 0.
+
+    Examples
+    --------
+    >>> rate = table({0: 0.1, 1000: 0.01})
+    >>> rate(999), rate(1000)
+    (0.1, 0.01)
     """
     if 0 not in rates:
         raise ParameterError(f"table: a number holds from step 0 on, and the steps are {', '.join(map(str, rates))}")
