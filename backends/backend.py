@@ -52,13 +52,16 @@ class Within(NamedTuple):
         Of a list of the arrays.
     loop : callable
         Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number.
+    reads_flag : bool
+        Whether `loop` ends before a call that a flag says is not to run, and returns the number of calls.
     is_captured : bool
         Whether a CUDA graph can capture it.
     """
 
     run: Callable[[Any], Any]
-    loop: Callable[[Any, int], None]
+    loop: Callable[[Any, int], Any]
     is_captured: bool = False
+    reads_flag: bool = False
 
     @classmethod
     def of(cls, run: Callable[[Any], Any], is_captured: bool = False) -> Within:
@@ -72,11 +75,13 @@ class Within(NamedTuple):
 
     def after(self, given: Callable[[Any], Any]) -> Within:
         """The same of arrays from which `given` makes its own."""
-        run, loop, is_captured = self
+        run, loop, is_captured, reads_flag = self
+        after = getattr(loop, "after", None)
         return Within(
             lambda arrays: run(given(arrays)),
-            lambda steps, count: loop(steps.after(given), count),
+            (lambda steps, count: loop(steps.after(given), count)) if after is None else after(given),
             is_captured,
+            reads_flag,
         )
 
 

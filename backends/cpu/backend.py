@@ -515,7 +515,7 @@ class CPUBackend(Backend):
         once = Within.of(lambda values: plan.run(values, None))
         if not isinstance(plan, KernelPlan):
             return once
-        return once._replace(loop=lazy.loops_in_c.LoopInC(self, plan))
+        return once._replace(loop=lazy.loops_in_c.LoopInC(self, plan), reads_flag=True)
 
     def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""

@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backends.backend import Backend
+from backends.backend import Backend, Within
 from backends.execution.routines import Implementation
 from optree.compile.program import Program
 from optree.ops.loops import Scan
 from optree.ops.structure import Output
+from optree.records import NamedTuple
 from optree.run.updates import assignments
 from optree.tree.types import Shape
+
+
+class LoopCall(NamedTuple):
+    """Runs a loop, of its operands: those outputs that are wanted, by a compiled step."""
+
+    op: Scan
+    wanted: Sequence[bool]
+    within: Within
+    empty: Callable[[int, Shape, Any], Any] | None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the loop has one output, which is no tuple."""
+        return len(self.wanted) == 1
+
+    def __call__(self, *inputs: object) -> Any:
+        op, wanted, within, empty = self
+        found = op.run(within.loop, wanted, *inputs, empty=empty, reads_flag=within.reads_flag)
+        return found[0] if self.is_single else tuple(found)
 
 
 def loop(
@@ -22,12 +42,8 @@ def loop(
     wanted = wanted_of(program, index)
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
-    def run(*inputs: object) -> Any:
-        found = op.run(within.loop, wanted, *inputs, empty=empty)
-        return tuple(found) if len(found) > 1 else found[0]
-
     is_captured = within.is_captured and op.flag is None  # a flag is read by the host between steps
-    return Implementation(run, is_captured=is_captured, is_routine=is_captured)
+    return Implementation(LoopCall(op, wanted, within, empty), is_captured=is_captured, is_routine=is_captured)
 
 
 def wanted_of(program: Program, index: int) -> tuple[bool, ...]:

@@ -61,15 +61,32 @@ class Steps:
     length : int
     given : callable, optional
         From a list of arrays, or of arguments, to what a step takes in their place.
+    flag : int, optional
+        The number of the argument that tells whether a step runs.
     """
 
-    def __init__(self, arguments: list[Argument], length: int, given: Callable[[Any], Any] | None = None) -> None:
-        self.arguments, self.length, self.given = arguments, length, given
+    def __init__(
+        self,
+        arguments: list[Argument],
+        length: int,
+        given: Callable[[Any], Any] | None = None,
+        flag: int | None = None,
+    ) -> None:
+        self.arguments, self.length, self.given, self.flag = arguments, length, given, flag
         self._ordered: list[Argument] | None = None
 
     def __call__(self, step: int) -> Any:
         found = [x.at(step, self.length) for x in self._laid_out()]
         return found if self.given is None else self.given(found)
+
+    @property
+    def ends_by(self) -> Argument | None:
+        """The argument that tells whether a step runs."""
+        return None if self.flag is None else self.arguments[self.flag]
+
+    def runs(self, step: int) -> bool:
+        """Whether a step runs."""
+        return self.ends_by is None or bool(self.ends_by.at(step, self.length))
 
     def whole(self) -> Any:
         """The arguments, as a step takes them."""
@@ -86,7 +103,7 @@ class Steps:
 
     def after(self, given: Callable[[Any], Any]) -> Steps:
         """The same, of which `given` makes what a step takes."""
-        return Steps(self.arguments, self.length, given)
+        return Steps(self.arguments, self.length, given, self.flag)
 
 
 def carried_state(begun: Any, before: Any, final: Any, order: np.ndarray) -> tuple[Argument, Argument]:

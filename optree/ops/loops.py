@@ -287,10 +287,11 @@ class Scan(LoopOperator):
 
     def run(
         self,
-        loop: Callable[[Steps, int], None],
+        loop: Callable[[Steps, int], Any],
         wanted: Sequence[bool],
         *inputs: Any,
         empty: Callable[[int, Shape, Any], Any] | None = None,
+        reads_flag: bool = False,
     ) -> list[Any]:
         """The outputs that are wanted, None for others.
 
@@ -304,62 +305,79 @@ class Scan(LoopOperator):
             For each output. The states after the last step are always wanted.
         empty : callable, optional
             From an output's number, shape and dtype to memory for it.
+        reads_flag : bool
+            Whether `loop` ends before a step whose flag, a state, is False, and returns the number of steps that ran.
         """
         body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
-        length = self._length(sequences)
-        shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
-        dtypes = self.joined([x.dtype for x in body.results], [x.dtype for x in body.states])
-        first, second = len(states) + len(body.outputs), 2 * len(states) + len(body.outputs)
-        if empty is None:
-            empty = partial(new_array, arrays[0])
-        made: list[Any] = [
-            empty(n, shape, dtype) if is_wanted else None
-            for n, (shape, dtype, is_wanted) in enumerate(zip(shapes, dtypes, wanted, strict=True))
-        ]
-        axes = [*self.out_axes, *[None] * len(states), *[0] * len(body.products)]
-        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
+        length = self.length_of(arrays)
+        made = self.outputs(arrays, wanted, partial(new_array, arrays[0]) if empty is None else empty)
         if self.flag is not None:  # of steps that do not run
             for x in filter(is_array, made[len(states) :]):
                 x[...] = 0
-        order, done, begun = self._order(length, sequences), 0, states
-        while count := self._together(len(order), done, begun):
-            part = order[done : done + count]
-            carried = [carried_state(x, y, z, part) for x, y, z in zip(begun, made[first:second], made, strict=False)]
-            arguments = [
-                *(read for read, _ in carried),
-                *(Argument(x, a, part) for x, a in zip(sequences, self.axes, strict=True)),
-                *map(Argument, constants),
-                *(written for _, written in carried),
-                *(Argument(x, a, part) for x, a in joined),
-            ]
-            loop(Steps(arguments, count), count)
-            done += count
+        order, done, begun = self.order(length), 0, states
+        flag = self.flag if self.flag is not None and self.flag < len(states) else None
+        if self.flag is not None and flag is None:
+            runs = sequences[self.flag - len(states)].tolist()
+            order = np.array([i for i in order.tolist() if runs[i]], np.int64)
+        while count := self._together(len(order), done, begun, reads_flag):
+            arguments = self.laid_out([*begun, *sequences, *constants], made, order[done : done + count])
+            ran = loop(Steps(arguments, count, flag=flag), count) if reads_flag else loop(Steps(arguments, count), count)
+            done += count if ran is None else ran
+            if ran is not None and ran < count:  # the states are where the step that does not run would read them
+                for x, target in zip(arguments, made[: len(states)], strict=False):
+                    target[...] = x.at(ran, count)
+                break
             begun = [x.copy() for x in made[: len(states)]] if done < len(order) else []
         if not done:
             for target, x in zip(made, states, strict=False):
                 target[...] = x
         return made
 
-    def _order(self, length: int, sequences: Sequence[Any]) -> np.ndarray:
-        """The indices of the steps in order, without those that a slice says do not run."""
-        order = np.arange(length - 1, -1, -1) if self.reverse else np.arange(length)
-        if self.flag is None or self.flag < len(self.body.states):
-            return order
-        runs = sequences[self.flag - len(self.body.states)].tolist()
-        return np.array([i for i in order.tolist() if runs[i]], np.int64)
+    def outputs(
+        self, arrays: Sequence[Any], wanted: Sequence[bool], empty: Callable[[int, Shape, Any], Any]
+    ) -> list[Any]:
+        """Memory for the outputs that are wanted, of operands; None for others."""
+        shapes: Any = self.infer_shape(None, [x.shape for x in arrays])
+        dtypes = self.joined([x.dtype for x in self.body.results], [x.dtype for x in self.body.states])
+        return [
+            empty(n, shape, dtype) if is_wanted else None
+            for n, (shape, dtype, is_wanted) in enumerate(zip(shapes, dtypes, wanted, strict=True))
+        ]
 
-    def _together(self, steps: int, done: int, states: Sequence[Any]) -> int:
+    def laid_out(self, operands: Sequence[Any], made: Sequence[Any], order: np.ndarray) -> list[Argument]:
+        """The arrays of the steps of an order: arguments, then those of `outputs`, which they write."""
+        states, sequences, constants = self.parts(operands)
+        first, second = len(states) + len(self.body.outputs), 2 * len(states) + len(self.body.outputs)
+        axes = [*self.out_axes, *[None] * len(states), *[0] * len(self.body.products)]
+        joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
+        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
+        return [
+            *(read for read, _ in carried),
+            *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
+            *map(Argument, constants),
+            *(written for _, written in carried),
+            *(Argument(x, a, order) for x, a in joined),
+        ]
+
+    def order(self, length: int) -> np.ndarray:
+        """The indices of so many steps in order."""
+        return np.arange(length - 1, -1, -1) if self.reverse else np.arange(length)
+
+    def _together(self, steps: int, done: int, states: Sequence[Any], reads_flag: bool) -> int:
         """The number of steps to run before the flag is read again; 0 if none is left."""
         if done == steps or self.flag is None or self.flag >= len(self.body.states):
             return steps - done
         if not states[self.flag]:
             return 0
+        if reads_flag:
+            return steps - done
         # Steps after the last one change nothing, and take time. They must not fail either.
         return 1 if self.body.may_raise else min(steps - done, 1 + done // 4)
 
-    def _length(self, sequences: Sequence[Any]) -> int:
+    def length_of(self, operands: Sequence[Any]) -> int:
         """The number of steps; ShapeError if sequences differ."""
+        sequences = self.parts(operands)[1]
         lengths = {x.shape[a] for x, a in zip(sequences, self.axes, strict=True)}
         if len(lengths) > 1:
             raise ShapeError(f"scan: its sequences have {_listed(sorted(lengths))} steps; all have the same number")

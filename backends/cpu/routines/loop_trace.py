@@ -24,6 +24,7 @@ from optree.ops.contraction import Dot, MatMul
 from optree.ops.joining import Concatenate
 from optree.ops.linalg import Cofactors, LogDeterminant
 from optree.ops.loop_steps import Argument
+from optree.ops.loops import Scan
 from optree.ops.structure import Output
 from optree.records import NamedTuple
 from optree.tree.printing import instruction_text
@@ -66,14 +67,41 @@ class Memory(NamedTuple):
         return self.argument is None and not self.is_fixed
 
 
+class Nested(NamedTuple):
+    """A loop in a step.
+
+    Attributes
+    ----------
+    steps : LoopInC
+    arguments : list of Argument
+    places : dict of int to int
+        From the address of each array of these, as traced, to the value that it is.
+    length : int
+    flag : int or None
+        The number of the argument that tells whether a step runs.
+    states : int
+    written : int
+        The number of the first state after a step, among the arguments.
+    """
+
+    steps: Any
+    arguments: list[Argument]
+    places: dict[int, int]
+    length: int
+    flag: int | None
+    states: int
+    written: int
+
+
 class Call(NamedTuple):
-    """One call: its kind, a method of `CompiledLoop`, its kernel or C function if any, and the values it accesses."""
+    """One call: its kind, a method of `CompiledLoop`, its kernel, C function or loop, and the values it accesses."""
 
     kind: str
     kernel: FusedKernel | None
     reads: Sequence[int]
     writes: Sequence[int]
     function: str = ""
+    loop: Nested | None = None
 
     @property
     def values(self) -> list[int]:
@@ -117,6 +145,8 @@ class Trace:
         self.leaves, self.calls = len(values), list[Call]()
         self.registers += [None] * len(program.instructions)
         self.axes = RowAxes(self.registers)
+        #: The values of a loop's outputs, by that of the loop.
+        self._outputs: dict[int, dict[int, int]] = {}
         self._joins = {i: step for step in steps if isinstance(step, CallStep) for i in _joined(step)}
         for step in steps:
             try:
@@ -131,6 +161,8 @@ class Trace:
         """The row axis of each value; None if the rows cannot be divided into independent parts."""
         states = [i for i, x in enumerate(self.arguments) if isinstance(x, Argument) and x.is_state]
         shapes = [self.registers[i].shape for i in states]
+        if any(call.loop for call in self.calls):
+            return None
         if not states or any(not shape or shape[0] != shapes[0][0] for shape in shapes) or shapes[0][0] < 2 * ROWS:
             return None
         try:
@@ -231,6 +263,10 @@ class Trace:
             self._share(step.output, inputs[0])
         elif step.out is None and step.is_fixed:
             self._constant(step.output, _called(step, self.registers))
+        elif isinstance(step.op, Scan):
+            self._add_loop(step)
+        elif kind is Output and inputs[0] in self._outputs:
+            self._share(step.output, self._outputs[inputs[0]][step.op.index])
         elif kind is Output:
             self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
         elif is_view(step.op) or kind in (Parts, Joined):
@@ -281,6 +317,58 @@ class Trace:
         else:
             self.axes.add(self.axes.product, left, right, out)
         self.calls.append(Call("product", None, [left, right], [out]))
+
+    def _add_loop(self, step: CallStep) -> None:
+        """Record a loop: its states between steps and its outputs are in the step's memory."""
+        runs, inputs, outputs = step.implementation.call, step.inputs, dict[int, int]()
+        op, arrays = runs.op, [self._array(i) for i in step.inputs]
+        states, length = len(op.body.states), op.length_of(arrays)
+        first = states + len(op.body.outputs)
+        if not length or not all(x.size for x in arrays) or not hasattr(runs.within.loop, "nested"):
+            raise NotCompiled("it has no steps or no elements")
+        if op.flag is not None and op.flag >= states and any(runs.wanted[first : first + states]):
+            raise NotCompiled("it is a derivative of a derivative of a loop with a condition")
+
+        def empty(number: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            outputs[number] = self._added()
+            self._new(outputs[number], shape, dtype)
+            found: np.ndarray = self.registers[outputs[number]]
+            return found
+
+        made, order, begun = op.outputs(arrays, runs.wanted, empty), op.order(length), list(inputs)
+        for i, x in enumerate(arrays[:states]):
+            if not x.flags.c_contiguous:
+                begun[i] = self._added()
+                self._new(begun[i], x.shape, x.dtype)
+                self._copy(inputs[i], begun[i])
+        for number, value in outputs.items() if op.flag is not None else ():
+            if number >= states:  # of steps that do not run
+                zero = self._added()
+                self._constant(zero, np.zeros((), self.registers[value].dtype))
+                self._copy(zero, value)
+        known = [*begun, *outputs.values()]
+        arguments = op.laid_out([self.registers[i] for i in begun], made, order)
+        for i in range(states):
+            if first + i in outputs:
+                before = self._added()
+                self._view(before, outputs[first + i], self.registers[outputs[first + i]][order[0], ...])
+                self._copy(begun[i], before)
+        places = dict[int, int]()
+        for x in (y for each in arguments for y in (each.array, each.first, each.last) if y is not None):
+            if (address := HOST.address(x)) in places:
+                continue
+            of = next((i for i in known if self._is_part(x, i)), None)
+            value = places[address] = self._added()
+            if of is None:
+                self.memory[value], self.registers[value] = len(self.memories), x
+                self.memories.append(Memory(x, value))
+            else:
+                self._view(value, of, x)
+        nested = Nested(runs.within.loop, arguments, places, length, op.flag, states, len(op.body.arguments))
+        self._outputs[step.output] = outputs
+        if step.implementation.call.is_single:
+            self._share(step.output, next(iter(outputs.values())))
+        self.calls.append(Call("loop", None, [*begun, *places.values()], list(outputs.values()), loop=nested))
 
     def _add_matrices(self, step: CallStep) -> None:
         """Record linear algebra of small matrices; the factors of a stack are its entries in one array."""

@@ -17,14 +17,17 @@ typedef struct {
     word share, threads;
     word arguments, count, scratch; /* one more argument: what a step needs of scratch memory */
     word first, last, length; /* the steps to run, and how many there are */
+    word begin, ran; /* the first step, and how many ran, with those before it */
+    word has_flag, is_given; /* whether an argument after the others tells if a step runs, and no step makes it */
     word parts, rows, calls, addresses, words;
+    word run, states; /* of a loop in a step: its function, and the number of its states */
 } loop;
 
 /* The address of an array in a step. */
 static inline word start_of(const loop *p, word i, word step)
 {
     const argument *x = (const argument *)p->arguments + i;
-    const word own = step == 0 && x->first ? x->first : step == p->length - 1 ? x->last : 0;
+    const word own = step == p->begin && x->first ? x->first : step == p->length - 1 ? x->last : 0;
     return own ? own : x->base + (x->indices ? x->stride * ((const word *)x->indices)[step] : 0);
 }
 
@@ -38,13 +41,41 @@ static void run_parts(const void *state, int64_t begin, int64_t end, int64_t thr
             body(p, own, step, (word *)p->words);
 }
 
+static int runs(const loop *p, word step)
+{
+    return !p->has_flag || *(const char *)start_of(p, p->count, step);
+}
+
 int64_t run(const void *state)
 {
-    const loop *p = state;
-    if (p->parts == 1) /* its kernels may wake threads */
-        run_parts(state, 0, 1, 0);
-    else
+    loop *p = (loop *)state;
+    if (p->parts > 1) { /* such a loop has no flag */
         ((sharing *)p->share)(run_parts, state, p->parts, p->threads);
+        p->ran = p->last;
+        return 0;
+    }
+    for (p->ran = p->first; p->ran < p->last && runs(p, p->ran); p->ran++) /* its kernels may wake threads */
+        body(p, (const rows *)p->rows, p->ran, (word *)p->words);
+    return 0;
+}
+
+/* A loop in a step of another. After its struct are its arguments, the flag, its states before a step and after it, their
+   bytes, and its words. */
+int64_t nested(const void *state)
+{
+    loop *p = (loop *)state;
+    const argument *const first = (const argument *)(p + 1), *const to = first + p->count + 1 + p->states;
+    word *const bytes = (word *)(to + p->states);
+    p->arguments = (word)first;
+    p->words = (word)(bytes + p->states);
+    p->begin = 0;
+    if (p->is_given) /* as the loop goes from the other end, steps that do not run come first */
+        while (p->begin < p->length && !runs(p, p->begin))
+            p->begin++;
+    p->first = p->begin;
+    ((int64_t (*)(const void *))p->run)(p);
+    for (word i = 0; i < p->states && (p->ran < p->length || p->ran == p->begin); i++)
+        memcpy((char *)to[i].last, (const char *)start_of(p, p->count + 1 + i, p->ran), bytes[i]);
     return 0;
 }
 

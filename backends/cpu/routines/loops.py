@@ -4,9 +4,9 @@ The overhead of Python between two small kernels exceeds their run time. So the 
 each layout of the arrays (`Trace`), as function addresses and packed arguments (`Emitter`). C then sets the array
 addresses for each step.
 
-Each kernel is a library of its own: other loops and sizes share it, and it compiles beside others. Once a loop has run
-many steps of one layout, its small kernels are compiled again, as one function with sizes that the compiler knows
-(`body_source`).
+Each kernel is a library of its own: other loops and sizes share it, and it compiles beside others. Where a loop runs
+many steps in one call, its small kernels are compiled again, as one function with sizes that the compiler knows
+(`body_source`). A loop in a step is one call of it, whose words hold its own arguments and words.
 
 If each row of the states depends on that row alone (`RowAxes`), the rows are divided into parts. A thread runs all
 steps of its parts without synchronisation. A part has 8 rows or a few more for any number of threads, so results do
@@ -20,8 +20,8 @@ from __future__ import annotations
 import ctypes
 import re
 from array import array
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from ctypes import c_int64
 from functools import partial
 from math import prod
@@ -67,9 +67,9 @@ STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 LAYOUTS = 16
 
 
-#: The steps of one layout after which a loop's small kernels are compiled as one function, the maximum elements of such
-#: a kernel, and the maximum bytes of scratch memory on the stack.
-SETTLED, INLINED, ON_STACK = 1 << 12, 1 << 7, 1 << 15
+#: The steps of a call from which a loop's small kernels are compiled as one function, the maximum elements of such a
+#: kernel, and the maximum bytes of scratch memory on the stack.
+LONG, INLINED, ON_STACK = 1 << 8, 1 << 7, 1 << 15
 
 
 class Address(NamedTuple):
@@ -92,21 +92,26 @@ class CompiledLoop:
         The estimated number of instructions of a step.
     alone : float
         The part of `work` that runs on one thread.
+    scratch : int
+        Bytes of scratch memory.
+    struct, words : array of int
+        The constant words of a call's struct, and the arguments of all calls.
+    failures : list of int
+        The indices in `words` of those that are not 0 after a call has failed.
     """
 
     def __init__(
         self, trace: Trace, given: int, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
     ) -> None:
         self._trace, self._rows, self._backend, self._functions = trace, rows, backend, functions
-        #: The arguments of all calls; the ones that are not 0 after a call has failed; and the tables of loops.c.
-        self._words: Any = list[int]()
-        self._failures = list[int]()
+        self.words: Any = list[int]()
+        self.failures = list[int]()
         self._calls: list[array[int]] = []
         self._printed: list[BodyCall] = []
-        self._run, self._steps = functions["run"], 0
+        self._in_one: Any = None
         self._addresses: list[array[int]] = []
         own: list[array[int]] = []
-        self.work, self.alone, self._scratch, self._length = 0.0, 0.0, 0, 0
+        self.work, self.alone, self.scratch, self._length = 0.0, 0.0, 0, 0
         #: References that keep nests and constants alive, because the words hold their addresses.
         self._held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         count = next((x.shape[a] for x, a in zip(trace.registers, self._axes(), strict=True) if a is not None), 1)
@@ -117,21 +122,27 @@ class CompiledLoop:
             ends = {"last_call": len(self._calls), "last_address": len(self._addresses)}
             own.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
         self.count, self._memory = len(self._calls), Scratch()
-        self._words = array("q", self._words)
+        self.words = array("q", self.words)
         self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
         places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
         constant = {"count": trace.leaves, "parts": self.parts, **places}
         self._added = trace.arguments[given:]
-        self._loop = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
+        self.struct = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
         del self._trace, self._calls, self._addresses
 
-    def run(self, arguments: Sequence[Any], length: int, threads: int) -> bool:
-        """Run all steps; whether none failed, as one does that NumPy raises an error for."""
-        given, block = _given([*arguments, *self._added]), max(1, int(CALL / max(self.work, 1)))
-        words = self._words[:]
-        self._settle(length)
-        with self._memory.of(self._scratch) as start:
-            loop = self._loop[:]
+    def run(self, arguments: Sequence[Any], length: int, threads: int, flag: Argument | None = None) -> int | None:
+        """Run the steps, and return how many ran; None if one failed, as one does that NumPy raises an error for.
+
+        Parameters
+        ----------
+        flag : Argument, optional
+            It tells whether a step runs.
+        """
+        given, block = _given([*arguments, *self._added, flag]), max(1, int(CALL / max(self.work, 1)))
+        words = self.words[:]
+        run = self.function(length)
+        with self._memory.of(self.scratch) as start:
+            loop = self.struct[:]
             LOOP.set(
                 loop,
                 share=share_address("long" if self.work * length >= LONG_WORK else "unknown"),
@@ -140,33 +151,41 @@ class CompiledLoop:
                 scratch=start,
                 length=length,
                 words=words.buffer_info()[0],
+                has_flag=flag is not None,
             )
             for first in range(0, length, block):
                 LOOP.set(loop, first=first, last=min(length, first + block))
-                call_packed(self._run, loop)
-        return not any(words[i] for i in self._failures)
+                call_packed(run, loop)
+                ran = LOOP.get(loop, "ran")
+                if ran < min(length, first + block):
+                    break
+        return None if any(words[i] for i in self.failures) else ran
 
-    def _settle(self, length: int) -> None:
-        """Compile the small kernels as one function, once the loop has run many steps; its sums may differ in order."""
-        if (
-            not self._backend.when.may_change_bits
-            or self._steps >= SETTLED
-            or not any(call.nest for call in self._printed)
-        ):
-            return
-        self._steps += length
-        if self._steps < SETTLED or self.parts > 1:
-            return
+    def function(self, length: int) -> Any:
+        """The C function for a call of so many steps: one for them all if there are many; its sums may differ in order.
+
+        A call's own steps decide, so that the same call gives the same bits whenever it comes.
+        """
+        if length < LONG or self.parts > 1 or not any(call.nest for call in self._printed):
+            return self._functions["run"]
+        if self._in_one is None:
+            self._in_one = self._functions["run"]
+            self._compile_in_one()
+        return self._in_one
+
+    def _compile_in_one(self) -> None:
         used = sorted(
             {int(n) for call in self._printed for word in call.words for n in re.findall(r"\bx(\d+)\b", word)}
         )
-        on_stack = self._scratch <= ON_STACK
+        on_stack = self.scratch <= ON_STACK
         own = (
-            f"_Alignas({LINE}) char own[{self._scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
+            f"_Alignas({LINE}) char own[{self.scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
         )
         text = body_source(self._printed, [own, *(f"const word x{n} = start_of(p, {n}, step);" for n in used)])
-        with suppress(CompilerError):
-            self._run = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
+        try:
+            self._in_one = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
+        except CompilerError as error:
+            lazy.logging.getLogger(__name__).warning("a loop's step is no single function, for %s", error)
 
     def _add_part(self, begin: int, count: int) -> None:
         """Add the calls of one part of the rows."""
@@ -189,8 +208,8 @@ class CompiledLoop:
 
     def _allocated(self, size: int) -> int:
         """Reserve scratch memory; its offset."""
-        offset = self._scratch
-        self._scratch += size + -size % LINE
+        offset = self.scratch
+        self.scratch += size + -size % LINE
         return offset
 
     def _address(self, value: int, begin: int, offsets: dict[int, int]) -> Address | int:
@@ -205,7 +224,7 @@ class CompiledLoop:
         self, function: int, words: Sequence[Any], nest: LoopNest | None = None, known: Collection[int] = ()
     ) -> None:
         """Add a call of a function, or of the kernel of a small nest, some of whose words depend on sizes alone."""
-        first, printed = len(self._words), list[str]()
+        first, printed = len(self.words), list[str]()
         self._calls.append(struct("loops.c", "call").words(function=function, words=first))
         bases = {self._trace.leaves: "(word)own"}
         for n, word in enumerate(words):
@@ -215,7 +234,7 @@ class CompiledLoop:
                 printed.append(f"{bases.get(word.argument, f'x{word.argument}')} + {word.offset}")
             else:
                 printed.append(str(word) if n in known else f"w[{first + n}]")
-            self._words.append(0 if isinstance(word, Address) else word)
+            self.words.append(0 if isinstance(word, Address) else word)
         self._printed.append(BodyCall(first, printed, nest))
 
     def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[Any, ...]:
@@ -274,6 +293,52 @@ class CompiledLoop:
         self.work += y.size
         return _address_of(self._functions["copy"]), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
+    def _loop(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
+        """A call of a loop in the step."""
+        nested = call.loop
+        assert nested is not None
+        place = dict(zip(call.values, at, strict=True))
+        inner, arguments = nested.steps.nested(nested.arguments, nested.length)
+        carried = [*nested.arguments[: nested.states], *nested.arguments[nested.written :][: nested.states]]
+        flag = None if nested.flag is None else nested.arguments[nested.flag]
+        start = self._allocated(inner.scratch)
+        scratch = Address(self._trace.leaves, start)
+
+        def where(x: Any) -> Address | int:
+            if x is None:
+                return 0
+            value = nested.places.get(HOST.address(x))
+            return HOST.address(x) if value is None else place[value]
+
+        table: list[Address | int] = []
+        for x in (*arguments, flag, *carried):
+            if not isinstance(x, Argument):
+                table += [0] * 5
+                continue
+            self._held += [x.array, x.indices]
+            stride, indices = (0, 0) if x.axis is None else (x.array.strides[x.axis], HOST.address(x.indices))
+            table += [where(x.array), stride, indices, where(x.first), where(x.last)]
+        run = inner.function(LONG)
+        self._held += [inner, run]
+        own_words = dict(zip(LOOP.fields, inner.struct, strict=True)) | {
+            "share": share_address(),
+            "threads": 1,
+            "scratch": scratch,
+            "last": nested.length,
+            "length": nested.length,
+            "has_flag": int(flag is not None),
+            "is_given": int(flag is not None and not flag.is_state),
+            "run": _address_of(run),
+            "states": nested.states,
+        }
+        sizes = [x.last.nbytes for x in carried[nested.states :]]
+        words = [*own_words.values(), *table, *sizes, *inner.words]
+        first = len(self.words) + len(words) - len(inner.words)
+        self.failures += [first + i for i in inner.failures]
+        self.work += nested.length * inner.work
+        self.alone += nested.length * inner.alone
+        return _address_of(self._functions["nested"]), words
+
     def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of small_matrices.c."""
         arrays, addresses = [own[i] for i in call.values], list(at)
@@ -285,7 +350,7 @@ class CompiledLoop:
         if words is None or functions is None:
             reason = "small_matrices.c is not compiled" if words else "its stacks have no common stride"
             raise NotCompiled(f"{call.function}: {reason}")
-        self._failures.append(len(self._words))
+        self.failures.append(len(self.words))
         work = arrays[0].size * arrays[0].shape[-1] ** (3 if call.function == "cofactors" else 1)
         self.work, self.alone = self.work + work, self.alone + work
         return _address_of(functions[call.function]), words
@@ -316,10 +381,12 @@ class LoopInC:
         self._programs: dict[frozenset[int], tuple[Program, list[Step]]] = {}
         self._known: Cache = Cache("loops in C", LAYOUTS)
         self._is_told = False
+        self._given: Any = None
         self._orders = _orders(plan.program)
 
-    def __call__(self, steps: Steps, length: int) -> None:
-        """Run all steps."""
+    def __call__(self, steps: Steps, length: int) -> int:
+        """Run the steps, and return how many ran."""
+        steps = steps if self._given is None else steps.after(self._given)
         arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
         for i, order in self._orders.items() if length > MANY else ():
             arguments[i] = _ordered(arguments[i], order)
@@ -330,16 +397,48 @@ class LoopInC:
             known = self._made(arguments, min(length, 2), threads)
             if known is not None:  # None: the step is not compiled yet, and NumPy runs its plan
                 self._known[key] = known
-        if isinstance(known, CompiledLoop) and known.run(arguments, length, min(known.parts, threads)):
-            return
+        if isinstance(known, CompiledLoop):
+            ran = known.run(arguments, length, min(known.parts, threads), steps.ends_by)
+            if ran is not None:
+                return ran
         for step in range(length):
+            if not steps.runs(step):
+                return step
             self._plan.run(steps(step), None)
+        return length
+
+    def after(self, given: Callable[[Any], Any]) -> LoopInC:
+        """The same, of arguments from which `given` makes a step's."""
+        found = copy(self)
+        found._given = given
+        return found
+
+    def _functions(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._backend.c_functions(
+            c_text(FOLDER / "loops.c", {}), ("run", "copy", "nested")
+        )
+        return found
+
+    def nested(self, arguments: Sequence[Any], length: int) -> tuple[CompiledLoop, list[Any]]:
+        """The calls of a loop in another's step, on one thread, and all arguments; NotCompiled where there are none."""
+        functions, steps = self._functions(), Steps(list(arguments), length, self._given)
+        arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
+        if self._plan.is_by_numpy or functions is None:
+            raise NotCompiled("NumPy runs its steps")
+        if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
+            raise NotCompiled("an array is unaligned")
+        values = [x.at(0, min(length, 2)) if isinstance(x, Argument) else x for x in arguments]
+        program, kernels = self._compiled(arguments, values)
+        added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
+        arguments += map(_argument, added)
+        trace = Trace(program, kernels, arguments, [*values, *added])
+        return CompiledLoop(trace, len(values), None, functions, self._backend), arguments
 
     def _made(self, arguments: Sequence[Any], length: int, threads: int) -> CompiledLoop | bool | None:
         """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
         if self._plan.is_by_numpy:
             return None
-        functions = self._backend.c_functions(c_text(FOLDER / "loops.c", {}), ("run", "copy"))
+        functions = self._functions()
         if functions is None:
             return None
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
