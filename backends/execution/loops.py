@@ -43,7 +43,8 @@ def loop(
     within = backend.within(("loop", op.body, *wanted), lambda: _step(backend, op, wanted))
 
     is_captured = within.is_captured and op.flag is None  # a flag is read by the host between steps
-    return Implementation(LoopCall(op, wanted, within, empty), is_captured=is_captured, is_routine=is_captured)
+    run: Any = LoopCall(op, wanted, within, empty)
+    return Implementation(run, is_captured=is_captured, is_routine=is_captured)
 
 
 def wanted_of(program: Program, index: int) -> tuple[bool, ...]:

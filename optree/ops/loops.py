@@ -308,7 +308,7 @@ class Scan(LoopOperator):
         reads_flag : bool
             Whether `loop` ends before a step whose flag, a state, is False, and returns the number of steps that ran.
         """
-        body, arrays = self.body, [as_array(x, *inputs) for x in inputs]
+        arrays = [as_array(x, *inputs) for x in inputs]
         states, sequences, constants = self.parts(arrays)
         length = self.length_of(arrays)
         made = self.outputs(arrays, wanted, partial(new_array, arrays[0]) if empty is None else empty)
@@ -322,7 +322,7 @@ class Scan(LoopOperator):
             order = np.array([i for i in order.tolist() if runs[i]], np.int64)
         while count := self._together(len(order), done, begun, reads_flag):
             arguments = self.laid_out([*begun, *sequences, *constants], made, order[done : done + count])
-            ran = loop(Steps(arguments, count, flag=flag), count) if reads_flag else loop(Steps(arguments, count), count)
+            ran = loop(Steps(arguments, count, flag=flag if reads_flag else None), count)
             done += count if ran is None else ran
             if ran is not None and ran < count:  # the states are where the step that does not run would read them
                 for x, target in zip(arguments, made[: len(states)], strict=False):

@@ -88,13 +88,13 @@ def in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     whole, in_one_call = loops.LoopInC.__call__, loops.CompiledLoop.run
 
-    def counted(self: Any, steps: Any, length: int) -> None:
+    def counted(self: Any, steps: Any, length: int) -> int:
         counts.append(0)
-        whole(self, steps, length)
+        return whole(self, steps, length)
 
-    def noted(self: Any, arguments: Any, length: int, threads: int) -> bool:
+    def noted(self: Any, arguments: Any, length: int, *others: Any) -> int | None:
         counts[-1] += length
-        return in_one_call(self, arguments, length, threads)
+        return in_one_call(self, arguments, length, *others)
 
     monkeypatch.setattr(loops.LoopInC, "__call__", counted)
     monkeypatch.setattr(loops.CompiledLoop, "run", noted)
@@ -396,9 +396,8 @@ def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pyt
     assert wrong == [0] * 80
 
 
-def test_a_settled_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "SETTLED", 30)
-    monkeypatch.setattr(backend.When, "may_change_bits", True)
+def test_a_long_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LONG", 20)
     texts, compiled = list[str](), loops.compile_source
 
     def noted(text: str, *args: Any, **options: Any) -> Any:
@@ -411,17 +410,75 @@ def test_a_settled_loop_runs_its_small_kernels_as_one_function(monkeypatch: pyte
         step, states, sequence, dtype = operands(name, 20)
         tensors = [be.array(x, dtype) for x in (*states, sequence)]
         run = optree.function([], be.scan(step, tuple(tensors[:-1]), (tensors[-1],))[1])
-        first = run()[0].get()
-        assert len(texts) == count - 1
-        for _ in range(2):
-            np.testing.assert_allclose(run()[0].get(), first, rtol=1e-5, atol=1e-6)
-            assert len(texts) == count
+        found = run()[0].get()
+        assert len(texts) == count
+        np.testing.assert_array_equal(run()[0].get(), found)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loops, "LONG", 21)
+            np.testing.assert_allclose(run()[0].get(), found, rtol=1e-5, atol=1e-6)
+        assert len(texts) == count
+
+
+def scan_in_scan(be: Any, x: Any, w: Any) -> Any:
+    """Outputs and states of the inner loop, read backwards, of a transposed state, with a product packed once."""
+    inner = lambda h, row: (f.tanh(f.dot(h, w) + row), f.sum(h, keepdims=False))  # noqa: E731
+
+    def step(state: Any, part: Any) -> Any:
+        h, totals = be.scan(inner, f.transpose(state), part, reverse=True)
+        return f.transpose(h) + 0.1 * f.mean(totals, keepdims=False), totals
+
+    return f.concatenate([f.ravel(y) for y in be.scan(step, w * 0.3, x)])
+
+
+def while_in_scan(be: Any, x: Any, w: Any) -> Any:
+    """A loop that runs no step, some of them, or all."""
+
+    def step(state: Any, part: Any) -> Any:
+        bound = f.sum(f.square(part), keepdims=False)
+        found = be.while_loop(
+            lambda y: f.sum(f.square(y), keepdims=False) < bound, lambda y: y * 1.3 + f.tanh(y) * 0.1, state, 4
+        )
+        return found * 0.5 + f.dot(part, w)[0], found
+
+    return f.concatenate([f.ravel(y) for y in be.scan(step, x[0, 0] * 0.5, x)])
+
+
+def scan_in_while(be: Any, x: Any, w: Any) -> Any:
+    """A loop with a condition, whose step is a loop."""
+    inner = lambda h, part: (f.tanh(f.dot(w, h) + part), None)  # noqa: E731
+    first = x[0, 0], be.array(np.int64(0))
+    step = lambda s: (be.scan(inner, s[0], x[1])[0] + s[0], s[1] + 1)  # noqa: E731
+    return be.while_loop(
+        lambda s: f.logical_and(f.sum(f.square(s[0]), keepdims=False) < 1e3, s[1] < 5), step, first, 9
+    )[0]
+
+
+@pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while])
+def test_a_loop_in_a_loop_runs_in_the_same_call(
+    in_c: list[int], formula: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=(7, 3, 3)), rng.normal(size=(3, 3)) * 0.5
+    x[2] *= 1e-3  # no step's condition is true
+    found = {}
+    for jit in (True, False):
+        be = gen_backend("cpu", jit=jit, datatype=np.float64)
+        tensors = be.array(x), be.array(w)
+        value = formula(be, *tensors)
+        run = optree.function([], [value, *optree.grad(f.sum(f.square(value)), tensors)])
+        found[jit] = [[y.get() for y in run()] for _ in range(2)]
+        if jit:
+            assert len(in_c) == 4 and all(in_c), "two loops in each call, all of their steps in C"
+            assert not [each for each in caplog.records if "one by one" in each.getMessage()]
+    for once, again, expected in zip(*found[True], found[False][0], strict=True):
+        np.testing.assert_array_equal(once, again)
+        np.testing.assert_allclose(once, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("jit", [True, "always"])
 def test_no_call_changes_the_bits_where_all_calls_are_compiled(jit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run that is resumed gives the bits of one that went on."""
-    monkeypatch.setattr(loops, "SETTLED", 30)
+    monkeypatch.setattr(loops, "LONG", 30)
     monkeypatch.setattr(backend, "REPEATED", 2)
     be = gen_backend("cpu", jit=jit)
     x, a = (be.array(values) for values in (np.sin(np.arange(680.0)).reshape(40, 17), np.eye(17) + 0.1))

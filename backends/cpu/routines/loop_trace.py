@@ -320,7 +320,8 @@ class Trace:
 
     def _add_loop(self, step: CallStep) -> None:
         """Record a loop: its states between steps and its outputs are in the step's memory."""
-        runs, inputs, outputs = step.implementation.call, step.inputs, dict[int, int]()
+        inputs, outputs = step.inputs, dict[int, int]()
+        runs: Any = step.implementation.call
         op, arrays = runs.op, [self._array(i) for i in step.inputs]
         states, length = len(op.body.states), op.length_of(arrays)
         first = states + len(op.body.outputs)
@@ -366,7 +367,7 @@ class Trace:
                 self._view(value, of, x)
         nested = Nested(runs.within.loop, arguments, places, length, op.flag, states, len(op.body.arguments))
         self._outputs[step.output] = outputs
-        if step.implementation.call.is_single:
+        if runs.is_single:
             self._share(step.output, next(iter(outputs.values())))
         self.calls.append(Call("loop", None, [*begun, *places.values()], list(outputs.values()), loop=nested))
 

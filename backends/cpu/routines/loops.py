@@ -178,9 +178,7 @@ class CompiledLoop:
             {int(n) for call in self._printed for word in call.words for n in re.findall(r"\bx(\d+)\b", word)}
         )
         on_stack = self.scratch <= ON_STACK
-        own = (
-            f"_Alignas({LINE}) char own[{self.scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
-        )
+        own = f"_Alignas({LINE}) char own[{self.scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
         text = body_source(self._printed, [own, *(f"const word x{n} = start_of(p, {n}, step);" for n in used)])
         try:
             self._in_one = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
