@@ -438,7 +438,7 @@ def while_in_scan(be: Any, x: Any, w: Any) -> Any:
         found = be.while_loop(
             lambda y: f.sum(f.square(y), keepdims=False) < bound, lambda y: y * 1.3 + f.tanh(y) * 0.1, state, 4
         )
-        return found * 0.5 + f.dot(part, w)[0], found
+        return found * 0.5 + f.dot(part[0], w), found
 
     return f.concatenate([f.ravel(y) for y in be.scan(step, x[0, 0] * 0.5, x)])
 
