@@ -32,9 +32,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     run = CompiledLoop.run
 
-    def counted(self: CompiledLoop, arguments: Any, length: int, threads: int) -> bool:
+    def counted(self: CompiledLoop, arguments: Any, length: int, threads: int, *others: Any) -> int | None:
         found.append((self.parts, threads))
-        return run(self, arguments, length, threads)
+        return run(self, arguments, length, threads, *others)
 
     monkeypatch.setattr(CompiledLoop, "run", counted)
     return found
