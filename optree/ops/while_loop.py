@@ -19,11 +19,12 @@ from optree.tree.variable import Input, Variable, constant, variable_of
 def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial: Any, limit: int) -> Any:
     """A loop with states, which ends before the first step for which a condition on them is false.
 
-    As in `scan`, the step is traced once, on inputs, and compiled once. The host reads the condition's value after
-    each step if the step may fail, and otherwise after some more: at most a quarter more steps run than have an effect.
+    As in `scan`, the step is traced once, on inputs, and compiled once. Compiled C reads the condition's value after
+    each step. A GPU's host reads it after each step if the step may fail, and otherwise after some more: at most a
+    quarter more steps run than have an effect.
 
     The derivative runs the same steps in reverse order. It stores the states before each step, in arrays of `limit`
-    states.
+    states: a large state needs a low limit.
 
     Parameters
     ----------

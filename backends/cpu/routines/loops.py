@@ -426,7 +426,7 @@ class LoopInC:
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
             raise NotCompiled("an array is unaligned")
         values = [x.at(0, min(length, 2)) if isinstance(x, Argument) else x for x in arguments]
-        program, kernels = self._compiled(arguments, values)
+        program, kernels = self._compiled(values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         arguments += map(_argument, added)
         trace = Trace(program, kernels, arguments, [*values, *added])
