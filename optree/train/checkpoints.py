@@ -219,7 +219,7 @@ def load_weights(
     path : str, Path or list of these
         A file, the files of which each has a part, or a folder of checkpoints.
     weights : list or dict of Tensor
-        The tensors by their own names, or by the dict's.
+        The tensors by their own names, or by the dict's. A view, such as ``w[:, :8]``, sets a part of its tensor.
     mapping : dict, optional
         From names of weights to names in the file, or to a tuple of that name and the order of the array's axes:
         ``{"w1": ("fc1.weight", (1, 0))}`` loads a transposed matrix, as those of `torch.nn.Linear` are. A ``*`` in
