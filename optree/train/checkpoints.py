@@ -540,7 +540,8 @@ def _restored(
             there = set(given) if isinstance(given, Mapping) else set()
             missing = sorted(map(str, state.keys() - there)) or "anything"
             more = sorted(there - state.keys()) or "nothing"
-            raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}")
+            remedy = "; load_weights loads a part" * isinstance(missing, str)
+            raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}{remedy}")
         return {k: _restored(path, arrays, given[k], state[k], (*keys, k), writes, setters) for k in state}
     if isinstance(state, list | tuple):
         items = given.get(TUPLE) if isinstance(given, Mapping) else given

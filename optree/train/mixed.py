@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,24 +20,25 @@ from optree.tree.variable import Variable, in_dtype
 PRODUCTS = (ProductOperator, TensorDot, ConvolutionOperator, AttentionOperator)
 
 
-def autocast(tree: Any, dtype: Any = "bfloat16") -> Any:
-    """The tree with float32 operands of matrix products, convolutions and attention cast, and their values cast back.
+def autocast(trees: Any, dtype: Any = "bfloat16") -> Any:
+    """Trees with float32 operands of matrix products, convolutions and attention cast, and their values cast back.
 
     Everything else stays in float32: the weights, which are the master copies, other ops, and gradients by weights.
-    Take the gradients of the returned tree; their products are cast, too. Bodies of `be.scan`, such as the recurrent
+    Take the gradients of the returned trees; their products are cast, too. Bodies of `be.scan`, such as the recurrent
     products of `be.lstm`, stay in float32. For float16, pass ``loss_scale="dynamic"`` to the optimizer.
 
     Parameters
     ----------
-    tree : Variable
-        For example a loss.
+    trees : Variable, or list, tuple or dict of these
+        For example a loss, or ``(loss, phase.updates)``. Trees that share parts, such as a draw of dropout, are given
+        together: the returned ones share the cast parts.
     dtype : dtype
         bfloat16 or float16.
 
     Raises
     ------
     OperandError, DTypeError
-        If it is no tree, or no such dtype.
+        If there is something else than trees, or no such dtype.
 
     Examples
     --------
@@ -47,13 +49,30 @@ def autocast(tree: Any, dtype: Any = "bfloat16") -> Any:
     narrow = as_dtype(dtype)
     if not is_narrow(narrow):
         raise DTypeError(f"autocast: the dtype is bfloat16 or float16, not {narrow}")
-    if not isinstance(tree, Variable):
-        raise OperandError(f"autocast: an op-tree is wanted, not {describe(tree)}")
     made: dict[int, Any] = {}
-    for node in post_order([tree], lambda x: [y for y in getattr(x, "inputs", ()) if isinstance(y, OpTreeNode)]):
+    for node in post_order(_trees(trees), lambda x: [y for y in getattr(x, "inputs", ()) if isinstance(y, OpTreeNode)]):
         if isinstance(node, OpTreeNode):
             made[id(node)] = _cast(node, [made.get(id(x), x) for x in node.inputs], narrow)
-    return made.get(id(tree), tree)
+    return _replaced(trees, made)
+
+
+def _trees(given: Any) -> list[Variable]:
+    """The trees in lists, tuples and dicts."""
+    if isinstance(given, Variable):
+        return [given]
+    if isinstance(given, list | tuple | Mapping):
+        return [x for each in (given.values() if isinstance(given, Mapping) else given) for x in _trees(each)]
+    raise OperandError(f"autocast: an op-tree is wanted, or a list, tuple or dict of these, not {describe(given)}")
+
+
+def _replaced(given: Any, made: dict[int, Any]) -> Any:
+    """The same structure with other trees."""
+    if isinstance(given, Variable):
+        return made.get(id(given), given)
+    if isinstance(given, Mapping):
+        return {key: _replaced(each, made) for key, each in given.items()}
+    found = [_replaced(each, made) for each in given]
+    return type(given)(*found) if hasattr(given, "_make") else type(given)(found)  # a named tuple, as of batch_norm
 
 
 def _cast(node: OpTreeNode, operands: list[Any], narrow: np.dtype) -> Any:

@@ -50,6 +50,24 @@ def test_products_are_halves_and_all_else_is_float32(dtype, scale):
     assert last.item() < 0.3 and p["w"].dtype == np.float32
 
 
+def test_trees_together_share_draws_and_products():
+    be = gen_backend("cpu", rng_seed=0)
+    x, w = be.ones((4, 64)), be.ones((64, 64), name="w")
+    mean, variance = be.zeros(64, name="mean"), be.ones(64, name="variance")
+    phase = train.Phase(be, training=True)
+    dropped = phase.dropout(be.dot(x, w))
+    phase.batch_norm(dropped, mean=mean, variance=variance)
+    assert train.autocast(be.batch_norm(dropped)).value.dtype == np.float32
+    given = [dropped, dropped * 1, phase.updates]
+    first, second, updates = train.autocast(given)
+    found, again, running = optree.function([], [first, second, updates[mean]])()
+    assert (found.get() == again.get()).all() and 0 < (found.get() == 0).sum() < found.size
+    np.testing.assert_allclose(running.get(), 0.1 * found.get().mean(0), rtol=1e-5)
+    assert list(updates) == [mean, variance] and dtypes(first)["dot"] == {"bfloat16"}
+    with pytest.raises(OperandError, match="a list, tuple or dict of these, not 3"):
+        train.autocast([first, 3])
+
+
 def test_convolutions_and_attention_are_cast():
     be = gen_backend("cpu", rng_seed=0)
     images, filters = be.rand((2, 3, 6, 6)), be.rand((4, 3, 3, 3))
@@ -80,4 +98,4 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(DTypeError, match="bfloat16 or float16, not float32"):
         train.autocast(be.ones(2) + 1, "float32")
     with pytest.raises(OperandError, match="an op-tree is wanted"):
-        train.autocast([be.ones(2) + 1])
+        train.autocast(3)
