@@ -79,7 +79,7 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "Elu": lambda x, alpha=1.0: f.elu(x, alpha),
     "EyeLike": _eye_like,
     "Gather": lambda x, indices, axis=0: np.take(x, indices, axis),
-    "Gelu": lambda x, approximate="none": f.gelu(x, approximate=approximate == "tanh"),
+    "Gelu": lambda x, approximate="none": f.gelu(x, approximate=approximate),
     "GlobalAveragePool": lambda x: np.mean(x, axis=_spatial(x), keepdims=True),
     "GlobalMaxPool": lambda x: np.max(x, axis=_spatial(x), keepdims=True),
     "GroupNormalization": lambda x, scale, bias, num_groups, epsilon=1e-5, stash_type=1: f.group_norm(

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from optree.dtypes import floating
+from optree.errors import ParameterError, brief
 from optree.registry import f, function
 from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
@@ -16,18 +17,24 @@ def _floating(x: Operand, what: str) -> Variable:
 
 
 @function()
-def gelu(x: Operand, approximate: bool = False) -> Any:
+def gelu(x: Operand, approximate: bool | str = False) -> Any:
     """X times the standard normal distribution function of x (Gaussian error linear unit).
 
     Parameters
     ----------
     x : operand
-    approximate : bool
-        Whether tanh approximates the distribution function, as GPT-2's does, and not erf.
+    approximate : bool, "tanh" or "none"
+        Whether tanh approximates the distribution function, as GPT-2's does; by default it does not. The words are
+        torch's. JAX approximates by default.
 
     Returns
     -------
     tree of x's shape
+
+    Raises
+    ------
+    ParameterError
+        If `approximate` is something else.
 
     Examples
     --------
@@ -35,7 +42,9 @@ def gelu(x: Operand, approximate: bool = False) -> Any:
     array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     x = _floating(x, "gelu")
-    if approximate:
+    if not isinstance(approximate, bool | str) or approximate not in (True, False, "tanh", "none"):
+        raise ParameterError(f'gelu: approximate is True, False, "tanh" or "none", not {brief(approximate)}')
+    if approximate and approximate != "none":
         return 0.5 * x * (1 + f.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + f.erf(x * math.sqrt(0.5)))
 
@@ -54,8 +63,8 @@ def silu(x: Operand) -> Any:
 
 
 @function()
-def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
-    """X where it is positive, and `slope` times x elsewhere; the derivative at 0 is `slope`.
+def leaky_relu(x: Operand, negative_slope: float = 0.01) -> Any:
+    """X where it is positive, and `negative_slope` times x elsewhere; that is the derivative at 0, too.
 
     Examples
     --------
@@ -63,7 +72,7 @@ def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
     array([-0.1,  2. ], dtype=float32)
     """
     x = _floating(x, "leaky_relu")
-    return f.where(x > 0, x, slope * x)
+    return f.where(x > 0, x, negative_slope * x)
 
 
 @function()

@@ -19,14 +19,19 @@ def _log_sigmoid(x: Any) -> Any:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + _erf(x / np.sqrt(2)))
+
+
 def _gelu_by_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 ACTIVATIONS: dict[str, list[Case]] = {
     "gelu": [
-        Case(((2, 3),), lambda x: f.gelu(x), in_floating(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))))),
+        Case(((2, 3),), lambda x: f.gelu(x), in_floating(_gelu)),
         Case(((2, 3),), lambda x: f.gelu(x, approximate=True), in_floating(_gelu_by_tanh)),
+        Case(((3,),), lambda x: f.gelu(x, approximate="none"), in_floating(_gelu)),
     ],
     "silu": [Case(((2, 3),), lambda x: f.silu(x), in_floating(lambda x: x / (1 + np.exp(-x))))],
     "swish": [Case(((2, 3),), lambda x: f.swish(x), in_floating(lambda x: x / (1 + np.exp(-x))))],
