@@ -84,6 +84,7 @@ avg_pool2d: be.avg_pool(x, window)
 block_until_ready: be.synchronize()
 bmm: be.matmul(x, y)
 cat: be.concatenate([x, y], axis)
+chunk: be.array_split(x, count, axis)
 clamp: be.clip(x, low, high)
 concat: be.concatenate([x, y], axis)
 conv1d: be.conv(x, weights), of one to three dimensions
@@ -93,12 +94,14 @@ detach: optree.grad(loss, w, consider_constant=[x])
 device_put: be.array(values)
 dropout: x * be.dropout_mask(x, keep), or train.Phase(be, training).dropout(x, keep)
 erfc: 1 - be.erf(x)
+flatten: be.reshape(x, (len(x), -1))
 float16: dtype='float16'
 float32: dtype='float32'
 float64: dtype='float64'
 fori_loop: be.scan(step, initial, length=n)
 from_numpy: be.array(values) copies, and be.adopt(values) shares
 grad: optree.grad(loss, weights)
+hardshrink: be.where(be.abs(x) > limit, x, 0)
 hessian: optree.hessian(loss, x)
 index_select: be.take(x, indices, axis)
 int32: dtype='int32'
@@ -107,6 +110,7 @@ jacobian: optree.jacobian(y, x)
 lax: be.scan(step, initial, sequences)
 linear: be.dot(x, w) + b
 load: optree.train.load(path, ...)
+logit: be.log(x / (1 - x))
 manual_seed: be.gen_rng(seed)
 masked_fill: be.where(mask, value, x)
 max_pool2d: be.max_pool(x, window)
@@ -119,13 +123,17 @@ numel: x.size
 optim: optree.train has the optimizers
 permute: be.transpose(x, axes)
 permute_dims: be.transpose(x, axes)
+prelu: be.where(x > 0, x, slope * x)
 random: be.rand(shape) and be.standard_normal(shape)
 rsqrt: 1 / be.sqrt(x)
 save: optree.train.save(path, ...)
 scaled_dot_product_attention: be.attention(query, key, value)
 seed: be.gen_rng(seed)
+softshrink: be.sgn(x) * be.relu(be.abs(x) - limit)
 stop_gradient: optree.grad(loss, w, consider_constant=[x])
+tanhshrink: x - be.tanh(x)
 tensor: be.array(values)
+threshold: be.where(x > limit, x, value)
 unsqueeze: be.expand_dims(x, axis)
 value_and_grad: optree.value_and_grad(loss, weights)
 vmap: optree.vmap(function)
