@@ -316,7 +316,13 @@ def _narrow_after(x: Array, y: Array) -> Any:
 
 
 class ScaleB(BinaryOperator, ElementwiseOperator, FloatOperator):
-    """x * 2**trunc(y), rounded once; the derivative by y is 0."""
+    """x * 2**trunc(y), rounded once; the derivative by y is 0.
+
+    Examples
+    --------
+    >>> be.scalb(be.array([0.75, -1.0]), be.array([2.0, 5.0])).get()
+    array([  3., -32.], dtype=float32)
+    """
 
     name = "scalb"
     widened = ("float16", "bfloat16")
@@ -338,7 +344,13 @@ class ScaleB(BinaryOperator, ElementwiseOperator, FloatOperator):
 
 
 class LogB(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableOperator):
-    """floor(log2(abs(x))), exactly; -inf for 0."""
+    """floor(log2(abs(x))), exactly; -inf for 0.
+
+    Examples
+    --------
+    >>> be.logb(be.array([0.75, -9.0])).get()
+    array([-1.,  3.], dtype=float32)
+    """
 
     name = "logb"
     widened = ("float16", "bfloat16")
