@@ -51,7 +51,7 @@ def html(x: object) -> str:
 def _text(text: str) -> str:
     lines = text.splitlines()
     more = [f"... and {len(lines) - LINES} more lines"] * (len(lines) > LINES)
-    return f"<pre>{escape(chr(10).join([*lines[:LINES], *more]))}</pre>"
+    return f'<pre style="font-family: monospace">{escape(chr(10).join([*lines[:LINES], *more]))}</pre>'
 
 
 def _picture(svg: Callable[[], str]) -> str | None:
