@@ -335,9 +335,6 @@ class ScaleB(BinaryOperator, ElementwiseOperator, FloatOperator):
         powers = np.trunc(np.clip(np.where(np.isnan(y), 0, y), -9999, 9999)).astype(np.int32)
         return np.where(np.isnan(y), y, np.ldexp(x, powers))
 
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        return ufunc_dtypes(np.copysign, dtypes)
-
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (_, y), (delta,) = inputs, output_gradients
         return [f.scalb(delta, y), zero_gradient(y, delta.dtype)]
@@ -362,9 +359,6 @@ class LogB(UnaryOperator, ElementwiseOperator, FloatOperator, NonDifferentiableO
         x = x.astype(self.resolve_dtypes(x.dtype)[-1], copy=False)
         whole = np.frexp(x)[1].astype(x.dtype) - 1
         return np.where(x == 0, x.dtype.type(-np.inf), np.where(np.isfinite(x), whole, np.abs(x)))
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        return ufunc_dtypes(np.log2, dtypes)
 
 
 @function(numpy=np.ldexp)

@@ -330,7 +330,7 @@ MEANINGS: dict[str, Meaning] = {
     **{name: _numpy(name) for name in NUMPY_ELEMENTWISE.split()},
     "erf": _in_double(special.erf),
     "sig": _in_double(special.expit),
-    "scalb": lambda x, y: np.ldexp(x, np.trunc(y).astype(int)).astype(np.copysign(x, y).dtype),
+    "scalb": lambda x, y: np.ldexp(x, np.trunc(y).astype(int)).astype(_exp_dtype(x, y)),
     "logb": _in_double(lambda x: np.floor(np.log2(np.abs(x)))),
     "sig2": _in_double(lambda x: 1 / (1 + np.exp2(-x))),
     "half_power": _in_double(lambda x, numerator: x ** (numerator / 2)),
