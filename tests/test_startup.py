@@ -172,3 +172,14 @@ def test_what_is_loaded_later_adds_nothing_to_what_programs_see() -> None:
     """No op, function or method is there or not by what else has been asked for."""
     names = [name for name in UNNEEDED if name.startswith(("optree", "backends"))]
     done(python(f"import sys; sys.argv[1:] = {names!r}\n{REGISTERED}"))
+
+
+def test_former_names_of_the_contracts_modules_still_import() -> None:
+    done(
+        python(
+            "import optree; from optree.op import traits; from optree.ops.traits import UnaryOperator; "
+            "from optree.ops.op import Op; from optree.ops.apply import Apply; from optree import traits as public; "
+            "assert UnaryOperator is traits.UnaryOperator is public.UnaryOperator; "
+            "assert Op is optree.Op and Apply is optree.Apply"
+        )
+    )

@@ -1,4 +1,4 @@
-/* A step, by a table of its calls. For settled loops codegen/loop_bodies.py generates another text. */
+/* A step, by a table of its calls. For calls of many steps codegen/loop_bodies.py generates another text. */
 
 static inline void body(const loop *p, const rows *own, word step, word *words)
 {
