@@ -453,7 +453,17 @@ def scan_in_while(be: Any, x: Any, w: Any) -> Any:
     )[0]
 
 
-@pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while])
+def mean_in_scan(be: Any, x: Any, w: Any) -> Any:
+    """A mean over an inner loop's steps, whose number the outer step does not know."""
+
+    def step(state: Any, part: Any) -> Any:
+        last, sums = be.scan(lambda c, row: (f.tanh(c) + row, f.sum(c)), state, w)
+        return last + 0.1 * f.mean(sums, keepdims=False), part
+
+    return be.scan(step, x[0, 0], x[:, 0])[0]
+
+
+@pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while, mean_in_scan])
 def test_a_loop_in_a_loop_runs_in_the_same_call(
     in_c: list[int], formula: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -261,7 +261,7 @@ class Trace:
             if not self._is_moved(inputs[1], inputs[0]):
                 self._copy(inputs[1], inputs[0])
             self._share(step.output, inputs[0])
-        elif step.out is None and step.is_fixed:
+        elif step.out is None and len(step.op.index_map.shape_only) == len(inputs) > 0:  # the sizes are the layout's
             self._constant(step.output, _called(step, self.registers))
         elif isinstance(step.op, Scan):
             self._add_loop(step)
