@@ -31,7 +31,7 @@ from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 from optree.run.updates import assignments, checked_updates
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpDict, OpTreeNode, applied, key_of, parts_of, uncollected
-from optree.tree.numpy_protocol import call_function, write_out
+from optree.tree.numpy_protocol import call_function, write_out, write_outs
 from optree.tree.tensor import Tensor, signature_of_assigned, signature_of_evaluated, signature_of_together
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
@@ -735,7 +735,7 @@ def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:
         return trees
     if type(out) not in (tuple, list) or len(out) != len(trees):
         raise OperandError(f"{name}: out is a tensor for each of {len(trees)} values, not {brief(out)}")
-    written = [write_out(*pair) for pair in zip(trees, out, strict=True)]
+    written = write_outs(trees, out)
     return type(trees)(*written) if hasattr(trees, "_fields") else type(trees)(written)
 
 

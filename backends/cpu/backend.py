@@ -86,11 +86,6 @@ class When(NamedTuple):
     small: int
     work: int
 
-    @property
-    def may_change_bits(self) -> bool:
-        """Whether a plan's later calls may differ from its first in the last bits: those are NumPy's at first."""
-        return self.work > 0
-
 
 def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
     """A kernel specialised and compiled as C."""
@@ -215,8 +210,9 @@ class KernelPlan(Plan):
         self.work = 0
         #: The shapes of the last call, its largest value's elements, and its small products.
         self._known: tuple[Any, int, frozenset[int]] = (None, 0, frozenset())
-        #: The calls with small products; by these, the plans in which they are loop nests.
-        self._repeated, self._contracted = 0, contracted
+        #: The calls until small products are loop nests: where NumPy runs the first calls, later ones may change bits.
+        self._until_nests, self._contracted = (REPEATED if when.work else 0), contracted
+        #: The plans in which small products are loop nests, by these products.
         self.by_products: dict[frozenset[int], KernelPlan] = {}
         super().__init__(self._choose)
         self._calls: Any = None
@@ -255,8 +251,8 @@ class KernelPlan(Plan):
 
     def _by_nests(self, small: frozenset[int]) -> KernelPlan | None:
         """The plan in which small products are loop nests; None until calls have repeated, if that may change bits."""
-        self._repeated += 1
-        if self._contracted is None or (self.when.may_change_bits and self._repeated < REPEATED):
+        if self._contracted is None or self._until_nests:
+            self._until_nests = max(0, self._until_nests - 1)
             return None
         if small not in self.by_products:
             self.by_products[small] = self._contracted(self, contracted(self.program, small))

@@ -68,7 +68,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     trees = ours(*inputs, **axis)
     if ufunc.nout > 1:
         targets = outs if len(outs) > 1 else (None,) * ufunc.nout
-        return tuple(write_out(*pair, where) for pair in zip(trees, targets, strict=True))
+        return tuple(write_outs(trees, targets, where))
     return write_out(trees, out, where)
 
 
@@ -170,8 +170,25 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     ShapeError
         If the value has more axes than `out`.
     """
-    if out is None:
-        return tree
+    if out is not None:
+        _check_out(tree, out)
+        out[...] = tree if where is True else f.where(where, tree, out)
+    return tree if out is None else out
+
+
+def write_outs(trees: Sequence[Any], outs: Sequence[Any], where: Any = True) -> list[Any]:
+    """`write_out` of several trees, whose values are all computed before one is written, as a target may be read."""
+    if all(out is None for out in outs):
+        return list(trees)
+    for tree, out in zip(trees, outs, strict=True):
+        if out is not None:
+            _check_out(tree, out)
+    values = trees[0].backend.evaluate(list(trees))
+    return [write_out(*pair, where) for pair in zip(values, outs, strict=True)]
+
+
+def _check_out(tree: Any, out: Any) -> None:
+    """Raise an error if an `out` cannot be written with a tree's value."""
     if not hasattr(out, "copy_from"):
         raise TypeError(
             f"out is a tensor where an operand is one, not {type(out).__name__}; for an array, take x.asnumpyarray()"
@@ -181,8 +198,6 @@ def write_out(tree: Any, out: Any, where: Any = True) -> Any:
         raise DTypeError(f"out is of {out.dtype}, into which NumPy casts no {tree.dtype}; {name}[:] = ... does")
     if len(getattr(tree, "shape", ())) > len(out.shape):  # an assignment drops leading axes of size 1, NumPy does not
         raise ShapeError(f"out is of shape {out.shape}, which is no place for a value of shape {tree.shape}")
-    out[...] = tree if where is True else f.where(where, tree, out)
-    return out
 
 
 _COMPLEX = "its values are complex, and there are no complex dtypes"

@@ -335,11 +335,12 @@ class Array(LazyValue):
             return None
         if out is None:
             return built(found)
-        targets = zip(out, (found,) if len(out) == 1 else found, strict=True)
-        written = tuple(
-            built(tree) if target is None else numpy_protocol.write_out(tree, target, where) for target, tree in targets
+        if len(out) == 1:
+            return numpy_protocol.write_out(found, out[0], where)
+        return tuple(
+            written if target is not None else built(written)
+            for written, target in zip(numpy_protocol.write_outs(found, out, where), out, strict=True)
         )
-        return written[0] if len(out) == 1 else written
 
     def __array_function__(self, func: Any, types: Any, args: Any, options: Any) -> Any:
         if not all(issubclass(kind, OPERANDS) for kind in types):

@@ -204,10 +204,11 @@ def test_stacks_of_all_sizes_times_a_matrix(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("jit", [True, "auto"])
+def test_small_products_of_repeated_functions_are_one_kernel_with_what_follows(jit: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(backend, "REPEATED", 2)
-    monkeypatch.setattr(backend.When, "may_change_bits", True)
-    be = gen_backend("cpu", jit=True)
+    monkeypatch.setattr(backend, "WORK", 1)
+    be = gen_backend("cpu", jit=jit)
     for sizes in ((3, 4, 5), (1, 7, 2), (20, 30, 33), (40, 80, 60)):
         a, s, x = (values(*shape) for shape in (sizes[:2], sizes[1:], sizes[::2]))
         out = be.empty(x.shape)

@@ -330,8 +330,12 @@ MEANINGS: dict[str, Meaning] = {
     **{name: _numpy(name) for name in NUMPY_ELEMENTWISE.split()},
     "erf": _in_double(special.erf),
     "sig": _in_double(special.expit),
-    "scalb": lambda x, y: np.ldexp(x, np.trunc(y).astype(int)).astype(_exp_dtype(x, y)),
-    "logb": _in_double(lambda x: np.floor(np.log2(np.abs(x)))),
+    "scalb": _in_double(
+        lambda x, y: np.where(np.isnan(y), y, np.ldexp(x, np.trunc(np.clip(np.nan_to_num(y), -9999, 9999)).astype(int)))
+    ),
+    "logb": _in_double(
+        lambda x: np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1] - 1, np.log2(np.abs(x)))  # log2 rounds 1024 - eps
+    ),
     "sig2": _in_double(lambda x: 1 / (1 + np.exp2(-x))),
     "half_power": _in_double(lambda x, numerator: x ** (numerator / 2)),
     "sech2": _in_double(lambda x: (1 / np.cosh(x)) ** 2),

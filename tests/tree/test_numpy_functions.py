@@ -116,6 +116,16 @@ def test_a_ufunc_of_two_values_writes_both(cpu: Any) -> None:
         assert got.get().tolist() == wanted.tolist()
 
 
+def test_out_may_be_an_operand_of_a_function_of_several_values(cpu: Any) -> None:
+    for divmod_ in (cpu.divmod, np.divmod):
+        x, rest = cpu.array([7.0, 8.0]), cpu.zeros(2)
+        divmod_(x, 3.0, out=(x, rest))
+        assert (x.get().tolist(), rest.get().tolist()) == ([2.0, 2.0], [1.0, 2.0])
+    with pytest.raises(TypeError, match="into which NumPy casts no"):
+        np.divmod(x, 3.0, out=(x, cpu.zeros(2, "int32")))
+    assert x.get().tolist() == [2.0, 2.0], "nothing is written if one of them cannot be"
+
+
 @pytest.mark.parametrize("function", REDUCTIONS, ids=lambda function: function.__name__)
 def test_numpys_reduction_drops_the_axis_as_numpy_does(function: Any, cpu: Any) -> None:
     values = np.linspace(0.5, 3.0, 24).reshape(2, 3, 4)

@@ -124,17 +124,30 @@ def test_numpy_writes_into_an_array_or_is_refused(xp, scale):
 
 def test_ufuncs_of_numpys_alone_write_into_arrays(xp):
     """They run on the host; an `out` that is passed to them again would call us for ever."""
-    x, n, host = xp.asarray([1.0, 6.0]), xp.zeros(2, dtype="int32"), np.zeros(2, np.float32)
+    x, host = xp.asarray([1.0, 6.0]), np.zeros(2)
+    gaps = np.spacing([1.0, 6.0]).tolist()
+    assert np.spacing(x, out=host) is host and host.tolist() == gaps
+    assert np.spacing(x, out=x) is x and x.tolist() == gaps
+    with pytest.raises(TypeError, match="same_kind"):
+        np.spacing(x, out=xp.zeros(2, dtype="int32"))
+
+
+def test_ufuncs_of_several_values_write_into_arrays(xp):
+    x, n = xp.asarray([1.0, 6.0]), xp.zeros(2, dtype="int32")
     assert np.ldexp(x, 1, out=x) is x and x.tolist() == [2.0, 12.0]
     assert np.ldexp(np.ones(2, np.float32), 3, out=x) is x and x.tolist() == [8.0, 8.0]
-    assert np.ldexp(x, 1, out=host) is host and host.tolist() == [16.0, 16.0]
     mantissa, exponent = np.frexp(x, out=(x, n))
     assert mantissa is x and exponent is n and (x.tolist(), n.tolist()) == ([0.5, 0.5], [4, 4])
-    assert np.frexp(x, out=(x, None))[0] is x
+    mantissa, exponent = np.frexp(x * 4, out=(x, None))
+    assert mantissa is x and (x.tolist(), exponent.tolist()) == ([0.5, 0.5], [2, 2])
+    x[...] = [3.0, 5.0]
+    mantissa, exponent = np.frexp(x, out=(x, None))
+    assert (x.tolist(), exponent.tolist()) == ([0.75, 0.625], [2, 3])
+    x[...] = [0.5, 0.5]
     assert np.add.accumulate(x, out=x) is x and x.tolist() == [0.5, 1.0]
     with pytest.raises(TypeError, match="out is of int32, into which NumPy casts no float64"):
         np.sqrt(x, out=n)
-    with pytest.raises(TypeError, match="same_kind"):
+    with pytest.raises(TypeError, match="out is of int32"):
         np.ldexp(x, 1, out=n)
     total = xp.asarray(0.0)
     assert np.sum(x, out=total) is total and float(total) == 1.5
