@@ -36,9 +36,6 @@ from optree.tree.tensor import Tensor, signature_of_assigned, signature_of_evalu
 from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
-if TYPE_CHECKING:
-    pass
-
 #: Maximum plans of a backend; a new one evicts the oldest.
 PLANS = 4096
 

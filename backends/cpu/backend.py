@@ -251,8 +251,10 @@ class KernelPlan(Plan):
 
     def _by_nests(self, small: frozenset[int]) -> KernelPlan | None:
         """The plan in which small products are loop nests; None until calls have repeated, if that may change bits."""
-        if self._contracted is None or self._until_nests:
-            self._until_nests = max(0, self._until_nests - 1)
+        if self._contracted is None:
+            return None
+        if self._until_nests:
+            self._until_nests -= 1
             return None
         if small not in self.by_products:
             self.by_products[small] = self._contracted(self, contracted(self.program, small))

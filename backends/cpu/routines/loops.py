@@ -310,12 +310,8 @@ class CompiledLoop:
 
         table: list[Address | int] = []
         for x in (*arguments, flag, *carried):
-            if not isinstance(x, Argument):
-                table += [0] * 5
-                continue
-            self._held += [x.array, x.indices]
-            stride, indices = (0, 0) if x.axis is None else (x.array.strides[x.axis], HOST.address(x.indices))
-            table += [where(x.array), stride, indices, where(x.first), where(x.last)]
+            table += _argument_words(x, where)
+            self._held += [x.array, x.indices] if isinstance(x, Argument) else []
         run = inner.function(LONG)
         self._held += [inner, run]
         own_words = dict(zip(LOOP.fields, inner.struct, strict=True)) | {
@@ -423,14 +419,17 @@ class LoopInC:
         arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
         if self._plan.is_by_numpy or functions is None:
             raise NotCompiled("NumPy runs its steps")
+        trace = self._traced(arguments, min(length, 2))
+        return CompiledLoop(trace, len(arguments), None, functions, self._backend), list(trace.arguments)
+
+    def _traced(self, arguments: Sequence[Any], length: int) -> Trace:
+        """The calls of a step, for the layouts of these arguments; NotCompiled if one has no compiled form."""
         if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
             raise NotCompiled("an array is unaligned")
-        values = [x.at(0, min(length, 2)) if isinstance(x, Argument) else x for x in arguments]
-        program, kernels = self._compiled(values)
+        values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
+        program, steps = self._compiled(values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
-        arguments += map(_argument, added)
-        trace = Trace(program, kernels, arguments, [*values, *added])
-        return CompiledLoop(trace, len(values), None, functions, self._backend), arguments
+        return Trace(program, steps, [*arguments, *map(_argument, added)], [*values, *added])
 
     def _made(self, arguments: Sequence[Any], length: int, threads: int) -> CompiledLoop | bool | None:
         """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
@@ -439,19 +438,14 @@ class LoopInC:
         functions = self._functions()
         if functions is None:
             return None
-        if not all(_is_regular(x) for x in arguments if isinstance(x, Argument)):
-            return self._tell("an array is unaligned")
-        values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
-        program, steps = self._compiled(values)
-        added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
         try:
-            trace = Trace(program, steps, [*arguments, *map(_argument, added)], [*values, *added])
+            trace = self._traced(arguments, length)
         except NotCompiled as error:
             return self._tell(str(error))
         rows, reason = trace.rows(), "one thread would run what several can"
         for axes in (None,) if rows is None else (rows, None):
             try:
-                known = CompiledLoop(trace, len(values), axes, functions, self._backend)
+                known = CompiledLoop(trace, len(arguments), axes, functions, self._backend)
             except NotCompiled as error:
                 reason = str(error)
                 continue
@@ -537,17 +531,15 @@ def _is_regular(x: Argument) -> bool:
 
 def _given(arguments: Sequence[Any]) -> array[int]:
     """Arguments, in the structs of loops.c; numbers are zeros."""
-    found = array("q")
-    for x in arguments:
-        if not isinstance(x, Argument):
-            found.extend((0, 0, 0, 0, 0))
-        elif x.axis is None:
-            found.extend((data_address(x.array), 0, 0, 0, 0))
-        else:
-            first, last = _at(x.first), _at(x.last)
-            stride = x.array.strides[x.axis]
-            found.extend((data_address(x.array), stride, data_address(x.indices), first, last))
-    return found
+    return array("q", [word for x in arguments for word in _argument_words(x, _at)])
+
+
+def _argument_words(x: Any, address_of: Callable[[Any], Any]) -> Sequence[Any]:
+    """The words of the struct of an argument."""
+    if not isinstance(x, Argument):
+        return 0, 0, 0, 0, 0
+    stride, indices = (0, 0) if x.axis is None else (x.array.strides[x.axis], data_address(x.indices))
+    return address_of(x.array), stride, indices, address_of(x.first), address_of(x.last)
 
 
 def _at(x: np.ndarray | None) -> int:
