@@ -480,7 +480,7 @@ class Files:
             types = {x: DTYPES[str(tensor.dtype)] for x, tensor in zip(self.tensors, self.library.tensors, strict=True)}
             members = [f"    tensors->{x} = ({types[x]} *)((char *)memory + {at});" for x, at in begins.items()]
             texts = {"header": _rows(map(str, self.file[:length]), 24), "length": length, "members": "\n".join(members)}
-            lines.append(self.filled(f"loader{self.end}", **texts))
+            lines.append(self.filled("loader.c", reader=self.filled(f"reader{self.end}"), **texts))
         return "\n".join(lines)
 
     def constant_name(self, region: int) -> str:

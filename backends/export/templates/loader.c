@@ -2,7 +2,7 @@
 static const unsigned char file_header[$length] = {
 $header
 };
-
+$reader
 int ${name}_load(const char *path, void *memory, ${name}_tensors *tensors)
 {
     unsigned char header[sizeof file_header];
@@ -11,11 +11,12 @@ int ${name}_load(const char *path, void *memory, ${name}_tensors *tensors)
     FILE *const file = fopen(path, "rb");
     if (!file)
         return ${upper}_WRONG_FILE;
-    int is_read = fread(header, sizeof header, 1, file) == 1 && !memcmp(header, file_header, sizeof header);
-    is_read = is_read && fread(memory, ${upper}_BYTES, 1, file) == 1;
+    int status = ${upper}_WRONG_FILE;
+    if (fread(header, sizeof header, 1, file) == 1 && !memcmp(header, file_header, sizeof header))
+        status = read_values(file, memory);
     fclose(file);
-    if (!is_read)
-        return ${upper}_WRONG_FILE;
+    if (status != ${upper}_OK)
+        return status;
 $members
     return ${upper}_OK;
 }
