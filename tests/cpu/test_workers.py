@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -78,13 +79,16 @@ void rounds(const void *state, int64_t begin, int64_t end, int64_t thread)
 """
 
 
-def _sleeps() -> int:
+def _sleeps():
     """How often the other threads of this process have gone to sleep, once they all sleep."""
     before = -1
     while True:
-        tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(threading.get_native_id())]
-        found = (re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text()) for task in tasks)
-        count = sum(int(match[1]) for match in found if match)
+        count = 0
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                if task.name != str(threading.get_native_id()):
+                    status = (task / "status").read_text()
+                    count += int(re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", status)[1])
         if count == before:
             return count
         before = count
