@@ -469,7 +469,15 @@ class Loop(NamedTuple):
     flag: Input | None = None
 
     def applied(self) -> tuple[list[Variable], list[Variable]]:
-        """The states after the last step, and the joined outputs; what is the same in every step is computed before."""
+        """The states after the last step, and the joined outputs."""
+        op, operands = self.scan()
+        found = op(*operands)
+        found = found if isinstance(found, list) else [found]
+        count = len(self.new_states)
+        return found[:count], found[count : count + len(self.outputs)]
+
+    def scan(self) -> tuple[Scan, list[Variable]]:
+        """The op and its operands; what is the same in every step is computed before, and is an operand."""
         roots = [*self.new_states, *(tree for tree, _ in self.outputs)]
         inner = {id(x) for x, *_ in (*self.states, *self.slices)}
         order = post_order(roots, variables_of)
@@ -498,9 +506,7 @@ class Loop(NamedTuple):
             truncate=self.truncate,
             flag=None if self.flag is None else [id(x) for x in body.arguments].index(id(self.flag)),
         )
-        found = op(*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer)
-        found = found if isinstance(found, list) else [found]
-        return found[:count], found[count : len(roots)]
+        return op, [*(x for _, x in self.states), *(x for _, x, _ in self.slices), *outer]
 
 
 def draw_before(

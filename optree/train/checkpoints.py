@@ -128,7 +128,7 @@ def saved(folder: str | Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
+def load(path: str | Path, state: Mapping[str, Any], strict: bool = True) -> dict[str, Any]:
     """Restore a state from a file, in place.
 
     Parameters
@@ -138,6 +138,9 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
     state : dict
         A state with the structure of the saved one. Its tensors, arrays, optimizers and other objects are set to the
         saved values, all of them or none.
+    strict : bool
+        Whether the dicts of both states, and the states of optimizers, must have the same keys. If not, keys of the
+        file alone are skipped, and values of the given state alone remain as they are.
 
     Returns
     -------
@@ -147,26 +150,38 @@ def load(path: str | Path, state: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        If there is no file, or it is truncated or altered, or its structure differs. Nothing has changed then.
+        If there is no file, or it is truncated or altered, or its structure differs, or it has nothing of the state.
+        Nothing has changed then.
 
     Examples
     --------
-    See `save`.
+    The weights alone, of a run that has another optimizer now; `save` shows a whole state.
+
+    >>> import tempfile
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0], name="w")
+    >>> path = train.save(tempfile.mkdtemp() + "/run.safetensors", {"weights": [w], "optimizer": train.SGD([w], 0.1)})
+    >>> w[:] = 0
+    >>> _ = train.load(path, {"weights": [w], "adam": train.Adam([w], 0.1)}, strict=False)
+    >>> w.get()
+    array([1., 2.], dtype=float32)
     """
     path, metadata, arrays = _opened(Path(path))
-    writes: list[Callable[[], Any]] = []
-    setters: list[tuple[Callable[[Any], Any], Any, Any]] = []
-    found = _restored(path, arrays, _described(path, metadata, arrays), state, (), writes, setters)
+    restoring = _Restoring(path, arrays, strict, [], [])
+    described = _described(path, metadata, arrays)
+    if state and not described.keys() & state.keys():
+        raise CheckpointError(f"{path}: has {sorted(described) or 'nothing'}, and nothing of {sorted(state)}")
+    found = restoring.value(described, state, ())
     done = 0
     try:
-        for setter, _, value in setters:
+        for setter, _, value in restoring.setters:
             setter(value)
             done += 1
     except Exception as error:
-        for setter, before, _ in setters[:done]:
+        for setter, before, _ in restoring.setters[:done]:
             setter(before)
         raise CheckpointError(f"{path}: {error}; nothing has been restored") from error
-    for write in writes:  # of arrays that fit
+    for write in restoring.writes:  # of arrays that fit
         write()
     return dict(found)
 
@@ -511,49 +526,53 @@ def _is_description(described: object, names: Set[str]) -> bool:
     return not level
 
 
-def _restored(
-    path: Path,
-    arrays: dict[str, np.ndarray],
-    given: object,
-    state: object,
-    keys: tuple[str, ...],
-    writes: list[Any],
-    setters: list[Any],
-) -> Any:
-    """The state with the saved numbers. Writes in place are appended as functions, to run once everything fits.
+class _Restoring(NamedTuple):
+    """A load that happens once everything fits: writes of arrays, and setters with the states before and after."""
 
-    Raises CheckpointError if the structure of the saved value differs from the state's.
-    """
-    name = ".".join(keys) or "the state"
-    if isinstance(state, Tensor | np.ndarray | Shard):
-        writes.append(_write_of(path, arrays, given, state, name))
-        return state
-    if isinstance(state, Optimizer):
-        _restored(path, arrays, given, {**state.state, **state.shards}, keys, writes, setters)
-        return state
-    setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
-    if setter is not None:
-        setters.append((setter, _plain(state, keys), _decoded(arrays, given)))
-        return state
-    if isinstance(state, Mapping):
-        if not isinstance(given, Mapping) or given.keys() != state.keys():
+    path: Path
+    arrays: dict[str, np.ndarray]
+    strict: bool
+    writes: list[Callable[[], Any]]
+    setters: list[tuple[Callable[[Any], Any], Any, Any]]
+
+    def value(self, given: object, state: object, keys: tuple[str, ...]) -> Any:
+        """The state with the saved numbers.
+
+        Raises CheckpointError if the structure of the saved value differs from the state's.
+        """
+        name = ".".join(keys) or "the state"
+        if isinstance(state, Tensor | np.ndarray | Shard):
+            self.writes.append(_write_of(self.path, self.arrays, given, state, name))
+            return state
+        if isinstance(state, Optimizer):
+            self.value(given, {**state.state, **state.shards}, keys)
+            return state
+        setter = getattr(state, "rng_set_state", None) or getattr(state, "set_state", None)
+        if setter is not None:
+            self.setters.append((setter, _plain(state, keys), _decoded(self.arrays, given)))
+            return state
+        if isinstance(state, Mapping):
+            return self._dict(given, state, keys, name)
+        if isinstance(state, list | tuple):
+            items = given.get(TUPLE) if isinstance(given, Mapping) else given
+            if isinstance(given, Mapping) != isinstance(state, tuple) or not isinstance(items, list):
+                raise CheckpointError(f"{self.path}: {name} is a {type(state).__name__} here, and none there")
+            if len(items) != len(state) and any(isinstance(x, Tensor) for x in state):
+                raise CheckpointError(f"{self.path}: {name} is of {len(items)} there, and of {len(state)} here")
+            if len(items) == len(state):
+                found = [self.value(x, y, (*keys, n)) for n, x, y in zip(_names(state), items, state, strict=True)]
+                return tuple(found) if isinstance(state, tuple) else found
+        return _decoded(self.arrays, given)
+
+    def _dict(self, given: object, state: Mapping[str, Any], keys: tuple[str, ...], name: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping) or (self.strict and given.keys() != state.keys()):
             there = set(given) if isinstance(given, Mapping) else set()
             missing = sorted(map(str, state.keys() - there)) or "anything"
             more = sorted(there - state.keys()) or "nothing"
-            remedy = "; load_weights loads a part" * isinstance(missing, str)
-            raise CheckpointError(f"{path}: {name} has there {more} beyond, and not {missing}{remedy}")
-        return {k: _restored(path, arrays, given[k], state[k], (*keys, k), writes, setters) for k in state}
-    if isinstance(state, list | tuple):
-        items = given.get(TUPLE) if isinstance(given, Mapping) else given
-        if isinstance(given, Mapping) != isinstance(state, tuple) or not isinstance(items, list):
-            raise CheckpointError(f"{path}: {name} is a {type(state).__name__} here, and none there")
-        if len(items) != len(state) and any(isinstance(x, Tensor) for x in state):
-            raise CheckpointError(f"{path}: {name} is of {len(items)} there, and of {len(state)} here")
-        if len(items) == len(state):
-            pairs = zip(_names(state), items, state, strict=True)
-            found = [_restored(path, arrays, x, y, (*keys, n), writes, setters) for n, x, y in pairs]
-            return tuple(found) if isinstance(state, tuple) else found
-    return _decoded(arrays, given)
+            raise CheckpointError(
+                f"{self.path}: {name} has there {more} beyond, and not {missing}; strict=False loads what both have"
+            )
+        return {k: self.value(given[k], x, (*keys, k)) if k in given else x for k, x in state.items()}
 
 
 def _write_of(path: Path, arrays: dict[str, np.ndarray], given: object, target: Any, name: str) -> Callable[[], Any]:

@@ -12,7 +12,9 @@ from optree.errors import DTypeError, OperandError, describe
 from optree.networks.attention import AttentionOperator
 from optree.networks.convolution import ConvolutionOperator
 from optree.ops.contraction import ProductOperator, TensorDot
+from optree.ops.loops import Loop, Scan
 from optree.tree.node import OpTreeNode, post_order
+from optree.tree.substitution import replace
 from optree.tree.types import TensorType, as_dtype
 from optree.tree.variable import Variable, in_dtype
 
@@ -24,8 +26,8 @@ def autocast(trees: Any, dtype: Any = "bfloat16") -> Any:
     """Trees with float32 operands of matrix products, convolutions and attention cast, and their values cast back.
 
     Everything else stays in float32: the weights, which are the master copies, other ops, and gradients by weights.
-    Take the gradients of the returned trees; their products are cast, too. Bodies of `be.scan`, such as the recurrent
-    products of `be.lstm`, stay in float32. For float16, pass ``loss_scale="dynamic"`` to the optimizer.
+    Take the gradients of the returned trees; their products are cast, too, also in the steps of loops such as those of
+    `be.lstm`. For float16, pass ``loss_scale="dynamic"`` to the optimizer.
 
     Parameters
     ----------
@@ -77,9 +79,33 @@ def _replaced(given: Any, made: dict[int, Any]) -> Any:
 
 def _cast(node: OpTreeNode, operands: list[Any], narrow: np.dtype) -> Any:
     """A node of other operands, and of a product's in another dtype; its value has the dtype of before."""
+    if isinstance(node.op, Scan):
+        node, operands = _cast_steps(node, operands, narrow)
     if isinstance(node.op, PRODUCTS):
         operands = [in_dtype(x, narrow) if getattr(x, "dtype", None) == np.float32 else x for x in operands]
     if all(x is y for x, y in zip(operands, node.inputs, strict=True)):
         return node
     found = node.op.node_of(*operands)
     return in_dtype(found, node.dtype) if isinstance(node.type, TensorType) else found
+
+
+def _cast_steps(node: OpTreeNode, operands: list[Any], narrow: np.dtype) -> tuple[OpTreeNode, list[Any]]:
+    """A loop with cast steps, and its operands: a weight that is the same in every step is cast before the loop."""
+    op, body = node.op, node.op.body
+    before = [*body.new_states, *body.outputs]
+    after = autocast(before, narrow)
+    if all(x is y for x, y in zip(before, after, strict=True)):
+        return node, operands
+    states, sequences, constants = op.parts(operands)
+    roots = replace(after, dict(zip(body.constants, constants, strict=True)))
+    loop = Loop(
+        list(zip(body.states, states, strict=True)),
+        list(zip(body.slices, sequences, op.axes, strict=True)),
+        roots[: len(states)],
+        list(zip(roots[len(states) :], op.out_axes, strict=True)),
+        op.reverse,
+        op.truncate,
+        None if op.flag is None else body.arguments[op.flag],
+    )
+    cast, given = loop.scan()
+    return cast.node_of(*given), given

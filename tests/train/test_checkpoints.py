@@ -174,6 +174,27 @@ def test_a_file_of_another_run_is_refused_and_nothing_changes(tmp_path: Path, ch
     assert before == [x.get().tobytes() for x in (*state["weights"], *state["opt"].state.values())]
 
 
+def test_a_part_is_loaded_where_that_is_asked_for(tmp_path: Path) -> None:
+    be = gen_backend("cpu")
+    w, v = be.array([1.0, 2.0], name="w"), be.array([3.0], name="v")
+    adam = train.Adam([w], 0.1)
+    adam.state["mean.w"].fill(7)
+    path = train.save(tmp_path / "run", {"net": {"w": w, "old": v}, "adam": adam, "best": 0.5})
+    w.fill(0)
+    grown = train.Adam([w, v], 0.1)
+    state = {"net": {"w": w, "head": v}, "adam": grown, "epoch": 3}
+    with pytest.raises(CheckpointError, match="strict=False loads what both have"):
+        train.load(path, state)
+    found = train.load(path, state, strict=False)
+    assert found.keys() == state.keys() and found["epoch"] == 3 and found["net"]["head"] is v
+    assert w.get().tolist() == [1, 2] and v.get().tolist() == [3]
+    assert grown.state["mean.w"].get().tolist() == [7, 7]
+    with pytest.raises(CheckpointError, match="nothing of"):
+        train.load(path, {"weights": w}, strict=False)
+    with pytest.raises(CheckpointError, match=r"net\.w is \(2,\)"):  # of another shape: not a part
+        train.load(path, {"best": 0.0, "net": {"w": v}}, strict=False)
+
+
 def test_the_last_ones_stay_and_the_latest_is_read(tmp_path: Path) -> None:
     be = gen_backend("cpu")
     x = be.zeros((), name="x")

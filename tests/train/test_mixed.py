@@ -99,3 +99,31 @@ def test_wrong_arguments_are_refused():
         train.autocast(be.ones(2) + 1, "float32")
     with pytest.raises(OperandError, match="an op-tree is wanted"):
         train.autocast(3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_in_loops_are_halves(dtype):
+    be = gen_backend("cpu", rng_seed=0)
+    rng = np.random.default_rng(0)
+    x, w, u = (be.array(rng.normal(size=s).astype("f") / 2) for s in ((5, 3, 4), (4, 24), (6, 24)))
+    c = be.array(rng.normal(size=(3, 3)).astype("f") / 4)
+    nested = be.scan(
+        lambda s, _: (be.scan(lambda t, _: (be.dot(c, t) + t, None), s, length=2)[0], None), x[0], length=2
+    )
+    stopped = be.while_loop(lambda t: be.sum(t * t) < 100, lambda t: be.dot(c, t) * 2 + t, x[1], 9)
+    for tree, weight in ((be.lstm(x, w, u)[0], u), (nested[0], c), (stopped, c)):
+        mixed = train.autocast(be.sum(tree * tree), dtype)
+        gradients = [optree.grad(each, [weight])[0] for each in (mixed, be.sum(tree * tree))]
+        assert _products_in_loops(mixed) == _products_in_loops(gradients[0]) == {dtype}
+        assert gradients[0].dtype == mixed.dtype == "float32"
+        half, single = (each.get() for each in gradients)
+        assert 0 < np.abs(half - single).max() < 0.03 * np.abs(single).max()
+
+
+def _products_in_loops(tree):
+    """The dtypes of the products in steps of loops, and of loops in these."""
+    found = set()
+    for node in post_order([tree], lambda x: [y for y in getattr(x, "inputs", ()) if isinstance(y, OpTreeNode)]):
+        for result in node.op.body.results if node.op.name == "scan" else ():
+            found |= dtypes(result).get("dot", set()) | _products_in_loops(result)
+    return found
