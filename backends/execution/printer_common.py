@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,107 +174,56 @@ def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
     return [*integer_functions(nest, dialect), *random_functions(nest, dialect)]
 
 
-#: Quotients of 64-bit integers, rounded down, and 0 for a divisor of 0. The product with the divisor's reciprocal is at
-#: most 2 too small. Compilers hoist the reciprocal out of a loop with one divisor, and vectorise the rest.
-QUOTIENTS = """
-{0} unsigned long long upper_product(unsigned long long a, unsigned long long b)
-{{
-    const unsigned long long low = a & 0xffffffffu, high = a >> 32, right = b & 0xffffffffu, left = b >> 32;
-    const unsigned long long first = low * left + (low * right >> 32), second = high * right + (first & 0xffffffffu);
-    return high * left + (first >> 32) + (second >> 32);
-}}
+@cache
+def _functions(file: str, inline: str) -> str:
+    """The functions of a file, with a language's qualifiers."""
+    return (Path(__file__).parent / "functions" / file).read_text().replace("INLINE", inline)
 
-{0} unsigned long long quotient_of_uint64(unsigned long long a, unsigned long long b)
-{{
-    const unsigned long long near = upper_product(a, ~0ULL / (b + (b == 0))), rest = a - near * b;
-    const unsigned long long found = near + (rest >= b) + ((rest >= b) & (rest - b >= b));
-    return b == 0 ? 0 : found;
-}}
 
-{0} long long quotient_of_int64(long long a, long long b)
-{{
-    const unsigned long long divisor = b < 0 ? 0ULL - (unsigned long long)b : (unsigned long long)b;
-    const unsigned long long size = a < 0 ? 0ULL - (unsigned long long)a : (unsigned long long)a;
-    const unsigned long long falls = (a != 0) & ((a < 0) != (b < 0)) & (b != 0);
-    return (long long)(quotient_of_uint64(size - falls, divisor) ^ (0 - falls));
-}}
-"""
+def quotients(inline: str) -> str:
+    """The quotients of 64-bit integers, rounded down, and 0 for a divisor of 0.
+
+    The product with the divisor's reciprocal is at most 2 too small. Compilers hoist the reciprocal out of a loop with
+    one divisor, and vectorise the rest.
+    """
+    return f"\n{_functions('quotients.h', inline)}"
 
 
 def integer_functions(nest: LoopNest, dialect: Dialect) -> Lines:
     """The functions of integers that a nest calls."""
     called = any("quotient_of_" in s.expression for s in nest.statements if isinstance(s, Statement))
-    return QUOTIENTS.format(dialect.inline).splitlines() if called else []
+    return quotients(dialect.inline).splitlines() if called else []
 
 
 # Random numbers
 
-#: A round of Philox, by products of 64 bits and by the halves of products of 32.
-_ROUND = (
-    "p = 0xD2511F53ULL * a, q = 0xCD9E8D57ULL * c;",
-    "a = (unsigned int)(q >> 32) ^ b ^ k, b = (unsigned int)q;",
-    "c = (unsigned int)(p >> 32) ^ d ^ l, d = (unsigned int)p;",
-    "k += 0x9E3779B9U, l += 0xBB67AE85U;",
-)
-_ROUND_BY_HALVES = (
-    "p = {upper}(0xD2511F53U, a), q = {upper}(0xCD9E8D57U, c), r = 0xD2511F53U * a;",
-    "a = q ^ b ^ k, b = 0xCD9E8D57U * c;",
-    "c = p ^ d ^ l, d = r;",
-    "k += 0x9E3779B9U, l += 0xBB67AE85U;",
-)
+#: The type of products in a round of Philox, and the round: by products of 64 bits, and by the halves of those of 32.
+_ROUND = """unsigned long long p, q
+    p = 0xD2511F53ULL * a, q = 0xCD9E8D57ULL * c;
+    a = (unsigned int)(q >> 32) ^ b ^ k, b = (unsigned int)q;
+    c = (unsigned int)(p >> 32) ^ d ^ l, d = (unsigned int)p;
+    k += 0x9E3779B9U, l += 0xBB67AE85U;
+"""
+_ROUND_BY_HALVES = """unsigned int p, q, r
+    p = {upper}(0xD2511F53U, a), q = {upper}(0xCD9E8D57U, c), r = 0xD2511F53U * a;
+    a = q ^ b ^ k, b = 0xCD9E8D57U * c;
+    c = p ^ d ^ l, d = r;
+    k += 0x9E3779B9U, l += 0xBB67AE85U;
+"""
 
 
 def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
     """The Philox functions that a nest calls, of a draw's seed and counter and a flat index."""
-    if not any("philox_" in s.expression for s in nest.statements if isinstance(s, Statement)):
+    expressions = (s.expression for s in nest.statements if isinstance(s, Statement))
+    called = {name for expression in expressions for name in re.findall(r"philox_\w+", expression)}
+    if not called:
         return []
-    draw = "(unsigned long long seed, unsigned long long counter, long long i)"
+    pair, *draws = _functions("philox.h", dialect.inline).split("\n\n")
     upper = dialect.upper_product
-    words = [
-        "unsigned int a = (unsigned int)counter, b = (unsigned int)(counter >> 32), c = 0, d = 0;",
-        "unsigned int k = (unsigned int)seed, l = (unsigned int)(seed >> 32);",
-        "unsigned int p, q, r;" if upper else "unsigned long long p, q;",
-        *([line.format(upper=upper) for line in _ROUND_BY_HALVES] if upper else _ROUND) * 10,
-        "return half ? (unsigned long long)d << 32 | c : (unsigned long long)b << 32 | a;",
-    ]
-    uniform32 = [
-        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
-        "return (float)(int)((unsigned int)(i & 1 ? pair >> 32 : pair) >> 8) * 0x1p-24f;",
-    ]
-    uniform64 = [
-        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 1), i & 1);",
-        "return (double)(long long)(pair >> 11) * 0x1p-53;",
-    ]
-    normal32 = [
-        "const unsigned long long pair = philox_pair(seed, counter + (unsigned long long)(i >> 2), i >> 1 & 1);",
-        "const float radius = sqrt(log((float)(unsigned int)pair * 0x1p-32f + 0x1p-33f) * -2.0f);",
-        f"const float angle = (float)(int)(unsigned int)(pair >> 32) * {float(np.float32(np.pi * 2.0**-31)).hex()}f;",
-        "const float x = cos(angle), y = sin(angle);",
-        "return radius * (i & 1 ? y : x);",
-    ]
-    normal64 = [
-        "const unsigned long long block = counter + (unsigned long long)(i >> 1);",
-        "const double first = (double)(long long)(philox_pair(seed, block, 0) >> 11);",
-        "const double second = (double)(long long)(philox_pair(seed, block, 1) >> 11);",
-        f"const double angle = second * {np.pi * 2.0**-52!r} - {np.pi!r};",
-        "const double x = cos(angle), y = sin(angle);",
-        "return sqrt(log((first + 1.0) * 0x1p-53) * -2.0) * (i & 1 ? y : x);",
-    ]
-    pair = "unsigned long long philox_pair(unsigned long long seed, unsigned long long counter, long long half)"
-    bodies = {
-        "": (pair, words),
-        "philox_uniform32": (f"float philox_uniform32{draw}", uniform32),
-        "philox_uniform64": (f"double philox_uniform64{draw}", uniform64),
-        "philox_normal32": (f"float philox_normal32{draw}", normal32),
-        "philox_normal64": (f"double philox_normal64{draw}", normal64),
-    }
-    called = {name for s in nest.statements if isinstance(s, Statement) for name in bodies if name in s.expression}
-    lines: Lines = []
-    for name in bodies:
-        if name in called:
-            head, body = bodies[name]
-            lines += [f"{dialect.inline} {head}", *braced(body), ""]
-    return lines
+    numbers, _, step = (_ROUND_BY_HALVES.format(upper=upper) if upper else _ROUND).partition("\n")
+    pair = pair.replace("NUMBERS", numbers).replace("    ROUNDS\n", step * 10)
+    wanted = [text for text in draws if not called.isdisjoint(re.findall(r"philox_\w+", text))]
+    return [line for text in (pair, *wanted) for line in (*text.splitlines(), "")]
 
 
 class Access(NamedTuple):

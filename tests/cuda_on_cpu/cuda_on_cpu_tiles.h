@@ -1,4 +1,4 @@
-/* The tile operations of backends/gpu/codegen/tiles.cuh: lanes exchange registers at a barrier of their warp. */
+/* The tile operations of backends/gpu/codegen/functions/tiles.cuh: lanes exchange registers at a barrier of their warp. */
 
 // Of what is kept here for all blocks, sanitizers are to see nothing.
 #define CUDA_ON_CPU_UNSEEN __attribute__((no_sanitize("thread"), no_sanitize("address"), noinline, optimize("O2")))

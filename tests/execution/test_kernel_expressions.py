@@ -17,7 +17,7 @@ import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.execution.printer_common import QUOTIENTS
+from backends.execution.printer_common import quotients
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -44,7 +44,7 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
         "#include <stdint.h>\n#include <math.h>\n"
         + narrow_functions(list(CONVERSIONS))
         + "#include <tgmath.h>\n"
-        + QUOTIENTS.format("static inline")
+        + quotients("static inline")
         + "\n".join(case.source() for case in cases)
     )
     library = folder / "kernels.so"
@@ -61,7 +61,7 @@ def check_as_cpp(cases: list[Case], folder: Path) -> None:
         head += (
             f"struct {x} {{}};\nfloat from_{x}({x});\n{x} to_{x}(float);\ntemplate <class T> float rounded_{x}(T);\n"
         )
-    path.write_text(head + QUOTIENTS.format("inline") + "\n".join(case.source() for case in cases))
+    path.write_text(head + quotients("inline") + "\n".join(case.source() for case in cases))
     command = [str(CPP_COMPILER), "-std=c++17", "-fsyntax-only", "-Werror=double-promotion", str(path)]
     subprocess.run(command, check=True, capture_output=True, text=True)
 

@@ -20,7 +20,7 @@ from backends.cpu.codegen.printer import HEAD, NAME
 from backends.cpu.codegen.vector_math import FMOD, WIDE_VECTORS
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import compilations as cache
-from backends.execution.printer_common import QUOTIENTS
+from backends.execution.printer_common import quotients
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -82,14 +82,14 @@ def private(folder):
 def in_one_file(kernels):
     """Kernels' sources as one, in which each has functions of its own names."""
     heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
-    bodies, quotients = [], QUOTIENTS.format("static inline")
+    bodies, divisions = [], quotients("static inline")
     remainders = FMOD * any(FMOD in kernel for kernel in kernels)
     for i, kernel in enumerate(kernels):
         for head in (WIDE_VECTORS, *heads):
             kernel = kernel.removeprefix(head)
-        kernel = kernel.replace(quotients, "").replace(FMOD, "")
+        kernel = kernel.replace(divisions, "").replace(FMOD, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+|philox_\w+)\b", rf"\g<1>_{i}", kernel))
-    return "".join([*heads[:2], remainders, quotients, *bodies])
+    return "".join([*heads[:2], remainders, divisions, *bodies])
 
 
 def appears(path):

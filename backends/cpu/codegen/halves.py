@@ -25,52 +25,10 @@ FOLDER = Path(__file__).parent
 BITS = c_text(FOLDER / "bits.h", {})
 
 
-#: The functions by instructions, from float16's bits, to them, and rounded to them: of scalars, and of vectors by the
-#: prefixes of their names, which tell the processor and the number of lanes.
-_INSTRUCTIONS: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
-    "half_widened": {
-        ("",): ("vmovd %edi, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
-        ("_ZGVbN4v_",): ("vpackusdw %xmm0, %xmm0, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
-        ("_ZGVcN8v_",): ("vpackusdw %xmm1, %xmm0, %xmm0", "vcvtph2ps %xmm0, %ymm0"),
-        ("_ZGVdN8v_",): (
-            "vextracti128 $1, %ymm0, %xmm1",
-            "vpackusdw %xmm1, %xmm0, %xmm0",
-            "vcvtph2ps %xmm0, %ymm0",
-        ),
-        ("_ZGVeN16v_",): ("vpmovdw %zmm0, %ymm0", "vcvtph2ps %ymm0, %zmm0"),
-    },
-    "half_narrowed": {
-        ("",): ("vcvtps2ph $0, %xmm0, %xmm0", "vmovd %xmm0, %eax", "movzwl %ax, %eax"),
-        ("_ZGVbN4v_", "_ZGVcN4v_"): ("vcvtps2ph $0, %xmm0, %xmm0", "vpmovzxwd %xmm0, %xmm0"),
-        ("_ZGVdN8v_",): ("vcvtps2ph $0, %ymm0, %xmm0", "vpmovzxwd %xmm0, %ymm0"),
-        ("_ZGVeN16v_",): ("vcvtps2ph $0, %zmm0, %ymm0", "vpmovzxwd %ymm0, %zmm0"),
-    },
-    "half_rounded": {
-        ("", "_ZGVbN4v_"): ("vcvtps2ph $0, %xmm0, %xmm0", "vcvtph2ps %xmm0, %xmm0"),
-        ("_ZGVcN8v_", "_ZGVdN8v_"): ("vcvtps2ph $0, %ymm0, %xmm0", "vcvtph2ps %xmm0, %ymm0"),
-        ("_ZGVeN16v_",): ("vcvtps2ph $0, %zmm0, %ymm0", "vcvtph2ps %ymm0, %zmm0"),
-    },
-}
-
-
-def _assembly() -> str:
-    """The functions of `_INSTRUCTIONS` as a statement of C, those on 16 lanes for processors that have them."""
-    common: list[str] = []
-    wide: list[str] = []
-    for function, variants in _INSTRUCTIONS.items():
-        for prefixes, instructions in variants.items():
-            names = [prefix + function for prefix in prefixes]
-            lines = [line for name in names for line in (f".hidden {name}", f".globl {name}", f"{name}:")]
-            lines += [f"\\t{instruction}" for instruction in (*instructions, "ret")]
-            (wide if "_ZGVeN16v_" in prefixes else common).extend(f'    "{line}\\n"' for line in lines)
-    first, last = '    ".pushsection .text\\n"', '    ".popsection\\n");'
-    return "\n".join(["__asm__(", first, *common, "#ifdef __AVX512F__", *wide, "#endif", last])
-
-
 #: Conversions by dtype. A number is rounded by adding the power of two whose last bit is the result's; a float to
 #: bfloat16, its upper bits, by adding half of the last of these.
 CONVERSIONS = {
-    "float16": c_text(FOLDER / "float16.h", {}, {"instructions.h": _assembly()}),
+    "float16": c_text(FOLDER / "float16.h", {}),
     "bfloat16": c_text(FOLDER / "bfloat16.h", {}),
 }
 

@@ -16,26 +16,7 @@ FOLDER = Path(__file__).parent
 SEARCHED = 256
 
 #: The first element that equals another. Indices have the size of elements, so that vectors have as many of both.
-FIRST = f"""
-static inline int64_t first_{{name}}(const {{type}} *x, {{type}} value, int64_t n)
-{{{{
-    (void)value;
-    for (int64_t start = 0; start < n; start += {SEARCHED}) {{{{
-        const {{counter}} m = n - start < {SEARCHED} ? ({{counter}})(n - start) : {SEARCHED};
-        const {{type}} *const y = x + start;
-        {{index}} at = ({{index}})(m - 1);
-        #pragma omp simd reduction(min : at)
-        for ({{counter}} j = 0; j < m; j++) {{{{
-            const {{index}} here = {{is_found}} ? ({{index}})j : ({{index}})(m - 1);
-            at = here < at ? here : at;
-        }}}}
-        const {{counter}} j = at;
-        if ({{is_found}})
-            return start + at;
-    }}}}
-    return 0;
-}}}}
-"""
+FIRST = c_text(FOLDER / "first.h", {}).replace("SEARCHED", str(SEARCHED))
 
 #: The first of bools that is true, or false; `n` if none is. Any byte but 0 is true, as of a mask of 255s.
 FIRST_OF_BOOLS = c_text(FOLDER / "first_of_bools.h", {})
@@ -48,10 +29,10 @@ def first_function(dtype: np.dtype, type: str) -> Lines:
     conditions = {str(dtype): "(y[j] != 0) == value" if dtype == np.bool_ else "y[j] == value"}
     if is_floating(dtype):
         conditions[f"nan_of_{dtype}"] = "y[j] != y[j]"
-    return [
-        line
-        for name, is_found in conditions.items()
-        for line in FIRST.format(
-            name=name, type=type, index=f"uint{bits}_t", is_found=is_found, counter=counter
-        ).splitlines()
-    ]
+    lines: Lines = []
+    for name, is_found in conditions.items():
+        text, given = FIRST, {"INDEX": f"uint{bits}_t", "COUNTER": counter, "NAME": name, "IS_FOUND": is_found}
+        for word, meaning in {**given, "TYPE": type}.items():
+            text = text.replace(word, meaning)
+        lines += ["", *text.splitlines()]
+    return lines

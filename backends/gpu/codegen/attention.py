@@ -11,13 +11,10 @@ computes the weights of a tile again, and sums in a fixed order.
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 
 from backends.execution.printer_common import Lines, braced, without_unused
-from backends.gpu.codegen.device_functions import EXTREMES, HEAD, NARROW_CONVERSIONS, TEAM_REDUCTIONS
+from backends.gpu.codegen.device_functions import device_functions
 from backends.gpu.codegen.fragments import UNROLL, Held, statements
 from backends.gpu.codegen.printer import CUDA
 from optree.dtypes import FLOAT32
@@ -105,16 +102,8 @@ class Attention(NamedTuple):
 
     def source(self) -> str:
         """The source of the kernels."""
-        narrow = str(self.dtype)
-        head = [NARROW_CONVERSIONS[narrow], HEAD, EXTREMES, TEAM_REDUCTIONS["warp"], tile_operations()]
-        kernels = [kernel.source() for kernel in self.kernels()]
-        return "\n".join([*(part.strip("\n") + "\n" for part in head), *kernels])
-
-
-@cache
-def tile_operations() -> str:
-    """The functions of tiles."""
-    return (Path(__file__).parent / "tiles.cuh").read_text()
+        head = map(device_functions, (str(self.dtype), "vectors", "extremes", "over_lanes", "tiles"))
+        return "\n".join([*head, *(kernel.source() for kernel in self.kernels())])
 
 
 class Kernel:

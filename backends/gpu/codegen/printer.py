@@ -29,16 +29,7 @@ from backends.execution.printer_common import (
     unpacked,
     without_unused,
 )
-from backends.gpu.codegen.device_functions import (
-    DRAWS,
-    EXTREME_OF,
-    EXTREMES,
-    HEAD,
-    NARROW_CONVERSIONS,
-    NARROWED,
-    QUOTIENT,
-    TEAM_REDUCTIONS,
-)
+from backends.gpu.codegen.device_functions import EXTREME_OF, TEAM_REDUCTIONS, device_functions
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
     TILE,
@@ -106,18 +97,15 @@ def source(nest: LoopNest, variant: Variant) -> str:
 def preamble(printer: CudaPrinter) -> Lines:
     """The includes, functions and types that a nest's kernels need."""
     nest, variant = printer.nest, printer.variant
-    head = [NARROW_CONVERSIONS[name].rstrip("\n") for name in narrow_dtypes(nest)]
-    head.append(HEAD.rstrip("\n"))
-    head += [NARROWED.rstrip("\n")] if variant.vector > 1 and any(map(is_narrow, nest.stored)) else []
-    head += [QUOTIENT.rstrip("\n")] if printer.divisors() else []
-    if nest.reductions:
-        teams = ["columns"] if variant.team == "columns" else ["warp", "block"][: 1 + (variant.team == "block")]
-        head += [TEAM_REDUCTIONS[team].rstrip("\n") for team in teams]
-    head += [EXTREMES.rstrip("\n")] if any(printer.is_extreme(r) for r in nest.reductions) else []
-    head += ["", *functions_called(nest, CUDA)]
-    head += [DRAWS.strip("\n"), ""] if printer.draws else []
-    head.append(f"typedef {'long long' if variant.wide_index else 'int'} Index;")
-    return [line for part in head for line in part.splitlines()]
+    names = [*narrow_dtypes(nest), "vectors"]
+    names += ["narrowed"] * (variant.vector > 1 and any(map(is_narrow, nest.stored)))
+    names += ["quotient"] * bool(printer.divisors())
+    names += TEAM_REDUCTIONS.get(variant.team, TEAM_REDUCTIONS["warp"]) if nest.reductions else ()
+    names += ["extremes"] * any(printer.is_extreme(r) for r in nest.reductions)
+    head = "\n".join(map(device_functions, names)).splitlines()
+    head += functions_called(nest, CUDA)
+    head += [*device_functions("draws").splitlines(), ""] if printer.draws else []
+    return [*head, f"typedef {'long long' if variant.wide_index else 'int'} Index;"]
 
 
 def parameter_names(nest: LoopNest, variant: Variant) -> list[str]:
