@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +173,6 @@ def functions_called(nest: LoopNest, dialect: Dialect) -> Lines:
     return [*integer_functions(nest, dialect), *random_functions(nest, dialect)]
 
 
-@cache
 def _functions(file: str, inline: str) -> str:
     """The functions of a file, with a language's qualifiers."""
     return (Path(__file__).parent / "functions" / file).read_text().replace("INLINE", inline)

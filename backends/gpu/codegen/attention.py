@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from backends.execution.printer_common import Lines, braced, without_unused
-from backends.gpu.codegen.device_functions import device_functions
+from backends.gpu.codegen.device_functions import DEVICE_FUNCTIONS
 from backends.gpu.codegen.fragments import UNROLL, Held, statements
 from backends.gpu.codegen.printer import CUDA
 from optree.dtypes import FLOAT32
@@ -102,7 +102,7 @@ class Attention(NamedTuple):
 
     def source(self) -> str:
         """The source of the kernels."""
-        head = map(device_functions, (str(self.dtype), "vectors", "extremes", "over_lanes", "tiles"))
+        head = map(DEVICE_FUNCTIONS.__getitem__, (str(self.dtype), "vectors", "extremes", "over_lanes", "tiles"))
         return "\n".join([*head, *(kernel.source() for kernel in self.kernels())])
 
 

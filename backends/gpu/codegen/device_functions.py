@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "functions"
+#: The text of each file.
+DEVICE_FUNCTIONS = {path.stem: path.read_text() for path in (Path(__file__).parent / "functions").glob("*.cuh")}
 
 #: The function of an extreme, by the value that its reduction starts with.
 EXTREME_OF = {"{lowest}": "largest({0}, {1})", "{highest}": "smallest({0}, {1})"}
@@ -14,9 +14,3 @@ EXTREME_OF = {"{lowest}": "largest({0}, {1})", "{highest}": "smallest({0}, {1})"
 #: alternate (`part_arrays`), the reduction in between has a barrier; a block has one before its next outer index; and
 #: columns are reduced one after the other.
 TEAM_REDUCTIONS = {"warp": ("over_lanes",), "block": ("over_lanes", "over_block"), "columns": ("over_column",)}
-
-
-@cache
-def device_functions(name: str) -> str:
-    """The text of a file of functions."""
-    return (FOLDER / f"{name}.cuh").read_text()

@@ -29,7 +29,7 @@ from backends.execution.printer_common import (
     unpacked,
     without_unused,
 )
-from backends.gpu.codegen.device_functions import EXTREME_OF, TEAM_REDUCTIONS, device_functions
+from backends.gpu.codegen.device_functions import DEVICE_FUNCTIONS, EXTREME_OF, TEAM_REDUCTIONS
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
     TILE,
@@ -102,9 +102,9 @@ def preamble(printer: CudaPrinter) -> Lines:
     names += ["quotient"] * bool(printer.divisors())
     names += TEAM_REDUCTIONS.get(variant.team, TEAM_REDUCTIONS["warp"]) if nest.reductions else ()
     names += ["extremes"] * any(printer.is_extreme(r) for r in nest.reductions)
-    head = "\n".join(map(device_functions, names)).splitlines()
+    head = "\n".join(map(DEVICE_FUNCTIONS.__getitem__, names)).splitlines()
     head += functions_called(nest, CUDA)
-    head += [*device_functions("draws").splitlines(), ""] if printer.draws else []
+    head += [*DEVICE_FUNCTIONS["draws"].splitlines(), ""] if printer.draws else []
     return [*head, f"typedef {'long long' if variant.wide_index else 'int'} Index;"]
 
 
