@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import runpy
 import sys
 import tempfile
 import traceback
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -19,6 +23,7 @@ from mpi4py import MPI
 
 import optree
 from backends import gen_backend
+from backends.cpu import compiler
 from optree import TensorType, train
 from optree.compile.pipeline import lower
 from optree.distributed import DistributedError, Group, init
@@ -27,8 +32,15 @@ from optree.ops.collectives import Await, Half
 
 CHECKS: dict[str, Any] = {}
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+#: Checks of the examples, which one number of processes makes.
+EXAMPLES = ("the_example_of_divided_products_equals_one_process", "the_digits_are_learned_as_by_one_process")
+
 #: Checks of CPUs, or of what NCCL has not.
 HOST_ONLY = (
+    *EXAMPLES,
+    "operations_that_differ_are_named",
     "a_rank_goes_on_while_its_operation_waits_for_the_others",
     "the_debug_mode_runs_operations",
     "draws_agree_and_differ",
@@ -57,6 +69,11 @@ def every(group: Group, shape: Any = (4, 3), dtype: str = "float64") -> np.ndarr
 
 def tensor(group: Group, shape: Any = (4, 3), dtype: str = "float64") -> Any:
     return group.backend.array(values(group.rank, shape, dtype), dtype=dtype, name="x")
+
+
+def is_brief(group: Group) -> bool:
+    """Whether a check makes one case of its options: they do not depend on the ranks, and three processes make all."""
+    return group.engine.name != "mpi" or group.size != 3
 
 
 def got(tree: Any) -> np.ndarray:
@@ -209,6 +226,26 @@ def neither_merged_nor_left_out_nor_in_another_order(group: Group) -> None:
 
 
 @check
+def operations_that_differ_are_named(group: Group) -> None:
+    """The error is every rank's. It would end the program; here it is caught, and the engine goes on."""
+    x, others = tensor(group), "all_reduce, sum of float64 (4, 3)"
+    cases: Any = (
+        (lambda: group.all_reduce(group.backend.zeros((2, 2), "float64")), group.all_reduce, "float64 (2, 2)", others),
+        (lambda: group.all_reduce(group.backend.zeros((4, 3), "int64")), group.all_reduce, "int64 (4, 3)", others),
+        (lambda: group.all_gather(x), group.all_reduce, "all_gather of float64 (4, 3)", others),
+        (lambda: group.broadcast(x, 1), lambda x: group.broadcast(x, 0), "rank 1's float64", "rank 0's float64"),
+    )
+    for last, other, *said in cases if group.size > 1 else ():
+        try:
+            got(last() if group.rank == group.size - 1 else other(x))
+        except DistributedError as error:
+            assert all(words in str(error) for words in said), error
+        else:
+            raise AssertionError(said)
+        group.engine._failed = ""  # type: ignore[attr-defined]
+
+
+@check
 def arguments_are_checked_where_they_are_given(group: Group) -> None:
     x = tensor(group)
     for call, error in (
@@ -292,10 +329,9 @@ def alone(group: Group, *args: Any, **options: Any) -> Alone:
 def training_equals_one_process_with_the_whole_batch(group: Group) -> None:
     """Seven examples on two or three ranks, and an uneven last batch of five."""
     cases: Any = ({}, {"clip_global_norm": 0.1}, {"accumulate": 2}, {"check_finite": True, "average": 0.9})
-    is_brief = group.engine.name == "nccl" or group.size > 3  # the stand-in is slow
-    for options in cases[1:2] if is_brief else cases:
+    for options in cases[1:2] if is_brief(group) else cases:
         expected = alone(group, True, **options)
-        for packs in (True,) if is_brief else (False, True):
+        for packs in (True,) if is_brief(group) else (False, True):
             weights, losses, opt = trained(group.backend, group, packs, **options)
             np.testing.assert_allclose(losses, expected.losses, rtol=1e-11)
             for w, e in zip(weights, expected.weights, strict=True):
@@ -407,9 +443,11 @@ def sums_run_beside_the_rest_of_the_backward_pass(group: Group) -> None:
         return
     cases: Any = ({}, {"clip_global_norm": 1.0, "average": 0.9}, {"accumulate": 2, "loss_scale": "dynamic"})
     cases = ((False, {}), (True, {"check_finite": True}), *((True, options) for options in cases))
-    for counts, options in cases if group.engine.name != "nccl" else cases[-1:]:  # the stand-in is slow
+    for counts, options in cases[-1:] if is_brief(group) else cases:
         assert order_of_step(group, False, counts, 1, **options) == {"pppppsppsppsppsSSSS"}, options
         assert order_of_step(group, False, counts, 2, **options) == {"pppppppsppppsSS"}, options
+    if is_brief(group):
+        return
     assert order_of_step(group, True, True, 1) == {"pppppsppsppsppspesSSSSS"}
     assert order_of_step(group, True, True, 2) == {"pppppppsppppspesSSS"}
 
@@ -423,11 +461,13 @@ def new_weights_are_gathered_beside_the_rest_of_the_backward_pass(group: Group) 
     if group.size == 1:
         return
     cases: Any = ((False, {}), (True, {}), (True, {"average": 0.9, "weight_decay": 0.1}))
-    for counts, options in cases if group.engine.name != "nccl" else cases[-1:]:
+    for counts, options in cases[-1:] if is_brief(group) else cases:
         order = order_of_step(group, False, counts, 1, shard=group, **options)
         assert order == {"pppppsppsSgppsSgppsSgSgGGGG"}, (order, options)
         order = order_of_step(group, False, counts, 2, shard=group, **options)
         assert order == {"pppppppsppppsSgSgGG"}, (order, options)
+    if is_brief(group):
+        return
     order = order_of_step(group, True, False, 1, shard=group)
     assert order == {"pppppsppsSgppsSgppsSgpesSgSgGGGGG"}, order
     order = order_of_step(group, False, False, 1, shard=group, check_finite=True)
@@ -486,7 +526,7 @@ def tensor_parallel_products_equal_whole_ones(group: Group) -> None:
 @check
 def sharded_optimizers_equal_whole_ones(group: Group) -> None:
     """In all formulas and options, with a part of the state on each rank; weights have one of no rank's size."""
-    cases = OPTIONS if group.engine.name != "nccl" else OPTIONS[5:8:2]
+    cases = OPTIONS[5:8:2] if is_brief(group) else OPTIONS
     for number, (kind, options) in enumerate(cases):
         packs = number % 2 == 1
         weights, losses, opt = trained(group.backend, group, packs, kind=kind, turns=1, shard=group, **options)
@@ -718,6 +758,42 @@ def bits(group: Group) -> str:
     return found
 
 
+@check
+def the_example_of_divided_products_equals_one_process(group: Group) -> None:
+    example, printed = runpy.run_path(str(ROOT / "examples" / "tensor_parallel.py")), io.StringIO()
+    be = gen_backend("cpu", rng_seed=0, jit="always")
+    losses = group.once(lambda: example["trained"](be, init(be, "alone")))
+    with redirect_stdout(printed):
+        example["main"]()
+    if group.rank == 0:
+        said, _, numbers = printed.getvalue().partition(":")
+        assert said == f"{group.size} processes, {96 // group.size} hidden units each"
+        np.testing.assert_allclose([float(x) for x in numbers.split()], losses[::13], atol=2e-4)
+
+
+@check
+def the_digits_are_learned_as_by_one_process(group: Group) -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    folder, main = common_folder(group), import_module("digits").main
+
+    def made(*options: str) -> list[str]:
+        """What a run prints, and reports of its epochs."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            main(["--epochs", "1", "--batch-size", "100", *options])
+        return [*out.getvalue().splitlines()[:2], *err.getvalue().splitlines()]
+
+    one = group.once(lambda: made("--output", str(folder / "1")))
+    all_ranks = made("--distributed", "--output", str(folder / "all"))
+    if group.rank == 0:
+        assert "0 after it" in all_ranks[0] and all_ranks[1:] == one[1:] and len(one) > 2, (all_ranks, one)
+        expected, found = (train.read(folder / name / "checkpoints") for name in ("1", "all"))
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+        # What several processes have written, one reads.
+        assert made("--output", str(folder / "all"), "--resume")[1] == one[1]
+
+
 def device_group() -> Group:
     """The group of a GPU's backend, on stand-ins for CuPy and its NCCL."""
     cupy = fake_cupy()
@@ -726,16 +802,16 @@ def device_group() -> Group:
 
 
 def main() -> None:
-    """Make the checks that are named, or all: on_ranks.py [nccl] [check ...]."""
-    on_device, named = "nccl" in sys.argv, CHECKS.keys() & sys.argv
-    group = device_group() if on_device else init(gen_backend("cpu", jit=False))
-    assert group.engine.name == ("nccl" if on_device else "mpi" if group.size > 1 else "alone")
+    """Make the checks that are named: on_ranks.py [nccl] [check ...]."""
+    on_device = "nccl" in sys.argv
+    compiler.FLAGS = tuple(flag if flag != "-O3" else "-O1" for flag in compiler.FLAGS)  # kernels are few and small
+    host = init(gen_backend("cpu", jit=False))
+    group = device_group() if on_device else host
+    assert (group.engine.name, host.engine.name) == ("nccl" if on_device else "mpi", "mpi")
     found = {}
-    for name, function in CHECKS.items():
-        if (on_device and name in HOST_ONLY) or (named and name not in named):
-            continue
+    for name in [name for name in CHECKS if name in sys.argv]:  # in one order on all ranks
         try:
-            found[name] = function(group) or "ok"
+            found[name] = CHECKS[name](host if name in HOST_ONLY else group) or "ok"
         except Exception:
             found[name] = f"rank {group.rank}: {traceback.format_exc()}"
             print(found[name], file=sys.stderr, flush=True)
