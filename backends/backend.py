@@ -12,6 +12,7 @@ from weakref import ref
 import numpy as np
 
 from backends import lazy
+from backends.creation import Creation
 from backends.functions import Functions
 from backends.random import RandomMethods
 from optree.arrays import is_foreign, on_host
@@ -685,9 +686,8 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
 
 def _help_of(op: Any, name: str, text: str, signature: inspect.Signature) -> str:
     """A function's docstring as a method's, with what many functions share: paragraphs, parameters and an example."""
-    introduction, *rest = re.split(r"\n\n(?=\w+\n---)", inspect.cleandoc(text))
+    introduction, sections = _sections_of(text)
     summary, *paragraphs = introduction.split("\n\n")
-    sections = {section.partition("\n")[0]: section for section in rest}
     keepdims = signature.parameters.get("keepdims")
     shared = [KEPT] if keepdims is not None and keepdims.default is True else []
     if op is not None and issubclass(op, ElementwiseOperator):
@@ -698,25 +698,40 @@ def _help_of(op: Any, name: str, text: str, signature: inspect.Signature) -> str
             values = ", ".join(["np.array([1, 2])", "np.array([3, 1])"][: len(op.operands)])
             call = f"np.allclose(be.{name}({given}).get(), np.{numpys}({given}))"
             sections.setdefault("Examples", f"Examples\n--------\n>>> {given} = {values}\n>>> {call}\nTrue")
-    described = (sections.pop("Parameters", "") or sections.pop("Attributes", "")).partition("---\n")[2]
+    described = sections.pop("Parameters", "") or sections.pop("Attributes", "")
     sections = {"Parameters": _parameters(name, described, signature), **sections}
     return "\n\n".join([summary, *shared, *paragraphs, WITH_OUT, *sections.values()])
 
 
-def _parameters(name: str, described: str, signature: inspect.Signature) -> str:
-    """The section of parameters: those that many functions share, and those that the function describes."""
+def _sections_of(text: str) -> tuple[str, dict[str, str]]:
+    """A docstring's text before its sections, and these by name."""
+    introduction, *sections = re.split(r"\n\n(?=\w+\n---)", inspect.cleandoc(text))
+    return introduction, {section.partition("\n")[0]: section for section in sections}
+
+
+def _parameters(of: str, described: str, signature: inspect.Signature) -> str:
+    """The section of parameters, in order: those that a function's own section describes, and those of `PARAMETERS`."""
+    items = re.split(r"\n(?=\S)", described.partition("---\n")[2]) if described else []
+    own = {name: item for item in items for name in re.findall(r"\w+", item.partition("\n")[0].partition(" : ")[0])}
     lines = ["Parameters", "----------"]
-    for parameter in signature.parameters.values():
-        of_its_own = f"{name}.{parameter.name}"
-        if parameter.name == "out" and of_its_own not in PARAMETERS:
-            continue
-        kind, meaning = PARAMETERS.get(of_its_own) or PARAMETERS.get(parameter.name) or ("", "")
-        if kind and not re.search(rf"^(\w+, )*{parameter.name}\b.* : ", described, re.MULTILINE):
+    for name, parameter in signature.parameters.items():
+        kind, meaning = PARAMETERS.get(f"{of}.{name}") or ("" if name == "out" else PARAMETERS.get(name)) or ("", "")
+        if name in own and own[name] not in lines:
+            lines.append(own[name])
+        elif kind and name not in own:
             default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
             if parameter.default is None:
                 default = "" if "optional" in kind or "None" in kind else ", optional"
-            lines += [f"{parameter.name} : {kind}{default}", *([f"    {meaning}"] if meaning else [])]
-    return "\n".join([*lines, *([described] if described else [])])
+            lines += [f"{name} : {kind}{default}", *([f"    {meaning}"] if meaning else [])]
+    return "\n".join([*lines, *(item for item in items if item not in lines)])
+
+
+for _class in (Creation, RandomMethods):
+    for _function in filter(inspect.isfunction, vars(_class).values()):
+        if _function.__doc__ and ">>> " in _function.__doc__:  # a function for users
+            _text, _own = _sections_of(_function.__doc__)
+            _listed = _parameters(_class.__name__, _own.pop("Parameters", ""), inspect.signature(_function))
+            _function.__doc__ = "\n\n".join([_text, _listed, *_own.values()])
 
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:

@@ -98,16 +98,6 @@ class Creation:
     ) -> Tensor:
         """A new, uninitialised tensor.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
-
         Examples
         --------
         >>> be.empty((2, 3)).shape
@@ -135,16 +125,6 @@ class Creation:
     ) -> Tensor:
         """A new tensor of zeros.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
-
         Examples
         --------
         >>> be.zeros(2).get()
@@ -158,16 +138,6 @@ class Creation:
     ) -> Tensor:
         """A new tensor of ones.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
-
         Examples
         --------
         >>> be.ones(2).get()
@@ -178,15 +148,6 @@ class Creation:
 
     def full(self, shape: ShapeLike, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A new tensor with every element `value`.
-
-        Parameters
-        ----------
-        shape : int or tuple of int
-        value : number
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -212,8 +173,6 @@ class Creation:
             The default for floats is float32, not NumPy's float64, unless the backend was made with another.
         name : str, optional
             Its name in errors, listings and checkpoints.
-        placement : bool
-            Keywords of neon, without effect on one device.
 
         Examples
         --------
@@ -242,8 +201,6 @@ class Creation:
         ----------
         source : object
             With `__dlpack__`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -260,10 +217,6 @@ class Creation:
         Parameters
         ----------
         start, stop, step : number
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -293,10 +246,6 @@ class Creation:
         start, stop : number
         num : int
             How many.
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
         endpoint : bool
 
         Examples
@@ -317,10 +266,6 @@ class Creation:
             Rows and columns; as many by default.
         k : int
             The diagonal.
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -336,10 +281,6 @@ class Creation:
         Parameters
         ----------
         n : int
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -351,16 +292,6 @@ class Creation:
 
     def empty_like(self, x: Any, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool) -> Tensor:
         """A new, uninitialised tensor of an operand's shape and dtype.
-
-        Parameters
-        ----------
-        x : operand
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
 
         Examples
         --------
@@ -375,16 +306,6 @@ class Creation:
     ) -> Tensor:
         """A new tensor of zeros of an operand's shape and dtype.
 
-        Parameters
-        ----------
-        x : operand
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
-
         Examples
         --------
         >>> be.zeros_like(be.ones(2)).get()
@@ -398,16 +319,6 @@ class Creation:
     ) -> Tensor:
         """A new tensor of ones of an operand's shape and dtype.
 
-        Parameters
-        ----------
-        x : operand
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
-        placement : bool
-            Keywords of neon, without effect on one device.
-
         Examples
         --------
         >>> be.ones_like(be.zeros(2)).get()
@@ -418,15 +329,6 @@ class Creation:
 
     def full_like(self, x: object, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A new tensor of an operand's shape and dtype, filled with a number.
-
-        Parameters
-        ----------
-        x : operand
-        value : number
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Examples
         --------
@@ -447,10 +349,6 @@ class Creation:
             are flattened to their product, as neon's buffers are.
         x : Tensor, optional
             The buffer, if there is one.
-        dtype : dtype, optional
-            By default the backend's `datatype`.
-        name : str, optional
-            For errors and printing.
 
         Raises
         ------

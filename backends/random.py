@@ -155,15 +155,6 @@ class RandomMethods(Creation):
     def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Uniform numbers from [0, 1), multiples of 2**-24 (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
 
-        Parameters
-        ----------
-        shape : int, tuple of int, or operand
-            By default the shape of `out`.
-        dtype : dtype, optional
-            A floating dtype; by default that of the operand given as the shape, or the backend's `datatype`.
-        out : Tensor, optional
-            The target: the numbers are written there at once, and it is returned.
-
         Examples
         --------
         >>> be.rand((2, 3)).shape
@@ -177,13 +168,6 @@ class RandomMethods(Creation):
         """Uniform numbers from [low, high). Both may be operands; `size` may then be omitted.
 
         Because of rounding, `high` itself may occur.
-
-        Parameters
-        ----------
-        low, high : number or operand
-        size : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -199,12 +183,6 @@ class RandomMethods(Creation):
     def standard_normal(self, shape: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
         """Numbers of the standard normal distribution; the parameters are those of `rand`.
 
-        Parameters
-        ----------
-        shape : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
-
         Examples
         --------
         >>> be.standard_normal((2, 3)).shape
@@ -218,8 +196,6 @@ class RandomMethods(Creation):
         Parameters
         ----------
         shape : int, or one tuple or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -235,13 +211,6 @@ class RandomMethods(Creation):
         """Numbers of the normal distribution with mean `loc` and standard deviation `scale`.
 
         Both may be operands, by which it is differentiable; `size` may then be omitted.
-
-        Parameters
-        ----------
-        loc, scale : number or operand
-        size : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -261,9 +230,6 @@ class RandomMethods(Creation):
         ----------
         scale : number or operand
             The mean.
-        size : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -281,9 +247,6 @@ class RandomMethods(Creation):
         ----------
         shape : number or operand
             The shape parameter.
-        size : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -311,9 +274,6 @@ class RandomMethods(Creation):
         ----------
         shape, scale : number or operand
             The shape parameter, and the scale.
-        size : int, tuple of int, or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -337,11 +297,8 @@ class RandomMethods(Creation):
         ----------
         low, high : int
             The bounds; the upper one is excluded.
-        size : int, tuple of int, or operand
         dtype : dtype
             An integer dtype.
-        out : Tensor, optional
-            The target.
 
         Examples
         --------
@@ -363,8 +320,6 @@ class RandomMethods(Creation):
         ----------
         x : int or operand
         axis : int
-        out : Tensor, optional
-            The target.
 
         Examples
         --------
@@ -472,8 +427,6 @@ class RandomMethods(Creation):
         shape : int, tuple of int, or operand
             The masked operand, for example: ``x * be.dropout_mask(x, 0.8)``.
         keep : number of (0, 1], or operand
-        dtype, out
-            As in `rand`.
 
         Examples
         --------
@@ -494,9 +447,6 @@ class RandomMethods(Creation):
 
         Parameters
         ----------
-        x : operand
-        out : Tensor, optional
-            The target.
         stochastic : bool
             Whether it is drawn, and not the sign.
 
@@ -522,11 +472,8 @@ class RandomMethods(Creation):
 
         Parameters
         ----------
-        x : operand
         dtype : dtype
             A floating dtype.
-        out : Tensor, optional
-            The target.
         bits : int, optional
             Bits of the mantissa.
 
