@@ -715,7 +715,8 @@ def _parameters(of: str, described: str, signature: inspect.Signature) -> str:
     own = {name: item for item in items for name in re.findall(r"\w+", item.partition("\n")[0].partition(" : ")[0])}
     lines = ["Parameters", "----------"]
     for name, parameter in signature.parameters.items():
-        kind, meaning = PARAMETERS.get(f"{of}.{name}") or ("" if name == "out" else PARAMETERS.get(name)) or ("", "")
+        found = PARAMETERS.get(f"{of}.{name}") or (None if name == "out" else PARAMETERS.get(name))
+        kind, meaning = found or ("", "")
         if name in own and own[name] not in lines:
             lines.append(own[name])
         elif kind and name not in own:

@@ -94,71 +94,8 @@ LOG = c_text(FOLDER / "log.h", {})
 #: and exact at 0, both by the least of the largest relative errors.
 POW = c_text(FOLDER / "pow.h", {})
 
-#: The variants of a function on vectors, by the prefixes of the names under which GCC calls them: the processor's
-#: feature, and the bytes of a vector.
-_VARIANTS = (("b", "", 16), ("c", "", 32), ("d", "", 32), ("e", "__AVX512F__", 64))
-
-
-def _fmod_of(dtype: str, suffix: str, bits: int) -> str:
-    """The remainder of one dtype: of scalars, and of vectors."""
-    name, size = f"fmod_of_{dtype}", {"float": 4, "double": 8}[dtype]
-    word = {"float": "int", "double": "long long"}[dtype]  # as wide, or GCC leaves the loops over lanes scalar
-    lines = [
-        f"static inline {word} is_near_{dtype}({dtype} x, {dtype} y)",
-        "{",
-        f"    return fabs{suffix}(x / y) < 0x1p{bits}{suffix};",
-        "}",
-        "",
-        f"static inline {dtype} near_{dtype}({dtype} x, {dtype} y)",
-        "{",
-        f"    const {dtype} q = trunc{suffix}(x / y), r = __builtin_fma{suffix}(-q, y, x);",
-        f"    const {dtype} less = __builtin_fma{suffix}(copysign{suffix}(1, q) - q, y, x);",
-        f"    const {word} is_over = (r != 0) & ((r < 0) != (x < 0));",
-        f"    return q == 0 ? x : copysign{suffix}(is_over ? less : r, x);",
-        "}",
-        "",
-        f'__attribute__((simd("notinbranch"), const, visibility("hidden"))) {dtype} {name}({dtype}, {dtype});',
-        f'__attribute__((used, visibility("hidden"))) {dtype} {name}_alone({dtype}, {dtype}) __asm__("{name}");',
-        f"{dtype} {name}_alone({dtype} x, {dtype} y)",
-        "{",
-        f"    return is_near_{dtype}(x, y) ? near_{dtype}(x, y) : fmod{suffix}(x, y);",
-        "}",
-    ]
-    for letter, feature, width in _VARIANTS:
-        lanes = width // size
-        vector, variant = f"{dtype}_{letter}", f"{name}_{letter}"
-        found = [
-            f"typedef {dtype} {vector} __attribute__((vector_size({width})));",
-            f'__attribute__((used, visibility("hidden"))) {vector} {variant}({vector}, {vector})',
-            f'    __asm__("_ZGV{letter}N{lanes}vv_{name}");',
-            f"{vector} {variant}({vector} x, {vector} y)",
-            "{",
-            f"    {vector} r;",
-            f"    {word} far = 0;",
-            f"    for (int i = 0; i < {lanes}; i++) {{",
-            f"        r[i] = near_{dtype}(x[i], y[i]);",
-            f"        far |= !is_near_{dtype}(x[i], y[i]);",
-            "    }",
-            f"    for (int i = 0; far && i < {lanes}; i++)",
-            f"        r[i] = fmod{suffix}(x[i], y[i]);",
-            "    return r;",
-            "}",
-        ]
-        lines += ["", *([f"#ifdef {feature}", *found, "#endif"] if feature else found)]
-    return "\n".join(lines)
-
-
 #: fmod of float32 and float64, every bit as the C library's, which has no variants on vectors; it follows
 #: `<tgmath.h>`. x - q * y of a whole q is exact by a fused multiplication and addition; where the quotient is rounded
 #: up to a whole number, q is less by one. Where it is not below 2**24 or 2**53, or nan, all of the vector is the
 #: library's. GCC calls the variants by their names, as it does the library's.
-FMOD = f"""
-#if defined __x86_64__ && defined __AVX2__ && defined __FMA__ && defined __GNUC__ && !defined __clang__
-{_fmod_of("float", "f", 24)}
-
-{_fmod_of("double", "", 53)}
-
-#undef fmod
-#define fmod(x, y) _Generic((x), float: fmod_of_float, default: fmod_of_double)(x, y)
-#endif
-"""
+FMOD = c_text(FOLDER / "fmod.h", {})
