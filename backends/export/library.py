@@ -26,6 +26,8 @@ from optree.errors import ExportError
 from optree.records import NamedTuple
 from optree.train import safetensors
 
+_FOLDER = Path(__file__).parent / "templates"
+
 #: The dtypes of exported functions, and their C types.
 DTYPES = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -41,24 +43,7 @@ SMALL = 1 << 16
 TOLERANCES = {"float32": "1e-4", "float64": "1e-10"}
 
 #: Identifiers that labels do not get: C's and C++'s keywords, names of their headers, and those in the templates.
-RESERVED = {
-    *DTYPES.values(),
-    *(
-        "auto break case char const continue default do double else enum extern float for goto if inline int long "
-        "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile "
-        "while asm typeof class new delete this template typename namespace using public private protected virtual "
-        "friend operator throw try catch bool true false explicit export mutable and or not xor bitand bitor compl "
-        "and_eq or_eq not_eq xor_eq wchar_t const_cast static_cast dynamic_cast reinterpret_cast typeid decltype "
-        "nullptr constexpr noexcept alignas alignof static_assert thread_local concept requires co_await co_return "
-        "co_yield consteval constinit char8_t char16_t char32_t I complex imaginary NAN INFINITY NULL EOF errno "
-        "linux unix main size_t intptr_t uintptr_t FILE puts printf malloc free memcpy memcmp fopen fread fclose "
-        "fabs scratch scratch_size needed tensors memory words at end work layout share shared part count size status "
-        "weights argc argv take word_of number_at AT LINES GREATER THREADS SHARE KERNEL stream blas launch divisor "
-        "PARTS gemm Index Vector loaded store quotient device_memory given_array different"
-    ).split(),
-}
-
-_FOLDER = Path(__file__).parent / "templates"
+RESERVED = {*DTYPES.values(), *(_FOLDER / "reserved.txt").read_text().split()}
 
 
 class Polynomial(dict[tuple[int, ...], int]):
@@ -527,10 +512,9 @@ class Files:
         name, library, upper = self.name, self.library, self.name.upper()
         used = [(x, a) for x, a, type in zip(self.inputs, arrays, library.inputs, strict=True) if type is not None]
         lines = [f"static const {_array(f'given_{x}', a)}" for x, a in used]
-        lines += [
-            f"static {DTYPES[str(a.dtype)]} given_{x}[{a.size}];" for x, a in zip(self.outputs, results, strict=True)
-        ]
-        expected = {f"called_{x}": a for x, a in zip(self.outputs, results, strict=True)}
+        given = list(zip(self.outputs, results, strict=True))
+        lines += [f"static {DTYPES[str(a.dtype)]} given_{x}[{a.size}];" for x, a in given]
+        expected = {f"called_{x}": a for x, a in given}
         expected |= {f"tensors.{self.tensors[n]}": a for n, a in after.items()}
         lines += [f"static const {_array(_expected(x), a)}" for x, a in expected.items()]
         body = [
@@ -549,18 +533,15 @@ class Files:
             f"const int64_t size = {name}_scratch({', '.join(self.sizes)});",
             "void *const scratch = MEMORY(size + 1);",
             *(f"const {DTYPES[str(a.dtype)]} *const called_{x} = GIVEN(given_{x});" for x, a in used),
-            *(
-                f"{DTYPES[str(a.dtype)]} *const called_{x} = GIVEN(given_{x});"
-                for x, a in zip(self.outputs, results, strict=True)
-            ),
+            *(f"{DTYPES[str(a.dtype)]} *const called_{x} = GIVEN(given_{x});" for x, a in given),
             *self.setup(),
         ]
         unused = {x for x, type in zip(self.inputs, library.inputs, strict=True) if type is None}
         passed = {x: f"called_{x}" for x in (*self.inputs, *self.outputs)} | dict.fromkeys(unused, "NULL")
         passed |= {"tensors": "&tensors", "scratch_size": "size", "stream": "0"}
-        given = ", ".join(passed.get(x, x) for _, x in self.parameters())
+        arguments = ", ".join(passed.get(x, x) for _, x in self.parameters())
         body += [
-            f"const int status = {name}({given});",
+            f"const int status = {name}({arguments});",
             "int count = 0;",
             "if (status)",
             '    return printf("status %d\\n", status), 1;',

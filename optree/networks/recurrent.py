@@ -56,20 +56,11 @@ def rnn(
 
     Parameters
     ----------
-    x : operand
-        A sequence of shape (steps, batch, features), or with `batch_first` (batch, steps, features).
     w, u, b : operand
         Weights of shape (features, units) and (units, units), and a bias of shape (units,), or None.
     state : operand, optional
         The initial h, of shape (batch, units); zeros by default.
-    mask : operand, optional
-        Bools of shape (steps, batch), or as x has its axes: where false, the state stays, and the output is the same.
     activation : {'tanh', 'relu', 'sig'}
-    reverse : bool
-        Whether the last step comes first. Outputs are joined in the sequence's order.
-    batch_first : bool
-    truncate : int, optional
-        The derivative goes through at most this many of the last steps.
 
     Returns
     -------
@@ -112,15 +103,11 @@ def lstm(
 
     Parameters
     ----------
-    x : operand
-        A sequence of shape (steps, batch, features), or with `batch_first` (batch, steps, features).
     w, u, b : operand
         Weights of shape (features, 4 * units) and (units, 4 * units), and a bias of shape (4 * units,), or None: of the
         gates of input and forgetting, the new cell, and the gate of output, as torch's (whose weights are transposed).
     state, cell : operand, optional
         The initial state and cell, of shape (batch, units); zeros by default.
-    mask, reverse, batch_first, truncate
-        As for `rnn`.
 
     Returns
     -------
@@ -165,8 +152,6 @@ def gru(
 
     Parameters
     ----------
-    x : operand
-        A sequence of shape (steps, batch, features), or with `batch_first` (batch, steps, features).
     w, u, b : operand
         Weights of shape (features, 3 * units) and (units, 3 * units), and a bias of shape (3 * units,), or None: of the
         gates of resetting and of staying, and of the new state, as torch's (whose weights are transposed).
@@ -174,8 +159,6 @@ def gru(
         Of shape (units,): added to the product of the new state that is reset.
     state : operand, optional
         The initial state, of shape (batch, units); zeros by default.
-    mask, reverse, batch_first, truncate
-        As for `rnn`.
 
     Returns
     -------
