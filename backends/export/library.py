@@ -17,7 +17,7 @@ import numpy as np
 from backends.cpu.codegen import printer as c
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.transposes import transpose_functions
-from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vector_math import FMOD, VECTOR_MATH, WIDE_VECTORS, own_functions
 from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS
 from backends.cpu.routines.vectors import vector_source
 from backends.execution.printer_common import Lines, braced, functions_called, without_unused
@@ -340,14 +340,12 @@ class Files:
             elif call.what[0] == "order":
                 helpers[_order(*call.what[1:])] = None
         used = "\n".join([*helpers, *kernels])
-        own = [text for name, text in (("log", LOG), ("pow", POW)) if re.search(rf"\b{name}\(", used)]
-        maths = [EXP] * (bool(own) or "exp(" in used)
         declared = [
             f"void {self.of_products('multiply_stacks', dtype)}(const int64_t *a);\n"
             f"int64_t {self.of_products('product_scratch', dtype)}(int64_t rows, int64_t columns, int64_t inner);\n"
             for dtype in self.products
         ]
-        before = [VECTOR_MATH, "#include <tgmath.h>", *maths, *own] if kernels else []
+        before = [VECTOR_MATH, "#include <tgmath.h>", own_functions(used)] if kernels else []
         return portable("\n".join([*before, c.SHARED, *helpers])), portable("\n".join([*declared, *kernels]))
 
     def pointer(self, region: int) -> str:

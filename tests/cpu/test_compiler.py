@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from harness.threads import in_threads
 
-from backends import gen_backend
+from backends import gen_backend, source
 from backends.cpu import compiler
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler
 from backends.execution import compilations
@@ -475,6 +475,24 @@ def test_an_undefined_symbol_is_told_with_the_op_whose_expression_has_it():
         be.exp(Misspelt()(Sound()(be.ones((4, 5))))).asnumpyarray()
     assert re.match(r".*Misspelt: .*no_such_function", str(caught.value))
     assert "Sound" not in str(caught.value)
+
+
+def test_an_expression_may_use_all_of_math_h_and_others_are_compiled_without():
+    class Degrees(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.degrees
+        kernel = "{0} * (T)(180 / M_PI)"
+
+    class Whole(NonDifferentiableOperator, UnaryOperator, ElementwiseOperator):
+        numpy = np.rint
+        kernel = "lrint({0})"
+
+    be = gen_backend("cpu", jit=True)
+    x = be.array(np.linspace(-3, 3, 7))
+    assert np.allclose(Degrees()(Whole()(x * 1.2)).asnumpyarray(), np.degrees(np.rint(x.asnumpyarray() * 1.2)))
+    (whole,), (sums,), (sines,) = source(Whole()(x)), source(be.exp(x) * 2), source(be.sin(x))
+    assert "#include <tgmath.h>" in whole
+    assert "#include <" not in (sums + sines).replace("#include <stdint.h>", "")
+    assert "extern" not in sums and sines.count("extern") == 2
 
 
 # A compiler that breaks, and one that takes its time

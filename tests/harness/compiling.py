@@ -16,8 +16,8 @@ import pytest
 
 from backends.cpu import compiler
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.cpu.codegen.printer import HEAD, NAME
-from backends.cpu.codegen.vector_math import FMOD, WIDE_VECTORS
+from backends.cpu.codegen.printer import NAME, SHARED
+from backends.cpu.codegen.vector_math import FMOD, mathematics
 from backends.cpu.compiler import compile_source, find_compiler
 from backends.execution import compilations as cache
 from backends.execution.printer_common import quotients
@@ -81,15 +81,17 @@ def private(folder):
 
 def in_one_file(kernels):
     """Kernels' sources as one, in which each has functions of its own names."""
-    heads = [HEAD, *(narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS)))]
+    narrow = [narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS))]
     bodies, divisions = [], quotients("static inline")
-    remainders = FMOD * any(FMOD in kernel for kernel in kernels)
     for i, kernel in enumerate(kernels):
-        for head in (WIDE_VECTORS, *heads):
+        kernel = kernel.partition(SHARED)[2]
+        for head in narrow:
             kernel = kernel.removeprefix(head)
         kernel = kernel.replace(divisions, "").replace(FMOD, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+|philox_\w+)\b", rf"\g<1>_{i}", kernel))
-    return "".join([*heads[:2], remainders, divisions, *bodies])
+    remainders = FMOD * any(FMOD in kernel for kernel in kernels)
+    text = "".join([narrow[0], remainders, divisions, *bodies])
+    return "".join(["#include <stdint.h>\n", mathematics(text, ()), SHARED, text])
 
 
 def appears(path):

@@ -1,15 +1,4 @@
 
-#ifdef FP_FAST_FMAF
-#define multiply_add(a, b, c) __builtin_fmaf(a, b, c)
-#else
-#define multiply_add(a, b, c) ((a) * (b) + (c))
-#endif
-#ifdef FP_FAST_FMA
-#define multiply_add_double(a, b, c) __builtin_fma(a, b, c)
-#else
-#define multiply_add_double(a, b, c) ((a) * (b) + (c))
-#endif
-
 static inline float exp_of_float(float x)
 {
     const float t = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;

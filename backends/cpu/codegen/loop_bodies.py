@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from backends.cpu.codegen.printer import head_of, parts_of
+from backends.cpu.codegen.printer import file_of, parts_of
 from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import LoopNest
 from optree.records import NamedTuple
@@ -54,7 +54,7 @@ def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
         lines += [f"w[{n}] = {word};" for n, word in enumerate(words, first) if word != f"w[{n}]"]
         lines.append(f"((void (*)(const word *))calls[{number}].function)(w + {first});")
     step = "static inline __attribute__((flatten)) void body(const loop *p, const rows *all, word step, word *w)"
-    return "\n".join([head_of(nests), *kernels, step, *braced(lines), ""])
+    return file_of(nests, "\n".join([*kernels, step, *braced(lines)]))
 
 
 def _renamed(text: str, number: int) -> str:

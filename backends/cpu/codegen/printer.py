@@ -12,7 +12,7 @@ from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, Loop, tiles_along, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, POW, VECTOR_CALL, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vector_math import FMOD, VECTOR_CALL, WIDE_VECTORS, mathematics
 from backends.execution.printer_common import (
     Access,
     Dialect,
@@ -83,10 +83,6 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 }
 """
 
-HEAD = f"""#include <stdint.h>
-{VECTOR_MATH}#include <tgmath.h>
-{EXP}{LOG}{POW}{SHARED}"""
-
 #: Bools are read as bytes: compilers vectorise no loop over _Bool.
 C = Dialect(
     {
@@ -115,14 +111,18 @@ def source(nest: LoopNest) -> str:
     It holds the arrays' addresses, sizes of loops, strides in elements, Python numbers, addresses of scratch arrays,
     the bytes between those of two threads, the number of threads, and the address of the work-sharing function.
     """
-    return f"{head_of([nest])}\n{parts_of(nest)}\n"
+    return file_of([nest], parts_of(nest))
 
 
-def head_of(nests: Sequence[LoopNest]) -> str:
-    """The head of a file with the kernels of nests."""
+def file_of(nests: Sequence[LoopNest], text: str) -> str:
+    """A file with the kernels of nests, of which a text is given, after the declarations of what that uses."""
     narrow = list(dict.fromkeys(dtype for nest in nests for dtype in narrow_dtypes(nest)))
-    head = WIDE_VECTORS * any(map(prefers_wide_vectors, nests)) + HEAD + (narrow_functions(narrow) if narrow else "")
-    return head + FMOD * any("fmod(" in str(made) for nest in nests for made in nest.statements)
+    made = [each for nest in nests for each in nest.statements if isinstance(each, Statement)]
+    before = narrow_functions(narrow) if narrow else ""
+    before += FMOD * any("fmod(" in each.expression for each in made)
+    maths = mathematics(before + text, (each.expression for each in made))
+    wide = WIDE_VECTORS * any(map(prefers_wide_vectors, nests))
+    return f"{wide}#include <stdint.h>\n{maths}{SHARED}{before}\n{text}\n"
 
 
 def parts_of(nest: LoopNest) -> str:

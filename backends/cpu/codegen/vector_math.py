@@ -16,6 +16,7 @@ depend on its index.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from backends.cpu.compiler import c_text
@@ -29,8 +30,23 @@ LATER = (
 ).split()
 LATER_OF_TWO = ("atan2", "hypot")
 
+#: The functions of `<math.h>` that kernels call: all of these, others of one floating operand, of two, and of one and
+#: an int.
+OF_ONE = (*FIRST, *LATER, *"fabs sqrt trunc floor ceil rint nearbyint round logb lgamma tgamma".split())
+OF_TWO = ("pow", *LATER_OF_TWO, *"copysign fmod nextafter fmin fmax fdim remainder".split())
+OF_INT = ("ldexp",)
+
+#: Those for which compilers have instructions on all processors, so that they are no symbols of a library.
+INSTRUCTIONS = ("fabs", "sqrt", "copysign")
+
 #: A call of a function that has vector variants, in a kernel expression.
 VECTOR_CALL = re.compile(rf"\b({'|'.join((*FIRST, *LATER, 'pow', *LATER_OF_TWO))})\(")
+
+#: A function or macro that an expression names: one of the C library that is not declared here needs its headers.
+_NAMED = re.compile(r"\b([a-z]\w*)\(|\b([A-Z]\w+)\b")
+_KNOWN = re.compile(
+    rf"(?:{'|'.join((*OF_ONE, *OF_TWO, *OF_INT))})|(?:quotient_of|philox)_\w+|_Generic|sizeof|INFINITY|NAN"
+)
 
 
 #: GCC prefers vectors of 256 bits even where there are some of 512. With these the C library's functions take half to a
@@ -48,24 +64,24 @@ def _declare(name: str, arguments: int) -> str:
     )
 
 
-#: Declarations of the vector variants, which replace ``#include <math.h>``.
-VECTOR_MATH = "\n".join(
-    (
-        "#include <math.h>",
-        "#if defined __x86_64__ && defined __GLIBC__ && defined __GNUC__ && !defined __clang__",
-        "#if __GLIBC_PREREQ(2, 22)",
-        *(_declare(name, 1) for name in FIRST),
-        _declare("pow", 2),
-        "#endif",
-        "#if __GLIBC_PREREQ(2, 35)",
-        *(_declare(name, 1) for name in LATER),
-        *(_declare(name, 2) for name in LATER_OF_TWO),
-        "#endif",
-        "#endif",
-        "",
+def vector_variants(names: Iterable[str]) -> str:
+    """Declarations of the vector variants of some functions, which follow those of the functions."""
+    first, later = (
+        [_declare(name, 1 + (name in OF_TWO)) for name in names if name in group]
+        for group in ((*FIRST, "pow"), (*LATER, *LATER_OF_TWO))
     )
-)
+    lines = ["#if defined __x86_64__ && defined __GLIBC__ && defined __GNUC__ && !defined __clang__"]
+    for minor, declared in ((22, first), (35, later)):
+        lines += [f"#if __GLIBC_PREREQ(2, {minor})", *declared, "#endif"] if declared else []
+    return "\n".join([*lines, "#endif", ""]) if first or later else ""
 
+
+#: Declarations of all functions and their vector variants, which replace ``#include <math.h>``.
+VECTOR_MATH = f"#include <math.h>\n{vector_variants((*FIRST, 'pow', *LATER, *LATER_OF_TWO))}"
+
+
+#: a * b + c with one rounding where the processor has an instruction for it.
+MULTIPLY_ADD = c_text(FOLDER / "multiply_add.h", {})
 
 #: exp of float32 and float64 within 3 and 2 units in the last place, which any compiler vectorises; it follows
 #: `<tgmath.h>`. In vector loops, the C library's takes ten to a hundred times as long where an element is not finite,
@@ -74,7 +90,7 @@ VECTOR_MATH = "\n".join(
 #: no denormal where the result is one. A denormal is computed scaled, and rounded to its unit by the addition of a
 #: power of two, whose last bit is its unit: processors take a hundred cycles for a result that underflows. The
 #: polynomials are of (exp(s) - 1 - s) / s**2.
-EXP = c_text(FOLDER / "exp.h", {})
+EXP = f"{MULTIPLY_ADD}{c_text(FOLDER / 'exp.h', {})}"
 
 #: log of float32 and float64 within 2 units in the last place, as `EXP`, which it follows. The C library's takes
 #: twenty times as long where an element is 0, negative, infinite or nan. log(x) = k * log(2) + log(1 + f) for
@@ -99,3 +115,46 @@ POW = c_text(FOLDER / "pow.h", {})
 #: up to a whole number, q is less by one. Where it is not below 2**24 or 2**53, or nan, all of the vector is the
 #: library's. GCC calls the variants by their names, as it does the library's.
 FMOD = c_text(FOLDER / "fmod.h", {})
+
+
+def own_functions(text: str) -> str:
+    """The definitions of exp, log, pow and multiply_add that a text calls."""
+    own = [made for name, made in (("log", LOG), ("pow", POW)) if re.search(rf"\b{name}\(", text)]
+    first = EXP if own or "exp(" in text else MULTIPLY_ADD * ("multiply_add" in text)
+    return "".join([first, *own])
+
+
+def mathematics(text: str, expressions: Iterable[str]) -> str:
+    """The head of a file for the functions of `<math.h>` that a text calls, after ``#include <stdint.h>``.
+
+    The headers and the declarations of all vector variants would take half of the time to compile a small kernel: they
+    are included only where an expression names what is not declared here, as one of a user's op may.
+    """
+    own = own_functions(text)
+    if not all(_KNOWN.fullmatch(a or b) for each in expressions for a, b in _NAMED.findall(each)):
+        return f"{VECTOR_MATH}#include <tgmath.h>\n{own}"
+    text, lines = own + text, []
+    lines += [f"#define {name} {value}" for name, value in _CONSTANTS if name in text]
+    called = [name for name in (*OF_ONE, *OF_TWO, *OF_INT) if re.search(rf"\b{name}f?\(", text)]
+    called = [name for name in called if name not in ("exp", "log")]  # which are op-tree's own
+    for name in called:
+        second = {name in OF_TWO: ", {0}", name in OF_INT: ", int"}.get(True, "")
+        linkage = "" if name in INSTRUCTIONS else "extern "
+        for dtype, suffix in (("double", ""), ("float", "f")):
+            lines.append(f"{linkage}{dtype} {name}{suffix}({dtype}{second.format(dtype)});")
+    variants = vector_variants(called)
+    generic = [_generic(name) for name in called]
+    return "\n".join([*lines, variants + "\n".join([*generic, ""])]) + own if lines else own
+
+
+#: Macros of `<math.h>`, by what GCC and Clang know without it.
+_CONSTANTS = (("INFINITY", "__builtin_inff()"), ("NAN", '__builtin_nanf("")'))
+
+
+def _generic(name: str) -> str:
+    """The function for the type of its operands, as `<tgmath.h>` defines it."""
+    parameters = "x, y" if name in (*OF_TWO, *OF_INT) else "x"
+    chosen = f"float: {name}f, default: {name}"
+    if name in OF_TWO:
+        chosen = f"float: _Generic((y), {chosen}), default: {name}"
+    return f"#define {name}({parameters}) _Generic((x), {chosen})({parameters})"
