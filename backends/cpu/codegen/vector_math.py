@@ -135,7 +135,7 @@ def mathematics(text: str, expressions: Iterable[str]) -> str:
         return f"{VECTOR_MATH}#include <tgmath.h>\n{own}"
     text, lines = own + text, []
     lines += [f"#define {name} {value}" for name, value in _CONSTANTS if name in text]
-    called = [name for name in (*OF_ONE, *OF_TWO, *OF_INT) if re.search(rf"\b{name}f?\(", text)]
+    called = [name for name in (*OF_ONE, *OF_TWO, *OF_INT) if re.search(rf"\b{name}(?:f|##S)?\(", text)]
     called = [name for name in called if name not in ("exp", "log")]  # which are op-tree's own
     for name in called:
         second = {name in OF_TWO: ", {0}", name in OF_INT: ", int"}.get(True, "")
