@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from harness.compiling import done, python
+from harness.compiling import in_children
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -70,15 +70,6 @@ def call():
 """
 
 
-@pytest.mark.parametrize(
-    ("definition", "call"),
-    [(VALUE, FUNCTION), (THUNK, FUNCTION), (THUNK, ASSIGNMENT)],
-    ids=["value", "thunk", "shared"],
-)
-def test_a_child_can_call_what_a_thread_was_calling(definition: str, call: str) -> None:
-    done(python(FORKED.format(definition=definition.strip(), call=call.strip())))
-
-
 FORKING = """
 import os, signal
 import optree
@@ -109,10 +100,6 @@ assert os.waitpid(first, 0)[1] == 0 and os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_an_op_that_forks_ends_in_both() -> None:
-    done(python(FORKING))
-
-
 DRAWING = """
 import os, signal
 from backends import gen_backend
@@ -134,10 +121,6 @@ def drawn(number, seeded):
 assert len({drawn(number, seeded=False) for number in range(3)}) == 1
 assert len({drawn(number, seeded=True) for number in range(3)}) == 3
 """
-
-
-def test_children_draw_the_same_numbers_until_each_is_given_a_seed() -> None:
-    done(python(DRAWING))
 
 
 FORKED_WHILE = """
@@ -190,9 +173,15 @@ assert status == 0, status
 """
 
 
-@pytest.mark.parametrize("held", ["state", "spec", "shape"])
-def test_a_child_draws_whatever_another_thread_had_locked(held: str) -> None:
-    done(python(FORKED_WHILE.replace("HELD", repr(held))))
+def test_children_run_and_draw_whatever_another_thread_had_locked() -> None:
+    calls = {"value": (VALUE, FUNCTION), "thunk": (THUNK, FUNCTION), "shared": (THUNK, ASSIGNMENT)}
+    cases = {
+        name: FORKED.format(definition=definition.strip(), call=call.strip())
+        for name, (definition, call) in calls.items()
+    }
+    cases |= {name: FORKED_WHILE.replace("HELD", repr(name)) for name in ("state", "spec", "shape")}
+    head = "import numpy, optree, optree.op.traits, optree.ops.random; from backends import gen_backend"
+    in_children(head, {**cases, "an op that forks, which ends in both": FORKING, "draws of children": DRAWING})
 
 
 #: A child that is forked while another thread is within the first use of a module, which the child uses too.
@@ -230,14 +219,14 @@ assert status == 0, status
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "use"),
-    [
-        ("optree.rest", "be.rand((3,)).get()"),
-        ("optree.xp.namespace", "float(be.xp.sum(be.xp.asarray([1.0])))"),
-        ("optree.autodiff.api", "optree.grad"),
-        ("optree.train.checkpoints", "optree.train.saved"),
-    ],
-)
-def test_a_child_can_use_what_a_thread_was_importing(module: str, use: str) -> None:
-    done(python(IMPORTED_LATER.format(module=module, use=use)))
+USES = {
+    "optree.rest": "be.rand((3,)).get()",
+    "optree.xp.namespace": "float(be.xp.sum(be.xp.asarray([1.0])))",
+    "optree.autodiff.api": "optree.grad",
+    "optree.train.checkpoints": "optree.train.saved",
+}
+
+
+def test_a_child_can_use_what_a_thread_was_importing() -> None:
+    cases = {module: IMPORTED_LATER.format(module=module, use=use) for module, use in USES.items()}
+    in_children("import numpy", cases)

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from harness.compiling import done, needs_compiler, python
+from harness.compiling import done, in_children, needs_compiler, python
 
 import optree
 from optree.records import NamedTuple
@@ -59,12 +59,6 @@ def test_what_is_loaded_later_is_there() -> None:
         _ = optree.nothing
 
 
-def test_a_process_starts_without_what_is_loaded_later() -> None:
-    done(python("import optree; assert optree.grad and optree.metadiff.Metadiff and optree.check_grad"))
-    done(python("from optree import *; assert grad and check_grad and metadiff"))
-    done(python("from backends import gen_backend; assert (gen_backend('cpu').ones(3) + 1).is_input_dependent()"))
-
-
 #: Each, in a process of its own, is the first thing that asks for an op of the families that are imported later.
 FIRST_ASKED = {
     "a method": "assert be.softmax(x, axis=1).shape == x.shape",
@@ -109,30 +103,12 @@ assert f.roll is roll
 }
 
 
-@pytest.mark.parametrize("code", FIRST_ASKED.values(), ids=FIRST_ASKED)
-def test_ops_that_are_imported_later_are_there_for_whoever_asks_first(code: str) -> None:
-    if "%r" in code:
-        code %= pickle.dumps(optree.registry.OPS["softmax"].make())
+def test_ops_that_are_imported_later_are_there_for_whoever_asks_first() -> None:
+    sent = pickle.dumps(optree.registry.OPS["softmax"].make())
+    asked = {name: code % sent if "%r" in code else code for name, code in FIRST_ASKED.items()}
     head = "import numpy as np, optree; from optree import registry; from backends import gen_backend"
     made = "be = gen_backend('cpu', jit=False); x = be.ones((2, 3)); (x + np.tanh(x)).asnumpyarray()"
-    done(python(f"{head}\n{made}\nassert not registry.is_complete\n{code}"))
-
-
-def test_no_family_changes_what_another_has_registered() -> None:
-    """Or a function would depend on what else has been asked for."""
-    done(
-        python("""
-from optree import registry
-import backends
-registries = registry.OPS, registry.FUNCTIONS, registry.NUMPY_FUNCTIONS
-before = [each.known() for each in registries]
-assert not registry.is_complete
-registry.complete()
-assert registry.is_complete
-for known, each in zip(before, registries):
-    assert known and len(known) < len(each) and all(each[name] is value for name, value in known.items())
-""")
-    )
+    in_children(f"{head}\n{made}\nassert not registry.is_complete", asked)
 
 
 def test_a_named_tuple_is_as_those_of_typing() -> None:
@@ -154,32 +130,46 @@ def test_a_named_tuple_is_as_those_of_typing() -> None:
         Pair()  # type: ignore[call-arg]
 
 
-REGISTERED = """
-import importlib, sys
+#: Programs that are the first to import the package. No op, function or method depends on what else was asked for.
+PROGRAMS = {
+    "attributes": "import optree; assert optree.grad and optree.metadiff.Metadiff and optree.check_grad",
+    "a star": "from optree import *; assert grad and check_grad and metadiff",
+    "a backend": "from backends import gen_backend; assert (gen_backend('cpu').ones(3) + 1).is_input_dependent()",
+    "former names": """
+import optree
+from optree.op import traits
+from optree.ops.traits import UnaryOperator
+from optree.ops.op import Op
+from optree.ops.apply import Apply
+from optree import traits as public
+assert UnaryOperator is traits.UnaryOperator is public.UnaryOperator
+assert Op is optree.Op and Apply is optree.Apply
+""",
+    "families": """
+from optree import registry
+import backends
+registries = registry.OPS, registry.FUNCTIONS, registry.NUMPY_FUNCTIONS
+before = [each.known() for each in registries]
+assert not registry.is_complete
+registry.complete()
+assert registry.is_complete
+for known, each in zip(before, registries):
+    assert known and len(known) < len(each) and all(each[name] is value for name, value in known.items())
+""",
+    "modules": f"""
+import importlib
 import backends, optree
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, OPS
 def known():
     kinds = optree.Variable, optree.OpTreeNode, optree.Tensor, backends.Backend
     return [set(x) for x in (FUNCTIONS, NUMPY_FUNCTIONS, OPS, *map(dir, kinds))]
 before = known()
-for name in sys.argv[1:]:
+for name in {sorted(name for name in UNNEEDED if name.startswith(("optree", "backends")))}:
     importlib.import_module(name)
 assert known() == before
-"""
+""",
+}
 
 
-def test_what_is_loaded_later_adds_nothing_to_what_programs_see() -> None:
-    """No op, function or method is there or not by what else has been asked for."""
-    names = [name for name in UNNEEDED if name.startswith(("optree", "backends"))]
-    done(python(f"import sys; sys.argv[1:] = {names!r}\n{REGISTERED}"))
-
-
-def test_former_names_of_the_contracts_modules_still_import() -> None:
-    done(
-        python(
-            "import optree; from optree.op import traits; from optree.ops.traits import UnaryOperator; "
-            "from optree.ops.op import Op; from optree.ops.apply import Apply; from optree import traits as public; "
-            "assert UnaryOperator is traits.UnaryOperator is public.UnaryOperator; "
-            "assert Op is optree.Op and Apply is optree.Apply"
-        )
-    )
+def test_a_process_starts_without_what_is_loaded_later() -> None:
+    in_children("import numpy", PROGRAMS)

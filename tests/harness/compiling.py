@@ -73,6 +73,31 @@ def done(process, limit=60):
     return output
 
 
+CHILDREN = """
+import os, sys, traceback
+{head}
+failed = []
+for name, code in {cases!r}.items():
+    if (child := os.fork()) == 0:
+        try:
+            exec(code, dict(globals()))
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(1)
+    failed += [name] * bool(os.waitpid(child, 0)[1])
+sys.exit(f"failed: {{', '.join(failed)}}" if failed else 0)
+"""
+
+
+def in_children(head, cases, **environment):
+    """Run each code of a dict in a process of its own, forked from one that has run a first code, such as imports."""
+    cases = {name: textwrap.dedent(code) for name, code in cases.items()}
+    done(python(CHILDREN.format(head=textwrap.dedent(head), cases=cases), **environment), limit=240)
+
+
 def private(folder):
     """The cache's own folder in a cache folder, which has nothing else."""
     assert [file.name for file in folder.iterdir()] == [cache.PRIVATE]
