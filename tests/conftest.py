@@ -295,10 +295,15 @@ def _plain_current_backend() -> None:
 AS_SHIPPED = ("test_compiler", "test_kernel_cache", "test_startup")
 
 
+#: Folders of tests, and a file, that look at what runs and when: with --all, too, at -O1, which takes half the time.
+LIGHT = ("tests", "distributed", "run", "train", "test_ahead.py")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _lightly_optimised(request: Any) -> Iterator[None]:
     """Where matrices are sampled, kernels are compiled at -O1, which vectorises marked loops, too."""
-    optimises = _takes_all(request.config) or request.module.__name__ in AS_SHIPPED
+    is_light = not {request.path.name, request.path.parent.name}.isdisjoint(LIGHT)
+    optimises = (_takes_all(request.config) and not is_light) or request.module.__name__ in AS_SHIPPED
     flags = [flag if flag != "-O3" or optimises else "-O1" for flag in compiler.FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "FLAGS", tuple(flags))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from harness.blocks import in_blocks, small
 from harness.compiling import done, python
+from harness.each import for_each
 from harness.threads import in_threads
 from test_kernels import (  # noqa: F401
     drawn,
@@ -35,12 +36,12 @@ from test_random_trees import (  # noqa: F401
     test_a_random_tree_written_into_a_leaf,
 )
 from test_registry import (  # noqa: F401
-    test_a_backend_gives_what_the_reference_gives,
+    COMPOSED,
+    PURE,
+    examples_for,
     test_into_an_operand,
     test_operands_without_strides,
     test_special_values,
-    test_value_of_a_composed_function,
-    test_value_on_examples,
 )
 from test_stages import (  # noqa: F401
     TREES,
@@ -61,6 +62,7 @@ from optree.arrays import portable
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator
 from optree.settings import override
+from optree.testing.conformance import check_backend
 
 # The tests that are imported take their backends from these
 
@@ -151,6 +153,13 @@ def test_kernels_are_cut_and_small_work_is_not(monkeypatch):
 
 
 # Values
+
+
+@for_each("name", [*PURE, *COMPOSED], sampled=True)
+def test_every_op_gives_what_the_reference_gives(name: str, cpu: Any) -> None:
+    """Each dtype in one layout: a block is a slice, of which no op knows how the whole is laid out."""
+    for example in examples_for(name):
+        check_backend(example, cpu, in_turn=True)
 
 
 def layouts(array: np.ndarray) -> list[np.ndarray]:

@@ -63,6 +63,7 @@ def _check(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
     assert error < (1e-11 if got.dtype == np.float64 else 1e-4), f"{what}: {error}"
 
 
+@pytest.mark.matrix(least=6)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_convolution_and_its_derivatives(seed: int, compiled: Any, monkeypatch: Any) -> None:
     """In blocks of every size, by panels and directly, on one thread and on several, from any strides."""
