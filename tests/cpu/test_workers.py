@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.compiling import done, program, python
+from harness.compiling import done, in_children, program, python
 from harness.threads import in_threads
 
 from backends import gen_backend
@@ -121,39 +121,100 @@ def test_threads_that_sleep_are_woken_for_long_work_alone(length, count, rounds,
     assert woken > times / 2 if wakes else woken < times / 2
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/task").is_dir() or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two processors"
-)
-def test_threads_leave_the_callers_processor_to_it(folder):
-    """On which Linux's scheduler often wakes them, though others are idle."""
-    code = """
-    import os
-    import numpy as np
-    from backends import gen_backend
-    from optree.settings import override
-    def processor():
-        return int(open("/proc/thread-self/stat").read().rpartition(") ")[2].split()[36])
+#: Programs whose threads nobody else may have begun.
+PROGRAMS = {
+    # Linux's scheduler often wakes threads there, though other processors are idle.
+    "the caller's processor is left to it": """
+import os
+def processor():
+    return int(open("/proc/thread-self/stat").read().rpartition(") ")[2].split()[36])
+be = gen_backend("cpu", jit=True)
+x = be.array(np.arange(1 << 20, dtype="float32"))
+y = be.empty(x.shape)
+def told():
+    while True:  # until it runs on the same processor before and after
+        before = processor()
+        y[:] = x * 2 + 1
+        if processor() == before:
+            break
+    workers = [int(task) for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
+    assert len(workers) == threads - 1
+    return all(os.sched_getaffinity(worker) == os.sched_getaffinity(0) - {before} for worker in workers)
+for threads in (2, 3):
+    with override(num_threads=threads):
+        assert any(told() for _ in range(3))  # not where it left for a moment
+if not os.fork():
+    with override(num_threads=3):
+        os._exit(not any(told() for _ in range(3)))
+assert os.wait()[1] == 0
+""",
+    "a forked child has threads of its own": """
+import os, signal, threading
+def run():
     be = gen_backend("cpu", jit=True)
     x = be.array(np.arange(1 << 20, dtype="float32"))
-    y = be.empty(x.shape)
-    def told():
-        while True:  # until it runs on the same processor before and after
-            before = processor()
-            y[:] = x * 2 + 1
-            if processor() == before:
-                break
-        workers = [int(task) for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
-        assert len(workers) == threads - 1
-        return all(os.sched_getaffinity(worker) == os.sched_getaffinity(0) - {before} for worker in workers)
-    for threads in (2, 3):
-        with override(num_threads=threads):
-            assert any(told() for _ in range(3))  # not where it left for a moment
-    if not os.fork():
-        with override(num_threads=3):
-            os._exit(not any(told() for _ in range(3)))
-    assert os.wait()[1] == 0
-    """
-    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
+    return (x * 2 + 1).asnumpyarray().tolist()[-1], len(os.listdir("/proc/self/task"))
+with override(num_threads=3):
+    (value, parents), wanted = run(), 2.0 * ((1 << 20) - 1) + 1
+    assert value == wanted
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        assert len(os.listdir("/proc/self/task")) == 1
+        os._exit(run() != (wanted, 3))
+    assert os.waitpid(child, 0)[1] == 0
+    assert run() == (wanted, parents)
+""",
+    # The program's own may block them, and wait for them.
+    "the threads take no signals": """
+import os, signal, time
+x = gen_backend("cpu", jit=True).array(np.arange(1 << 20, dtype="float32"))
+with override(num_threads=3):
+    (x * 2 + 1).asnumpyarray()
+assert len(os.listdir("/proc/self/task")) == 3
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+time.sleep(0.2)
+assert signal.sigtimedwait({signal.SIGUSR1}, 10).si_signo == signal.SIGUSR1
+""",
+    "a million bytes are reduced without threads": """
+import os
+be = gen_backend("cpu", jit=True)
+x, y = be.array(np.ones((1024, 1024)), dtype="bool"), be.array(np.ones((1024, 1024)), dtype="uint8")
+with override(num_threads=3):
+    for tree in (np.any(x), np.all(x), np.max(y), np.min(y, axis=1)):
+        assert tree.asnumpyarray().all()
+    assert len(os.listdir("/proc/self/task")) == 1
+    assert (x + y).asnumpyarray().all()
+    assert len(os.listdir("/proc/self/task")) == 3
+""",
+    "there is room for tiles where the system gives little": """
+import ctypes
+c, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+c.pthread_attr_init(attributes)
+c.pthread_attr_setstacksize(attributes, ctypes.c_size_t(128 << 10))
+assert c.pthread_setattr_default_np(attributes) == 0
+be = gen_backend("cpu", jit=True)
+square = np.arange(1 << 20, dtype="float64").reshape(1024, 1024)
+x, y, z = (be.array(square, dtype="float64") for _ in range(3))
+with override(num_threads=4):
+    for _ in range(5):
+        z[:] = x.T + y.T * 2
+assert (z.get() == 3 * square.T).all()
+""",
+}
+
+#: What a program needs.
+NEEDS = {
+    "the caller's processor is left to it": Path("/proc/self/task").is_dir() and len(os.sched_getaffinity(0)) > 1,
+    "there is room for tiles where the system gives little": hasattr(ctypes.CDLL(None), "pthread_setattr_default_np"),
+}
+
+
+def test_threads_of_whole_programs(folder):
+    head = "import numpy as np; from backends import gen_backend; from optree.settings import override"
+    programs = {name: code for name, code in PROGRAMS.items() if NEEDS.get(name, True)}
+    in_children(head, programs, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1")
 
 
 def test_several_callers_at_once():
@@ -166,30 +227,6 @@ def test_several_callers_at_once():
             assert sum(taken) == count
 
     in_threads(call, 6)
-
-
-def test_a_forked_child_has_threads_of_its_own(folder):
-    code = """
-    import os, signal, threading
-    import numpy as np
-    from backends import gen_backend
-    from optree.settings import override
-    def run():
-        be = gen_backend("cpu", jit=True)
-        x = be.array(np.arange(1 << 20, dtype="float32"))
-        return (x * 2 + 1).asnumpyarray().tolist()[-1], len(os.listdir("/proc/self/task"))
-    with override(num_threads=3):
-        (value, parents), wanted = run(), 2.0 * ((1 << 20) - 1) + 1
-        assert value == wanted
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            assert len(os.listdir("/proc/self/task")) == 1
-            os._exit(run() != (wanted, 3))
-        assert os.waitpid(child, 0)[1] == 0
-        assert run() == (wanted, parents)
-    """
-    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 
 
 def test_numpy_goes_on_where_the_sharing_function_alone_does_not_compile(folder, tmp_path):
@@ -215,65 +252,6 @@ def test_numpy_goes_on_where_the_sharing_function_alone_does_not_compile(folder,
             np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
     """
     done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1", CC=program(tmp_path / "mine", text)))
-
-
-def test_the_threads_take_no_signals(folder):
-    """Which the program's own may block, and wait for."""
-    code = """
-    import os, signal, time
-    import numpy as np
-    from backends import gen_backend
-    from optree.settings import override
-    x = gen_backend("cpu", jit=True).array(np.arange(1 << 20, dtype="float32"))
-    with override(num_threads=3):
-        (x * 2 + 1).asnumpyarray()
-    assert len(os.listdir("/proc/self/task")) == 3
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    os.kill(os.getpid(), signal.SIGUSR1)
-    time.sleep(0.2)
-    assert signal.sigtimedwait({signal.SIGUSR1}, 10).si_signo == signal.SIGUSR1
-    """
-    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
-
-
-def test_a_million_bytes_are_reduced_without_threads(folder):
-    code = """
-    import os
-    import numpy as np
-    from backends import gen_backend
-    from optree.settings import override
-    be = gen_backend("cpu", jit=True)
-    x, y = be.array(np.ones((1024, 1024)), dtype="bool"), be.array(np.ones((1024, 1024)), dtype="uint8")
-    with override(num_threads=3):
-        for tree in (np.any(x), np.all(x), np.max(y), np.min(y, axis=1)):
-            assert tree.asnumpyarray().all()
-        assert len(os.listdir("/proc/self/task")) == 1
-        assert (x + y).asnumpyarray().all()
-        assert len(os.listdir("/proc/self/task")) == 3
-    """
-    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "pthread_setattr_default_np"), reason="needs the GNU C library")
-def test_the_threads_have_room_for_tiles_where_the_system_gives_little(folder):
-    code = """
-    import ctypes
-    import numpy as np
-    from backends import gen_backend
-    from optree.settings import override
-    c, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-    c.pthread_attr_init(attributes)
-    c.pthread_attr_setstacksize(attributes, ctypes.c_size_t(128 << 10))
-    assert c.pthread_setattr_default_np(attributes) == 0
-    be = gen_backend("cpu", jit=True)
-    square = np.arange(1 << 20, dtype="float64").reshape(1024, 1024)
-    x, y, z = (be.array(square, dtype="float64") for _ in range(3))
-    with override(num_threads=4):
-        for _ in range(5):
-            z[:] = x.T + y.T * 2
-    assert (z.get() == 3 * square.T).all()
-    """
-    done(python(code, OPTREE_CACHE_DIR=folder, OPENBLAS_NUM_THREADS="1"))
 
 
 def test_more_threads_than_there_can_be(folder):

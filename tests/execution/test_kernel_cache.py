@@ -437,7 +437,7 @@ def test_an_empty_home_is_none(monkeypatch, caplog, tmp_path):
 def test_what_is_no_file_is_not_waited_for(folder, monkeypatch, kind):
     source, number = adder()
     code = COMPILE.format(source=source, number=number)
-    assert done(python(code, OPTREE_CACHE_DIR=folder)).strip() == "compiled"
+    compiled((source, number))
     file = the_file(folder)
     file.unlink()
     if kind == "FIFO":
