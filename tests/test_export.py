@@ -38,19 +38,22 @@ def weights(be, *shape, dtype="float32", name="w"):
     return be.array(np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype), name=name)
 
 
-def compiled(folder, flags=(), program=True):
-    """The test program, or a shared object, of an exported function."""
+def compiled(folder, flags=(), program=True, library=None):
+    """The test program, which may take the functions of a library, or a shared object, of an exported function."""
     sources = sorted(str(path) for path in folder.glob("*.c") if program or not path.name.endswith("_test.c"))
     made = folder / ("program" if program else "library.so")
+    if library is not None:
+        sources = [*map(str, folder.glob("*_test.c")), str(library)]
     command = [GCC, *WARNINGS, *flags, *sources, "-o", str(made), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return made
 
 
-def run(folder, flags=PLAIN):
+def run(folder, flags=PLAIN, library=None):
     """Compile the test program and run it; what it prints."""
-    done = subprocess.run(without_limit(str(compiled(folder, flags))), capture_output=True, text=True, cwd=folder)
+    program = compiled(folder, flags, library=library)
+    done = subprocess.run(without_limit(str(program)), capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -64,7 +67,8 @@ class Called:
 
     def __init__(self, f, folder):
         self.f, self.name = f, folder.name
-        self.library = ctypes.CDLL(str(compiled(folder, _flags_of_kernels(), program=False)))
+        self.path = compiled(folder, _flags_of_kernels(), program=False)
+        self.library = ctypes.CDLL(str(self.path))
         self.scratch = getattr(self.library, f"{self.name}_scratch")
         self.scratch.restype, self.function = ctypes.c_int64, getattr(self.library, self.name)
         self.tensors = (ctypes.c_void_p * 64)()
@@ -236,8 +240,8 @@ def test_it_computes_what_the_function_computes(be, case, tmp_path):
     inputs, outputs, updates = case(be)
     f = optree.function(inputs, outputs, updates=updates)
     folder = optree.export(f, tmp_path / "f")
-    assert run(folder) == "0 values differ\n"
     library = Called(f, folder)
+    assert run(folder, library=library.path) == "0 values differ\n"
     rng = np.random.default_rng(1)
     has_products = any(folder.glob("*products*"))
     for sizes in ({0: 1, 1: 1}, {0: 9, 1: 6}, {0: 70, 1: 131}):
