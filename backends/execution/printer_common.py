@@ -269,9 +269,12 @@ class Printer:
         The index among the columns that a thread computes together; empty where there is one.
     columns : int
         The maximum number of these columns.
+    first_column : str
+        The index of the first of these columns.
     """
 
     dialect: Dialect
+    first_column = ""
 
     def __init__(self, nest: LoopNest, cache: bool = True, column: str = "", columns: int = 1) -> None:
         self.nest, self.stages = nest, stages_of(nest, cache)
@@ -374,7 +377,9 @@ class Printer:
         return f"({index} + {phase}) {sign} {spacing}"
 
     def column_offset(self, array: int) -> str:
-        """The offset of a column from the first."""
+        """The offset of a column from the first; where the index is a quotient, from the array's first element."""
+        if self.column and self.nest.spaced_along(array, self.nest.vector):
+            return self.vector_offset(array, f"({self.first_column} + {self.column})")
         return self.vector_offset(array, self.column) if self.column else "0"
 
     def pointers(
@@ -391,7 +396,8 @@ class Printer:
                     lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
                     continue
                 pointer = self.advanced(array, self.start(array), axes)
-                offset = self.vector_offset(array, vector) if vector else "0"
+                is_later = not vector or (self.column and self.nest.spaced_along(array, self.nest.vector))
+                offset = "0" if is_later else self.vector_offset(array, vector)
                 pointer += "" if offset == "0" else f" + {offset}"
                 lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
         return lines
@@ -436,8 +442,8 @@ class Printer:
         return f"g{number}" if index is None else f"({index} >= {cast}low{number}) & ({index} < {cast}high{number})"
 
     def flags(self) -> Lines:
-        """The flags of ranges of all loops but the innermost."""
-        outer = ((number, loop) for number, loop in enumerate(self.nest.ranges) if loop != self.last)
+        """The flags of ranges of all loops but the vector loop."""
+        outer = ((number, loop) for number, loop in enumerate(self.nest.ranges) if loop != self.nest.vector)
         return [f"const int g{number} = {self.in_range(number, f'i{loop}')};" for number, loop in outer]
 
     def outside(self, array: int) -> str:

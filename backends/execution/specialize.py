@@ -717,7 +717,7 @@ def _are_rows(outer: Strides, inner: Strides, levels: Sequence[str]) -> bool:
     """Whether the elements that are reduced together are closer together than those that are not."""
     steps = [
         (abs(within[-1]), min((abs(step) for step in between if step), default=0))
-        for within, between, level in zip(inner, outer, levels, strict=True)
+        for within, between, level in zip(inner, outer, levels, strict=False)  # after the arrays, loops with bounds
         if level == "inner"
     ]
     return all(within < between or not between for within, between in steps)

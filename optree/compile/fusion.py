@@ -174,7 +174,6 @@ class _Fusion:
         if (
             len(users) != 1
             or not isinstance(kernel, Kernel)
-            or (self._has_taps(small) and kernel.reduced)
             or made & kernel.windowed
             or len(small.instructions) + len(kernel.instructions) > LARGEST
         ):
@@ -189,6 +188,8 @@ class _Fusion:
         found = {frozenset(axis for axis in axes[value] if axis is not None) for value in made}
         if not found <= {frozenset(), everywhere, everywhere - kernel.reduced}:
             return False
+        if kernel.reduced and everywhere - kernel.reduced in found and self._has_taps(small):
+            return False  # kernels read at affine indices in the inner loops alone
         kernel.instructions = sorted([*small.instructions, *kernel.instructions])
         kernel.axes = {**axes, **kernel.axes}
         kernel.stages = {**small.stages, **kernel.stages}
@@ -278,10 +279,9 @@ class _Fusion:
         operands = list(instruction.inputs)
         reads_elsewhere = op.index_map.is_affine or op.index_map.looks_up
         if reads_elsewhere:
-            is_reduced = kernel.reduced and op.index_map.is_affine
             made_in = self.made_in.get(operands[0])
             is_own = made_in is not None and kernel is self.steps[made_in]
-            if is_own or is_reduced or not kernel.domain:
+            if is_own or not kernel.domain:
                 return False
             del operands[0]
         axes = self._aligned(kernel, self.dims[value], operands)
@@ -294,6 +294,8 @@ class _Fusion:
         everywhere = set(range(len(kernel.domain)))
         if along not in (everywhere, everywhere - kernel.reduced):
             return False  # it would be recomputed along the axes that it does not have
+        if op.index_map.is_affine and along != everywhere:
+            return False  # kernels read at affine indices in the inner loops alone
         reduced = self._reduced_along(value, axes) if along == everywhere else frozenset()
         is_for_others = bool(reduced) and self.reduced.setdefault(kernel, kernel.reduced or reduced) != reduced
         if is_for_others and not any(i in kernel.stages and kernel.level(i) == "inner" for i in operands):
@@ -311,7 +313,7 @@ class _Fusion:
         return any(self.program.instructions[i].op.index_map.is_affine for i in kernel.instructions)
 
     def _reads_windows(self, index: int, instruction: Instruction) -> bool:
-        """Whether kernels read an operand elsewhere: at affine indices for elementwise ones alone, or at a value."""
+        """Whether kernels read an operand elsewhere, at affine indices or at a value."""
         op, value, program = instruction.op, self.first + index, self.program
         if op.index_map.looks_up:
             return self.windows and not any(map(program.is_number, instruction.inputs))
@@ -320,8 +322,8 @@ class _Fusion:
         given, made = program.type_of(instruction.inputs[0]), instruction.type
         is_same = getattr(given, "dtype", None) == made.dtype and not is_narrow(made.dtype)
         readers = self.readers.get(value, ())
-        are_elementwise = all(is_fusable(program, x) and not isinstance(x.op, ReductionOperator) for x in readers)
-        return is_same and are_elementwise and bool(readers) and value not in program.outputs
+        are_fusable = all(is_fusable(program, x) for x in readers)
+        return is_same and are_fusable and bool(readers) and value not in program.outputs
 
     def _reduced_along(self, value: int, axes: Axes) -> frozenset[int | None]:
         """The axes of the domain that all readers of a value reduce; none, where these differ or a reader does not."""
@@ -347,8 +349,6 @@ class _Fusion:
 
     def _joins_reduction(self, kernel: Kernel, index: int, instruction: Instruction) -> bool:
         (operand,), op = instruction.inputs, instruction.op
-        if self._has_taps(kernel):
-            return False
         dims = self.dims[operand] or ()
         axes = self._aligned(kernel, dims, (operand,))
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):

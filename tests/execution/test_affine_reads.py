@@ -67,6 +67,30 @@ def test_sums_of_derivatives_of_slices(be: Any, is_transposed: bool, sample: Any
         np.testing.assert_allclose(found, u.T if is_transposed else u, rtol=1e-12, atol=1e-12)
 
 
+def test_reductions_of_reads_at_affine_indices_are_in_their_kernel(be: Any, sample: Any) -> None:
+    for seed, shape in sample(list(enumerate(SHAPES)), least=2):
+        rng = np.random.default_rng(seed)
+        width = [tuple(map(int, rng.integers(0, 4, 2))) for _ in shape]
+        x = rng.integers(-9, 9, shape).astype(float)
+        padded = np.pad(x, width, constant_values=-2.0)
+        index = tuple(_index(rng, size) for size in padded.shape)
+        delta, spread = rng.integers(-9, 9, np.zeros(padded.shape)[index].shape).astype(float), np.zeros(padded.shape)
+        spread[index] = delta
+        like = be.zeros(padded.shape, dtype="float64")
+        y = grad(be.sum(be.slice(like, index) * be.array(delta, "float64")), like)
+        axes = tuple(map(int, np.flatnonzero(rng.integers(0, 2, x.ndim)))) or (int(rng.integers(x.ndim)),)
+        both, wanted = be.pad(be.array(x, "float64"), width, -2.0) + y * 2, padded + spread * 2
+        if 0 in wanted.shape:
+            continue
+        found = [be.sum(both * both, axis=axes), be.max(both, axis=axes), be.var(both, axis=axes)]
+        found += [be.argmax(both, axis=axes[0]), be.max(both, axis=axes) + be.sum(be.exp(both - 9), axis=axes)]
+        ends = [np.sum(wanted**2, axes, keepdims=True), np.max(wanted, axes, keepdims=True)]
+        ends += [np.var(wanted, axes, keepdims=True), np.argmax(wanted, axes[0], keepdims=True)]
+        ends += [ends[1] + np.sum(np.exp(wanted - 9), axes, keepdims=True)]
+        for tree, end in zip(found, ends, strict=True):
+            np.testing.assert_allclose(tree.asnumpyarray(), end, rtol=1e-12, atol=1e-12)
+
+
 def _index(rng: np.random.Generator, size: int) -> Any:
     kind = rng.integers(5)
     if kind == 0 and size:

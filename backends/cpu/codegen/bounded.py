@@ -57,6 +57,24 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
     return [*lines, *tests.limits(), *free, *_twice(tested, (start, "from"), ("to", end)), *rest]
 
 
+def bounded_columns(printer: Any, loop: Callable[[], Lines]) -> Lines:
+    """A loop over columns; the conditions of taps along other loops are limits of its index, as of `_Tests`."""
+    nest, first = printer.nest, len(printer.nest.reads) - len(printer.nest.taps)
+    others = [n for n in range(nest.rank) if n != nest.vector]
+    rows = {array: printer.within(array, others, lambda loop: None) for array in range(first, len(nest.reads))}
+    limits = sorted({*rows.values()} - {""})
+
+    def condition(array: int) -> str:
+        row = rows.get(array, "")
+        along = printer.within(array, [nest.vector], lambda loop: "(c + j)") if array in rows else ""
+        return " & ".join(filter(None, [f"(j < limit{limits.index(row)})" if row else "", along]))
+
+    before, printer.condition = printer.condition, condition
+    lines = [*(f"const int64_t limit{n} = {row} ? m : 0;" for n, row in enumerate(limits)), *loop()]
+    printer.condition = before
+    return lines
+
+
 def _twice(loop: Lines, before: tuple[str, str], after: tuple[str, str]) -> Lines:
     """A loop from `lower` to `upper`, over two ranges."""
     lower, upper = (f"k ? {later} : {earlier}" for earlier, later in zip(before, after, strict=True))

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from backends.cpu.codegen.bounded import bounded_loop
+from backends.cpu.codegen.bounded import bounded_columns, bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
@@ -201,6 +201,7 @@ class CPrinter(Printer):
     """A nest in C: threads share the outer loops, and the vector loop is a SIMD loop."""
 
     dialect = C
+    first_column = "c"
 
     def __init__(self, nest: LoopNest) -> None:
         column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
@@ -213,6 +214,8 @@ class CPrinter(Printer):
         #: the statement that is printed: a number, a variable, or none.
         self.condition: Callable[[int], str] = lambda array: ""
         self.residue = ""
+        #: The clauses of the pragmas of loops: their reductions.
+        self.clauses = ""
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
 
     def functions(self) -> tuple[Lines, Lines]:
@@ -268,17 +271,16 @@ class CPrinter(Printer):
 
     # Columns
 
-    @staticmethod
-    def simd(loop: str) -> Lines:
+    def simd(self, loop: str) -> Lines:
         """The head of a loop that compilers vectorise."""
-        return ["#pragma omp simd", loop]
+        return [f"#pragma omp simd{self.clauses}", loop]
 
     def column_loop(self) -> Lines:
         return self.simd("for (int64_t j = 0; j < m; j++)")
 
     def element_offset(self, array: int, index: str) -> str:
         """The offset of an element at an index along the vector loop."""
-        return self.vector_offset(array, index)
+        return self.column_offset(array) if self.column else self.vector_offset(array, index)
 
     def has_columns(self, value: int) -> bool:
         return super().has_columns(value) and value >= len(self.nest.reads)
@@ -463,10 +465,8 @@ class CPrinter(Printer):
 
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
-        if self.is_bounded:
-            return bounded_loop(self, lambda: self.at_element(stage, "x", "i"), start, end)
-        if not self.halves:
-            return [*self.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, "x", "i"))]
+        if self.is_bounded or not self.halves:
+            return self.row(stage, "x", start, end)
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
 
         def load(value: int) -> str:
@@ -486,6 +486,12 @@ class CPrinter(Printer):
         lines += [*self.simd("for (int64_t j = 0; j < m; j++)"), *braced(["const int64_t i = c + j;", *element])]
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
+
+    def row(self, stage: Stage, letter: str, start: str, end: str) -> Lines:
+        """The vectorised loop over a row's elements."""
+        if self.is_bounded:
+            return bounded_loop(self, lambda: self.at_element(stage, letter, "i"), start, end)
+        return [*self.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *braced(self.at_element(stage, letter, "i"))]
 
     def loaded(self, array: int, pointer: str, offset: str) -> str:
         found, spaced, tests = super().loaded(array, pointer, offset), None, [self.condition(array)]
@@ -620,19 +626,20 @@ class CPrinter(Printer):
 
     def row_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, where it is the vector loop."""
-        body = braced(self.at_element(stage, "y", "i"))
         if not stage.reductions:
-            return [*self.simd(f"for (int64_t i = {start}; i < {end}; i++)"), *body]
+            return self.row(stage, "y", start, end)
         if self.finds_bool(stage):
             return self.first_bool(stage.reductions[0], start, end)
         names = [(r, "+" if r.accumulator.sums else f"join{r.value}") for r in stage.reductions]
         joins = [f" reduction({join} : p{r.value})" for r, join in names]
         joins += [f" reduction(| : f{r.value})" for r in stage.reductions if r.accumulator.of_numbers]
-        lines = [f"#pragma omp simd{''.join(joins)}", "for (int64_t i = b; i < e; i++)", *body]
+        self.clauses = "".join(joins)
+        lines = self.row(stage, "y", "b", "e")
+        self.clauses = ""
         if self.is_light(stage) or self.counts_bytes(stage):
             lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
         lines = self.blocks(stage, start, end, lines)
-        if not all(r.accumulator.replaces for r in stage.reductions):
+        if self.is_bounded or not all(r.accumulator.replaces for r in stage.reductions):
             return lines
         each = [
             f"for (int64_t i = {start}; i < {end}; i++)",
@@ -656,13 +663,16 @@ class CPrinter(Printer):
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
-        last, row = self.last, []
+        last, row = self.last, Lines()
+        if self.is_bounded:
+            row += [f"const int64_t i{last} = i;", *self.quotients([last]), *self.flags()]
         for array in [*stage.reads, *(array for array, _ in stage.writes)]:
-            step = f" + i * {self.stride(array, last)}" if self.has_stride(array, last) else ""
+            index = self.index(array, last) if self.nest.spaced_along(array, last) else "i"
+            step = f" + {index} * {self.stride(array, last)}" if self.has_stride(array, last) else ""
             row.append(f"{self.pointer_type(array)}z{array} = y{array}{step};")
         for value in sorted({*stage.loads, *stage.stores}):
             row.append(f"{self.type_of(value)} *const g{value} = h{value} + i{self.tile};")
-        row += self.each_column(self.at_element(stage, "z", "j"))
+        row += bounded_columns(self, lambda: self.each_column(self.at_element(stage, "z", "j")))
         if not stage.reductions:
             return [f"for (int64_t i = {start}; i < {end}; i++)", *braced(row)]
         return self.blocks(stage, start, end, ["for (int64_t i = b; i < e; i++)", *braced(row)])
@@ -674,7 +684,7 @@ class CPrinter(Printer):
 
         Not where bytes are widened: GCC's loop over a few lanes has shuffles for each vector.
         """
-        if not self.nest.outer or self.nest.split:
+        if not self.nest.outer or self.nest.split or self.is_bounded:
             return False
         costs = [made.cost for made in stage.statements if isinstance(made, Statement)]
         sums = all(r.accumulator.sums for r in stage.reductions)
@@ -689,7 +699,7 @@ class CPrinter(Printer):
         """Whether all that a stage does is to count bools that it computes from narrow integers."""
         is_narrow = all(self.is_narrow_integer(value) for value in self.element_reads(stage))
         counts = all(r.accumulator.sums and self.nest.dtype_of(r.argument) == np.bool_ for r in stage.reductions)
-        return is_narrow and counts and not (self.column or stage.loads or stage.stores or stage.writes)
+        return is_narrow and counts and not (self.is_bounded or self.column or stage.loads or stage.stores or stage.writes)
 
     def in_lanes(self, stage: Stage) -> Lines:
         """The sums of a whole block in several vectors, so that additions are independent; then joined."""

@@ -121,6 +121,7 @@ class CudaPrinter(Printer):
     def __init__(self, nest: LoopNest, variant: Variant) -> None:
         column = "e" if nest.columns and variant.vector > 1 else ""
         super().__init__(nest, variant.cache in ("shared", "registers"), column, variant.vector)
+        self.first_column = f"i{nest.vector}"
         self.variant = variant
         self.online = online_of(nest) if variant.online else None
         self.traversals = traversals(self.stages, variant.online)
@@ -209,7 +210,7 @@ class CudaPrinter(Printer):
         (stage,), axes, count = self.stages, list(range(self.last)), self.variant.accesses
         lines = ["const int lanes = blockDim.x;", self.chunks()]
         lines.append(f"const Index total = {self.count('chunks', axes)};")
-        pointers = [*self.pointers(axes, ("inner",)), *self.flags(), *self.misalignment()]
+        pointers = [*self.pointers(axes, ("inner",)), *self.misalignment()]
         index = ["const Index k = c + u * lanes;", *self.access_index(axes, pointers)]
         start, step = f"(Index)blockIdx.x * lanes * {count} + threadIdx.x", f"(Index)gridDim.x * lanes * {count}"
         body = self.batch(stage, "x", index, "total")
@@ -518,7 +519,8 @@ class CudaPrinter(Printer):
             lines = [f"const Index before = {self.quotient('k', self.last)};", *self.unravelled("before", axes)]
             number = "(k - before * chunks)"
         if self.nest.columns:
-            return [*lines, *pointers, f"const Index i = {number};"]
+            inner = [f"const Index i = {number};", f"const Index i{self.last} = i;", *self.quotients([self.last])]
+            return [*lines, *pointers, *inner]
         shift = " - shift" if self.variant.shifted else ""
         return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
 
@@ -576,6 +578,7 @@ class CudaPrinter(Printer):
             rest = f"(Index)n{self.last} - i"
             index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
             index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
+        index = [*index, *self.flags()]
         lines, loads = self.loads(stage, letter)
         loop = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
 
@@ -744,7 +747,8 @@ class CudaPrinter(Printer):
         """The offset of an access's element ``e`` from a pointer."""
         if not self.nest.columns:
             return self.vector_offset(array, "i + e" if self.variant.vector > 1 else "i")
-        steps = [f"i * {self.stride(array, self.last)}"] if self.has_stride(array, self.last) else []
+        index = self.index(array, self.last) if self.nest.spaced_along(array, self.last) else "i"
+        steps = [f"{index} * {self.stride(array, self.last)}"] if self.has_stride(array, self.last) else []
         return " + ".join([*steps, *([self.column_offset(array)] if self.column else [])]) or "0"
 
     def access_pointer(self, array: int, pointer: str) -> str:
@@ -767,9 +771,10 @@ class CudaPrinter(Printer):
 
     def load_tap(self, array: int, element: str, name: str) -> Lines:
         """The load of a tap's access, element by element: at an offset, it is not aligned."""
-        vector = self.variant.vector
-        index = "(i + e)" if vector > 1 else "i"
-        conditions = [self.within(array, range(self.last + 1), lambda loop: index if loop == self.last else None)]
+        vector, along = self.variant.vector, self.nest.vector
+        index = f"i{along}" if self.nest.columns else "i"
+        index = f"({index} + e)" if vector > 1 else index
+        conditions = [self.within(array, range(self.nest.rank), lambda loop: index if loop == along else None)]
         conditions += [self.in_bounds] * self.tests_bounds
         condition = " && ".join(f"({each})" for each in conditions if each)
         load = f"{condition} ? {element} : {self.outside(array)}" if condition else element
