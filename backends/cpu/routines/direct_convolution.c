@@ -206,6 +206,12 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
                 for (int v = 0; v < VECTORS; v++)
                     save(out + c + v * LANES, sum[v]);
             }
+            for (; c + LANES <= p->groups; c += LANES) {
+                vector sum = {0};
+                for (word i = 0; i < found; i++)
+                    sum += load(from[i] + c) * load(weights[i] + c);
+                save(out + c, sum);
+            }
             for (; c < p->groups; c++) {
                 T sum = 0;
                 for (word i = 0; i < found; i++)
