@@ -310,6 +310,7 @@ PASSES = (
         (
             rules.casts_outward,
             rules.sort_of_integers,
+            rules.pool_of_relu,
             rules.scalars_outward,
             rules.sign_into_number,
             rules.sign_of_product,

@@ -166,6 +166,13 @@ def sort_of_integers(value: Value) -> Any:
     return f.cast(value.op(x.operand), value.dtype) if value.is_float and not (x.is_float or x.is_weak) else None
 
 
+@on("max_pool", of=("relu",))
+def pool_of_relu(value: Value) -> Any:
+    """max_pool(relu(x)) is relu(max_pool(x)), one kernel, also with padding: no window is empty."""
+    (inner,) = value.inputs
+    return f.relu(value.op(inner.inputs[0].operand)) if inner.used_once else None
+
+
 @on(having=_REARRANGING, fixed=True, of=("mul", "add", "sub", "div"))
 def scalars_outward(value: Value) -> Any:
     """Elements are moved before arithmetic with a number."""

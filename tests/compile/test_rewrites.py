@@ -125,6 +125,10 @@ CASES: dict[str, list[tuple[Any, str]]] = {
         (lambda be: be.flip((-x64(be)).T) + y64(be).T, "transpose flip sub"),
     ],
     "sort_of_integers": [(lambda be: f.sort(i32(be).astype("float64").T) * 2, "transpose sort cast mul")],
+    "pool_of_relu": [
+        (lambda be: f.max_pool(f.relu(x64(be)), 2, 1, ((0, 1), (1, 0)), axes=(0, 1)), "max_pool relu"),
+        (lambda be: (lambda x: f.max_pool(x, 2, axes=(0, 1)) + f.sum(x))(f.relu(x64(be))), "relu max_pool sum add"),
+    ],
     "scalars_outward": [(lambda be: (i32(be) * 3).T * 5, "transpose mul")],
     "sign_into_number": [(lambda be: -(x64(be) * 3.0), "mul"), (lambda be: -(x64(be) * 0), "mul")],
     "sign_of_product": [

@@ -67,28 +67,32 @@ def test_sums_of_derivatives_of_slices(be: Any, is_transposed: bool, sample: Any
         np.testing.assert_allclose(found, u.T if is_transposed else u, rtol=1e-12, atol=1e-12)
 
 
-def test_reductions_of_reads_at_affine_indices_are_in_their_kernel(be: Any, sample: Any) -> None:
-    for seed, shape in sample(list(enumerate(SHAPES)), least=2):
+def test_reductions_of_reads_at_affine_indices(be: Any, sample: Any) -> None:
+    for seed, shape in sample(list(enumerate([(5, 7), (17,), (3, 2, 9), (1, 4), (2, 330)])), least=2):
         rng = np.random.default_rng(seed)
         width = [tuple(map(int, rng.integers(0, 4, 2))) for _ in shape]
         x = rng.integers(-9, 9, shape).astype(float)
-        padded = np.pad(x, width, constant_values=-2.0)
-        index = tuple(_index(rng, size) for size in padded.shape)
-        delta, spread = rng.integers(-9, 9, np.zeros(padded.shape)[index].shape).astype(float), np.zeros(padded.shape)
-        spread[index] = delta
-        like = be.zeros(padded.shape, dtype="float64")
-        y = grad(be.sum(be.slice(like, index) * be.array(delta, "float64")), like)
-        axes = tuple(map(int, np.flatnonzero(rng.integers(0, 2, x.ndim)))) or (int(rng.integers(x.ndim)),)
-        both, wanted = be.pad(be.array(x, "float64"), width, -2.0) + y * 2, padded + spread * 2
-        if 0 in wanted.shape:
-            continue
-        found = [be.sum(both * both, axis=axes), be.max(both, axis=axes), be.var(both, axis=axes)]
-        found += [be.argmax(both, axis=axes[0]), be.max(both, axis=axes) + be.sum(be.exp(both - 9), axis=axes)]
-        ends = [np.sum(wanted**2, axes, keepdims=True), np.max(wanted, axes, keepdims=True)]
-        ends += [np.var(wanted, axes, keepdims=True), np.argmax(wanted, axes[0], keepdims=True)]
-        ends += [ends[1] + np.sum(np.exp(wanted - 9), axes, keepdims=True)]
-        for tree, end in zip(found, ends, strict=True):
-            np.testing.assert_allclose(tree.asnumpyarray(), end, rtol=1e-12, atol=1e-12)
+        wanted = np.pad(x, width, constant_values=-2.0)
+        index = tuple(_index(rng, size) for size in wanted.shape)
+        delta = rng.integers(-9, 9, wanted[index].shape).astype(float)
+        like, read = be.zeros(wanted.shape, dtype="float64"), be.pad(be.array(x, "float64"), width, -2.0)
+        read = read + grad(be.sum(be.slice(like, index) * be.array(delta, "float64")), like)
+        wanted[index] += delta
+        axes = tuple(map(int, np.flatnonzero(rng.integers(0, 2, x.ndim)))) or (0,)
+        total, top, place = be.sum(read * read, axis=axes), be.max(read, axis=axes), be.argmax(read, axis=axes[0])
+        found = be.evaluate([total, top + be.sum(be.exp(read - 9), axis=axes), place])
+        known = {"axis": axes, "keepdims": True}
+        ends = [(wanted**2).sum(**known), wanted.max(**known) + np.exp(wanted - 9).sum(**known)]
+        for each, end in zip(found, [*ends, wanted.argmax(axes[0], keepdims=True)], strict=True):
+            np.testing.assert_allclose(np.asarray(each), end, rtol=1e-12, atol=1e-12)
+
+
+def test_a_sum_of_a_pool_is_one_kernel() -> None:
+    be = gen_backend("cpu", jit=True)
+    x = be.ones((1, 2, 4, 6))
+    for tree in (be.sum(be.avg_pool(x, 2)), be.max(be.pad(x, 1), axis=(2, 3)), be.mean(be.max_pool(x, 2), axis=1)):
+        text = debugprint(tree, stage="fusion", file="str")
+        assert text.count("kernel,") == 1 and "call" not in text, text
 
 
 def _index(rng: np.random.Generator, size: int) -> Any:
@@ -128,8 +132,10 @@ def test_a_stencils_gradient_is_one_pass_over_its_terms() -> None:
 
 def test_a_pool_and_what_follows_it_are_one_kernel() -> None:
     be = gen_backend("cpu", jit=True)
-    text = debugprint(be.relu(be.max_pool(be.ones((1, 2, 4, 6)), 3, stride=2, padding=1)), stage="fusion", file="str")
-    assert text.count("kernel,") == 1 and "call" not in text, text
+    x, props = be.ones((1, 2, 4, 6)), {"window": 3, "stride": 2, "padding": 1}
+    for tree in (be.relu(be.max_pool(x, **props)), be.max_pool(be.relu(x), **props)):
+        text = debugprint(tree, stage="fusion", file="str")
+        assert text.count("kernel,") == 1 and "call" not in text, text
 
 
 def test_a_new_size_compiles_nothing(counted: Any) -> None:

@@ -67,6 +67,15 @@ def spaced(be: Any) -> Any:
     return be.unslice(be.ones((5, 4)), x, index=even) + be.unslice(be.ones((2, 7)), x, index=third)
 
 
+def sum_of_taps(be: Any) -> Any:
+    x = be.ones((5, 7))
+    return be.sum(
+        be.pad(x, ((1, 0), (2, 0)))
+        * be.unslice(be.ones((6, 5)), be.ones((6, 9)), index=((0, 6, None), (None, None, 2))),
+        axis=1,
+    )
+
+
 def adam(be: Any) -> Any:
     w, m, v = be.ones((64,)), be.zeros((64,)), be.zeros((64,))
     g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
@@ -117,6 +126,7 @@ TREES = (
     two_kernels,
     pool,
     spaced,
+    sum_of_taps,
     adam,
     softmax,
     squared_error,
@@ -188,6 +198,7 @@ CUDA_TREES = (
     mixed_dtypes,
     pool,
     spaced,
+    sum_of_taps,
     adam,
     softmax_by_lanes,
     softmax_by_warps,
