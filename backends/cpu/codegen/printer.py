@@ -466,7 +466,7 @@ class CPrinter(Printer):
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
         if self.is_bounded or not self.halves:
-            return self.row(stage, "x", start, end)
+            return self.row_loop(stage, "x", start, end)
         plain, first = self.access("x", "i", ""), len(self.nest.reads)
 
         def load(value: int) -> str:
@@ -487,7 +487,7 @@ class CPrinter(Printer):
         lines += [f"round_to_halves(b{array}, x{array} + c, m);" for array in self.halves if array >= first]
         return [f"for (int64_t c = {start}; c < {end}; c += {HALVES_BLOCK})", *braced(lines)]
 
-    def row(self, stage: Stage, letter: str, start: str, end: str) -> Lines:
+    def row_loop(self, stage: Stage, letter: str, start: str, end: str) -> Lines:
         """The vectorised loop over a row's elements."""
         if self.is_bounded:
             return bounded_loop(self, lambda: self.at_element(stage, letter, "i"), start, end)
@@ -627,14 +627,14 @@ class CPrinter(Printer):
     def row_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, where it is the vector loop."""
         if not stage.reductions:
-            return self.row(stage, "y", start, end)
+            return self.row_loop(stage, "y", start, end)
         if self.finds_bool(stage):
             return self.first_bool(stage.reductions[0], start, end)
         names = [(r, "+" if r.accumulator.sums else f"join{r.value}") for r in stage.reductions]
         joins = [f" reduction({join} : p{r.value})" for r, join in names]
         joins += [f" reduction(| : f{r.value})" for r in stage.reductions if r.accumulator.of_numbers]
         self.clauses = "".join(joins)
-        lines = self.row(stage, "y", "b", "e")
+        lines = self.row_loop(stage, "y", "b", "e")
         self.clauses = ""
         if self.is_light(stage) or self.counts_bytes(stage):
             lines = [f"if (e - b == {self.block(stage)})", *braced(self.in_lanes(stage)), "else", *braced(lines)]
@@ -699,7 +699,8 @@ class CPrinter(Printer):
         """Whether all that a stage does is to count bools that it computes from narrow integers."""
         is_narrow = all(self.is_narrow_integer(value) for value in self.element_reads(stage))
         counts = all(r.accumulator.sums and self.nest.dtype_of(r.argument) == np.bool_ for r in stage.reductions)
-        return is_narrow and counts and not (self.is_bounded or self.column or stage.loads or stage.stores or stage.writes)
+        are_rows = not (self.is_bounded or self.column)
+        return is_narrow and counts and are_rows and not (stage.loads or stage.stores or stage.writes)
 
     def in_lanes(self, stage: Stage) -> Lines:
         """The sums of a whole block in several vectors, so that additions are independent; then joined."""

@@ -138,14 +138,10 @@ class CudaPrinter(Printer):
         for s in nest.statements_at("inner"):
             draw = _DRAW.fullmatch(s.expression)
             is_one_draw = all(nest.level_of(argument) == "once" for argument in s.arguments[:2])
-            if draw is not None and is_one_draw and self._is_contiguous_index(s.arguments[2]):
+            is_counted = any(nest.is_flat_index(i) and nest.vector_strides[i] == 1 for i in s.arguments[2:])
+            if draw is not None and is_one_draw and is_counted:
                 found[s.value] = draw[1]
         return found
-
-    def _is_contiguous_index(self, value: int) -> bool:
-        """Whether a value is a flat index that counts an access's elements."""
-        nest = self.nest
-        return value < len(nest.reads) and nest.is_flat_index(value) and nest.vector_strides[value] == 1
 
     def parameters(self) -> list[tuple[str, str]]:
         """A kernel's parameters: their declarations and names."""
@@ -520,9 +516,9 @@ class CudaPrinter(Printer):
             number = "(k - before * chunks)"
         if self.nest.columns:
             inner = [f"const Index i = {number};", f"const Index i{self.last} = i;", *self.quotients([self.last])]
-            return [*lines, *pointers, *inner]
+            return [*lines, *pointers, *inner, *self.flags()]
         shift = " - shift" if self.variant.shifted else ""
-        return [*lines, *pointers, f"const Index i = {number} * {self.variant.vector}{shift};"]
+        return [*lines, *pointers, *self.flags(), f"const Index i = {number} * {self.variant.vector}{shift};"]
 
     def quotient(self, number: str, axis: int) -> str:
         """The integer quotient of a number and the size of a loop; for the last, its number of accesses."""
@@ -578,7 +574,6 @@ class CudaPrinter(Printer):
             rest = f"(Index)n{self.last} - i"
             index = [*index, f"const int count = {rest} < {vector} ? (int)({rest}) : {vector};"]
             index += ["const int first = i < 0 ? (int)-i : 0;"] if self.variant.shifted else []
-        index = [*index, *self.flags()]
         lines, loads = self.loads(stage, letter)
         loop = f"for (int u = t; u < t + {count}; u++)" if steps else f"for (int u = 0; u < {count}; u++)"
 
