@@ -439,12 +439,12 @@ class Printer:
     def in_range(self, number: int, index: str | None) -> str:
         """The condition that an index is in a range; the name of its flag without one."""
         cast = self.dialect.cast
-        return f"g{number}" if index is None else f"({index} >= {cast}low{number}) & ({index} < {cast}high{number})"
+        return f"is_in{number}" if index is None else f"({index} >= {cast}low{number}) & ({index} < {cast}high{number})"
 
     def flags(self) -> Lines:
         """The flags of ranges of all loops but the vector loop."""
         outer = ((number, loop) for number, loop in enumerate(self.nest.ranges) if loop != self.nest.vector)
-        return [f"const int g{number} = {self.in_range(number, f'i{loop}')};" for number, loop in outer]
+        return [f"const int is_in{number} = {self.in_range(number, f'i{loop}')};" for number, loop in outer]
 
     def outside(self, array: int) -> str:
         """A tap's element out of bounds."""

@@ -34,16 +34,16 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
             const float *x5 = x1 + (o5 - o1);
             const float *x6 = x1 + (o6 - o1);
             float *x7 = (float *)a[7] + i0 * s7_0 + i1 * s7_1;
-            const int g0 = (i1 >= low0) & (i1 < high0);
-            const int g2 = (i1 >= low2) & (i1 < high2);
+            const int is_in0 = (i1 >= low0) & (i1 < high0);
+            const int is_in2 = (i1 >= low2) & (i1 < high2);
             int64_t from = 0, to = n2;
             from = from > low1 ? from : low1, to = to < high1 ? to : high1;
-            if (to - from < 8 || !(g0) || !(g2))
+            if (to - from < 8 || !(is_in0) || !(is_in2))
                 from = to = 0;
-            const int64_t limit0 = g0 ? high1 : 0;
-            const int64_t limit1 = g0 ? n2 : 0;
-            const int64_t limit2 = g2 ? high1 : 0;
-            const int64_t limit3 = g2 ? n2 : 0;
+            const int64_t limit0 = is_in0 ? high1 : 0;
+            const int64_t limit1 = is_in0 ? n2 : 0;
+            const int64_t limit2 = is_in2 ? high1 : 0;
+            const int64_t limit3 = is_in2 ? n2 : 0;
             #pragma omp simd
             for (int64_t i = from; i < to; i++)
             {
@@ -79,9 +79,9 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                 const float v30 = (float)(v29 > 0 || v29 != v29 ? v29 : (float)0);
                 x7[i] = v30;
             }
-            for (int k = 0; k < 2; k++)
+            for (int side = 0; side < 2; side++)
             {
-                const int64_t lower = k ? to : 0, upper = k ? n2 : from;
+                const int64_t lower = side ? to : 0, upper = side ? n2 : from;
                 #pragma omp simd
                 for (int64_t i = lower; i < upper; i++)
                 {

@@ -62,17 +62,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const float *x4 = x1 + ((Index)o4 - (Index)o1);
             const float *x5 = x1 + ((Index)o5 - (Index)o1);
             const float *x6 = x1 + ((Index)o6 - (Index)o1);
-            const int g0 = (i1 >= (Index)low0) & (i1 < (Index)high0);
-            const int g2 = (i1 >= (Index)low2) & (i1 < (Index)high2);
+            const int is_in0 = (i1 >= (Index)low0) & (i1 < (Index)high0);
+            const int is_in2 = (i1 >= (Index)low2) & (i1 < (Index)high2);
             const Index i = (k - before * chunks) * 1;
             if (k < total)
             {
-                b1[u].at[0] = (g0 & (i >= (Index)low1) & (i < (Index)high1)) ? x1[i * (Index)s1_2] : -INFINITY;
-                b2[u].at[0] = (g0) ? x2[i * (Index)s1_2] : -INFINITY;
-                b3[u].at[0] = (g0) ? x3[i * (Index)s1_2] : -INFINITY;
-                b4[u].at[0] = (g2 & (i >= (Index)low1) & (i < (Index)high1)) ? x4[i * (Index)s1_2] : -INFINITY;
-                b5[u].at[0] = (g2) ? x5[i * (Index)s1_2] : -INFINITY;
-                b6[u].at[0] = (g2) ? x6[i * (Index)s1_2] : -INFINITY;
+                b1[u].at[0] = (is_in0 & (i >= (Index)low1) & (i < (Index)high1)) ? x1[i * (Index)s1_2] : -INFINITY;
+                b2[u].at[0] = (is_in0) ? x2[i * (Index)s1_2] : -INFINITY;
+                b3[u].at[0] = (is_in0) ? x3[i * (Index)s1_2] : -INFINITY;
+                b4[u].at[0] = (is_in2 & (i >= (Index)low1) & (i < (Index)high1)) ? x4[i * (Index)s1_2] : -INFINITY;
+                b5[u].at[0] = (is_in2) ? x5[i * (Index)s1_2] : -INFINITY;
+                b6[u].at[0] = (is_in2) ? x6[i * (Index)s1_2] : -INFINITY;
             }
         }
         #pragma unroll

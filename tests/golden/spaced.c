@@ -17,15 +17,15 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
         const float *x2 = (const float *)a[0] + o2 + i0 * s2_0;
         const float *x3 = (const float *)a[1] + o3 + quotient1 * s3_0;
         float *x4 = (float *)a[4] + i0 * s4_0;
-        const int g0 = (i0 >= low0) & (i0 < high0);
+        const int is_in0 = (i0 >= low0) & (i0 < high0);
         int64_t first = (0 + 1) / 2 * 2 - 0, final = (n1 + 0) / 2 * 2 - 0;
         if (final < first)
             first = final = 0;
         int64_t from = first, to = final;
         from = (from + 1) / 2 * 2 - 0, to = (to + 0) / 2 * 2 - 0;
-        if (to - from < 0 || !(g0 & (rest1 < 1)))
+        if (to - from < 0 || !(is_in0 & (rest1 < 1)))
             from = to = first;
-        const int64_t limit0 = g0 & (rest1 < 1) ? final : 0;
+        const int64_t limit0 = is_in0 & (rest1 < 1) ? final : 0;
         #pragma omp simd
         for (int64_t c = (from + 0) / 2; c < (to + 0) / 2; c++)
         {
@@ -44,9 +44,9 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                 x4[i] = v4;
             }
         }
-        for (int k = 0; k < 2; k++)
+        for (int side = 0; side < 2; side++)
         {
-            const int64_t lower = k ? to : first, upper = k ? final : from;
+            const int64_t lower = side ? to : first, upper = side ? final : from;
             #pragma omp simd
             for (int64_t c = (lower + 0) / 2; c < (upper + 0) / 2; c++)
             {
@@ -66,14 +66,14 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                 }
             }
         }
-        for (int k = 0; k < 2; k++)
+        for (int side = 0; side < 2; side++)
         {
-            const int64_t lower = k ? final : 0, upper = k ? n1 : first;
+            const int64_t lower = side ? final : 0, upper = side ? n1 : first;
             #pragma omp simd
             for (int64_t i = lower; i < upper; i++)
             {
                 const float v2 = ((i + 0) % 2 < 1) ? x2[(i + 0) / 2] : 0.0f;
-                const float v3 = g0 & (rest1 < 1) ? x3[i] : 0.0f;
+                const float v3 = is_in0 & (rest1 < 1) ? x3[i] : 0.0f;
                 const float v4 = (float)(v2 + v3);
                 x4[i] = v4;
             }

@@ -37,12 +37,12 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const Index rest1 = (i0 + 2) % 3;
             const float *x2 = a0 + (Index)o2 + i0 * (Index)s2_0;
             const float *x3 = a1 + (Index)o3 + quotient1 * (Index)s3_0;
-            const int g0 = (i0 >= (Index)low0) & (i0 < (Index)high0);
+            const int is_in0 = (i0 >= (Index)low0) & (i0 < (Index)high0);
             const Index i = (k - before * chunks) * 1;
             if (k < total)
             {
                 b2[u].at[0] = (((i + 0) % 2 < 1)) ? x2[(i + 0) / 2] : 0.0f;
-                b3[u].at[0] = (g0 & (rest1 < 1)) ? x3[i] : 0.0f;
+                b3[u].at[0] = (is_in0 & (rest1 < 1)) ? x3[i] : 0.0f;
             }
         }
         #pragma unroll

@@ -25,16 +25,16 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
             {
                 const int64_t e = b + 512 < n1 ? b + 512 : n1;
                 float p5 = 0;
-                const int g0 = (i0 >= low0) & (i0 < high0);
+                const int is_in0 = (i0 >= low0) & (i0 < high0);
                 int64_t first = (b + 1) / 2 * 2 - 0, final = (e + 0) / 2 * 2 - 0;
                 if (final < first)
                     first = final = b;
                 int64_t from = first, to = final;
                 from = from > low1 ? from : low1, to = to < high1 ? to : high1;
                 from = (from + 1) / 2 * 2 - 0, to = (to + 0) / 2 * 2 - 0;
-                if (to - from < 8 || !(g0))
+                if (to - from < 8 || !(is_in0))
                     from = to = first;
-                const int64_t limit0 = g0 ? high1 : 0;
+                const int64_t limit0 = is_in0 ? high1 : 0;
                 #pragma omp simd reduction(+ : p5)
                 for (int64_t c = (from + 0) / 2; c < (to + 0) / 2; c++)
                 {
@@ -53,9 +53,9 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                         p5 = p5 + v4;
                     }
                 }
-                for (int k = 0; k < 2; k++)
+                for (int side = 0; side < 2; side++)
                 {
-                    const int64_t lower = k ? to : first, upper = k ? final : from;
+                    const int64_t lower = side ? to : first, upper = side ? final : from;
                     #pragma omp simd reduction(+ : p5)
                     for (int64_t c = (lower + 0) / 2; c < (upper + 0) / 2; c++)
                     {
@@ -75,13 +75,13 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                         }
                     }
                 }
-                for (int k = 0; k < 2; k++)
+                for (int side = 0; side < 2; side++)
                 {
-                    const int64_t lower = k ? final : b, upper = k ? e : first;
+                    const int64_t lower = side ? final : b, upper = side ? e : first;
                     #pragma omp simd reduction(+ : p5)
                     for (int64_t i = lower; i < upper; i++)
                     {
-                        const float v2 = g0 & (i >= low1) & (i < high1) ? y2[i] : 0.0f;
+                        const float v2 = is_in0 & (i >= low1) & (i < high1) ? y2[i] : 0.0f;
                         const float v3 = ((i + 0) % 2 < 1) ? y3[(i + 0) / 2] : 0.0f;
                         const float v4 = (float)(v2 * v3);
                         p5 = p5 + v4;

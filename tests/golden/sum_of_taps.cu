@@ -51,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                 const Index k = lane + u * lanes;
                 const float *y2 = x2;
                 const float *y3 = x3;
-                const int g0 = (i0 >= (Index)low0) & (i0 < (Index)high0);
+                const int is_in0 = (i0 >= (Index)low0) & (i0 < (Index)high0);
                 const Index i = k * 1;
                 if (k < until)
                 {
-                    b2[u].at[0] = (g0 & (i >= (Index)low1) & (i < (Index)high1)) ? y2[i] : 0.0f;
+                    b2[u].at[0] = (is_in0 & (i >= (Index)low1) & (i < (Index)high1)) ? y2[i] : 0.0f;
                     b3[u].at[0] = (((i + 0) % 2 < 1)) ? y3[(i + 0) / 2] : 0.0f;
                 }
             }

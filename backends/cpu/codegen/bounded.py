@@ -77,9 +77,9 @@ def bounded_columns(printer: Any, loop: Callable[[], Lines]) -> Lines:
 
 def _twice(loop: Lines, before: tuple[str, str], after: tuple[str, str]) -> Lines:
     """A loop from `lower` to `upper`, over two ranges."""
-    lower, upper = (f"k ? {later} : {earlier}" for earlier, later in zip(before, after, strict=True))
+    lower, upper = (f"side ? {later} : {earlier}" for earlier, later in zip(before, after, strict=True))
     bounds = f"const int64_t lower = {lower}, upper = {upper};"
-    return ["for (int k = 0; k < 2; k++)", *braced([bounds, *loop])]
+    return ["for (int side = 0; side < 2; side++)", *braced([bounds, *loop])]
 
 
 class _Spacing(NamedTuple):
