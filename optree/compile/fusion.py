@@ -188,7 +188,8 @@ class _Fusion:
         found = {frozenset(axis for axis in axes[value] if axis is not None) for value in made}
         if not found <= {frozenset(), everywhere, everywhere - kernel.reduced}:
             return False
-        if kernel.reduced and everywhere - kernel.reduced in found and self._has_taps(small):
+        is_affine = any(self.program.instructions[i].op.index_map.is_affine for i in small.instructions)
+        if is_affine and kernel.reduced and everywhere - kernel.reduced in found:
             return False  # kernels read at affine indices in the inner loops alone
         kernel.instructions = sorted([*small.instructions, *kernel.instructions])
         kernel.axes = {**axes, **kernel.axes}
@@ -307,10 +308,6 @@ class _Fusion:
         kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
         kernel.instructions.append(index)
         return True
-
-    def _has_taps(self, kernel: Kernel) -> bool:
-        """Whether a kernel reads operands at affine indices."""
-        return any(self.program.instructions[i].op.index_map.is_affine for i in kernel.instructions)
 
     def _reads_windows(self, index: int, instruction: Instruction) -> bool:
         """Whether kernels read an operand elsewhere, at affine indices or at a value."""

@@ -25,7 +25,6 @@ from optree.networks.windows import (
     per_axis,
     slidings,
     spatial_of,
-    window_counts,
 )
 from optree.op.batching import with_images
 from optree.op.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
@@ -119,15 +118,15 @@ class ConvolutionOperator(ImageOperator):
         """The weights' shape as (O, I, spatial)."""
         return tuple(shape[i] for i in self.weights_order)
 
-    def slidings(self, image: Shape, window: Shape) -> list[Sliding]:
-        """The windows along each spatial axis, of known sizes."""
-        return slidings(image, window, self.stride, self.dilation, self.padding)  # type: ignore[arg-type]
+    def slidings(self, image: Shape, window: Shape) -> list[Any]:
+        """The windows along each spatial axis, as of `optree.networks.windows.slidings`."""
+        return slidings(image, window, self.stride, self.dilation, self.padding)
 
     def convolved_shape(self, x: Shape, weights: Shape) -> Shape:
         """The shape of the convolution of images with weights; ShapeError if they do not fit."""
         (n, c, *image), (o, i, *window) = self.image(x), self.filters(weights)
         self.check_channels(c, o, i)
-        sizes = window_counts(tuple(image), tuple(window), self.stride, self.dilation, self.padding)
+        sizes = [each and each.positions for each in self.slidings(tuple(image), tuple(window))]
         return arranged((n, o, *sizes), self.layout, "NC" + spatial_of(self.layout))
 
     def check_channels(self, c: int | None, o: int | None, i: int | None) -> None:

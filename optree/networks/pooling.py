@@ -316,15 +316,10 @@ class MeanOperator(MeanDtypeOperator, PoolOperator, CompositeOperator):
             return total / float(prod(self.window))
         return total / f.cast(self.other(WindowFacts)(images), total.dtype)
 
-    def divided(self, total: Any, shape: Sequence[int]) -> Any:
-        """Numbers for each window on images of a shape, divided by the windows' elements."""
-        if self.count_padding:
-            return total / total.dtype.type(prod(self.window))
-        for axis, along in zip(self.axes, self.slidings(shape), strict=True):
-            first, last = along.inside()
-            counts = np.asarray(last - first, total.dtype, like=total)
-            total = total / counts.reshape(-1, *(1,) * (len(shape) - axis - 1))
-        return total
+    def divided(self, total: Any, images: Array) -> Any:
+        """Numbers for each window on images, divided by the windows' elements."""
+        count = prod(self.window) if self.count_padding else self.other(WindowFacts).numpy(images).astype(total.dtype)
+        return total / count
 
 
 class AvgPool(MeanOperator):
@@ -375,7 +370,7 @@ class AvgPool(MeanOperator):
         total = np.zeros(shape, wide_dtype(dtype), like=x)
         for _, windows, slices in self.parts(x.shape):
             total[windows] += x[slices]
-        return self.divided(total, x.shape).astype(dtype, copy=False)
+        return self.divided(total, x).astype(dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -420,7 +415,7 @@ class AvgUnpool(MeanOperator):
     def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         dtype = mean_dtype(delta.dtype)
-        share = self.divided(delta.astype(wide_dtype(dtype)), like.shape)
+        share = self.divided(delta.astype(wide_dtype(dtype)), like)
         out = np.zeros(like.shape, share.dtype, like=delta)
         for _, windows, slices in self.parts(like.shape):
             out[slices] += share[windows]

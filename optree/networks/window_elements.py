@@ -13,7 +13,6 @@ import numpy as np
 from optree.arrays import Array, as_array, filled, portable
 from optree.errors import OperandError, ShapeError, brief
 from optree.networks.windows import (
-    Sliding,
     WindowOperator,
     elements,
     layout_of,
@@ -23,7 +22,6 @@ from optree.networks.windows import (
     per_axis,
     slidings,
     spatial_of,
-    window_counts,
 )
 from optree.op.batching import shifted, spread_all
 from optree.op.index_map import AFFINE, LIKE, SHAPE, IndexMap
@@ -111,18 +109,16 @@ class PoolOperator(WindowOperator):
         """The steps between the elements of a window."""
         return (1,) * len(self.axes)
 
-    def slidings(self, shape: Sequence[int]) -> list[Sliding]:
-        """The windows along each pooled axis of an operand of this shape."""
+    def slidings(self, shape: Sequence[int | None]) -> list[Any]:
+        """The windows along each pooled axis of an operand of this shape, as of `optree.networks.windows.slidings`."""
         sizes = [shape[axis] for axis in self.axes]
         return slidings(sizes, self.window, self.stride, self.dilations, self.padding, self.ceil)
 
     def pooled_shape(self, shape: Shape) -> Shape:
         """The shape of one number for each window; ShapeError if a window is larger than its padded axis."""
         sizes = list(shape)
-        pooled = tuple(shape[axis] for axis in self.axes)
-        counts = window_counts(pooled, self.window, self.stride, self.dilations, self.padding, self.ceil)
-        for axis, count in zip(self.axes, counts, strict=True):
-            sizes[axis] = count
+        for axis, each in zip(self.axes, self.slidings(shape), strict=True):
+            sizes[axis] = each and each.positions
         return tuple(sizes)
 
     def check_pooled(self, given: Sequence[Shape], images: Shape) -> None:
@@ -131,11 +127,6 @@ class PoolOperator(WindowOperator):
         for shape in given:
             if not may_equal(shape, wanted):
                 raise ShapeError(f"the windows on {images} are {wanted}, and an operand has {shape}")
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether a window begins at each element."""
-        return set(self.stride) <= {1}
 
     @property
     def is_padded(self) -> bool:
@@ -161,7 +152,7 @@ class PoolOperator(WindowOperator):
     def spread(self, delta: Any, like: Any) -> Any:
         """For each element of images, the sum of delta's elements for the windows that it is in."""
         laps = self.laps()
-        if len(laps) <= 2 * LONGEST or not self.is_dense or self.padding == "same":
+        if len(laps) <= 2 * LONGEST or {*self.stride} != {1} or self.padding == "same":
             return reduce(f.add, [op(delta, like) for op in laps])
         around = [tuple(size - 1 - each for each in pair) for size, pair in zip(self.window, self.padding, strict=True)]
         windows = f.windows(delta, self.window, 1, tuple(around), axes=self.axes)

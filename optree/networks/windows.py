@@ -154,32 +154,16 @@ def paddings(padding: Padding, count: int) -> Sequence[Any]:
 
 
 def slidings(
-    sizes: Sequence[int],
-    window: Sequence[int],
+    sizes: Sequence[int | None],
+    window: Sequence[int | None],
     stride: Sequence[int],
     dilation: Sequence[int],
     padding: Padding,
     ceil: bool = False,
-) -> list[Sliding]:
-    """Windows along each of some axes, as `sliding`."""
+) -> list[Any]:
+    """Windows along each of some axes, as `sliding`; None where a size is open."""
     each = zip(sizes, window, stride, dilation, paddings(padding, len(window)), strict=True)
-    return [sliding(*known, ceil) for known in each]
-
-
-def window_counts(
-    sizes: Shape,
-    window: Shape,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    padding: Padding,
-    ceil: bool = False,
-) -> list[int | None]:
-    """The number of windows along each of some axes; None where a size is open."""
-    each = zip(sizes, window, stride, dilation, paddings(padding, len(window)), strict=True)
-    return [
-        None if size is None or extent is None else sliding(size, extent, step, apart, room, ceil).positions
-        for size, extent, step, apart, room in each
-    ]
+    return [None if None in known[:2] else sliding(*known, ceil) for known in each]  # type: ignore[arg-type]
 
 
 # Layouts

@@ -548,12 +548,6 @@ NAMES = ("convolve", "correlate", "pack_weights", "add_parts", "panel_width")
 DIRECT_NAMES = ("convolve_directly", "convolve_channels", "correlate_directly", "correlate_channels", "panel_width")
 
 
-def _source(number: str, panel: int, is_direct: bool = False) -> Source:
-    """The C functions for panels of one or two vectors of outputs, or for groups of few."""
-    names = DIRECT_NAMES if is_direct else NAMES
-    return vector_source("convolution.c", number, PANEL=panel, DIRECT=int(is_direct)), names
-
-
 class Convolution:
     """A convolution, or one of its derivatives, on NumPy arrays.
 
@@ -594,10 +588,7 @@ class Convolution:
         flops = self.op.flops(shapes, [self.op.output_shape(*shapes)])
         if wide not in TYPES or not all(map(prod, shapes)) or not self.work.pays_alone(flops):
             return []
-        if self._is_direct(shapes):
-            return [_source(TYPES[wide], 2, True)]
-        is_narrow = self._results(shapes) <= vector_bytes() // wide.itemsize
-        return [_source(TYPES[wide], panel) for panel in (2, 1)[: 1 + is_narrow]]
+        return [self._source(wide, shapes)]
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None if NumPy computes the value."""
@@ -605,12 +596,14 @@ class Convolution:
             return None
         if not self.work.pays(self.op.flops(operands, [shape])):
             return None
-        number = TYPES[dtype]
-        functions: dict[str, Any] | None = self.backend.c_functions(*_source(number, 2, self._is_direct(operands)))
-        if functions is None or self._is_direct(operands):
-            return functions
-        is_narrow = self._results(operands) <= functions["panel_width"](0) // 2
-        return self.backend.c_functions(*_source(number, 1)) if is_narrow else functions  # type: ignore[no-any-return]
+        return self.backend.c_functions(*self._source(dtype, operands))  # type: ignore[no-any-return]
+
+    def _source(self, dtype: np.dtype, operands: Sequence[Any]) -> Source:
+        """The C functions: direct loops for groups of few outputs, or panels of one or two vectors of outputs."""
+        if self._is_direct(operands):
+            return vector_source("convolution.c", TYPES[dtype], PANEL=2, DIRECT=1), DIRECT_NAMES
+        is_narrow = self._results(operands) <= vector_bytes() // dtype.itemsize
+        return vector_source("convolution.c", TYPES[dtype], PANEL=2 - is_narrow, DIRECT=0), NAMES
 
     def _is_direct(self, operands: Sequence[Any]) -> bool:
         """Whether direct loops compute it, not products of panels."""

@@ -177,6 +177,16 @@ static word row_of_tap(const problem *p, const word *at, const word *tap)
     return offset;
 }
 
+/* A vector of the first numbers, padded with zeros. */
+static vector some(const T *from, word count)
+{
+    if (count >= LANES)
+        return load(from);
+    T few[LANES] = {0};
+    copy_few(few, from, count);
+    return load(few);
+}
+
 static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     const problem *p = state;
@@ -206,17 +216,14 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
                 for (int v = 0; v < VECTORS; v++)
                     save(out + c + v * LANES, sum[v]);
             }
-            for (; c + LANES <= p->groups; c += LANES) {
+            for (; c < p->groups; c += LANES) {
+                const word count = least(LANES, p->groups - c);
                 vector sum = {0};
                 for (word i = 0; i < found; i++)
-                    sum += load(from[i] + c) * load(weights[i] + c);
-                save(out + c, sum);
-            }
-            for (; c < p->groups; c++) {
-                T sum = 0;
-                for (word i = 0; i < found; i++)
-                    sum += from[i][c] * weights[i][c];
-                out[c] = sum;
+                    sum += some(from[i] + c, count) * some(weights[i] + c, count);
+                T sums[LANES];
+                save(sums, sum);
+                memcpy(out + c, sums, count * sizeof(T));
             }
         }
     }
@@ -226,16 +233,6 @@ int64_t convolve_channels(const problem *p)
 {
     ((sharing *)p->share)(channel_tasks, p, p->count[0] * p->count[1] * p->count[2], p->threads);
     return 0;
-}
-
-/* A vector of the first numbers, padded with zeros. */
-static vector some(const T *from, word count)
-{
-    if (count >= LANES)
-        return load(from);
-    T few[LANES] = {0};
-    copy_few(few, from, count);
-    return load(few);
 }
 
 static void channel_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
