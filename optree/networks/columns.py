@@ -132,12 +132,8 @@ class WindowsInput(WindowsOperator, FirstDtypeOperator):
     def numpy(self, *arrays: Array) -> Any:
         delta, like = (as_array(a, *arrays) for a in arrays)
         out = np.zeros(like.shape, wide_dtype(delta.dtype), like=delta)
-        whole: list[Any] = [slice(None)] * out.ndim
         for element, windows, slices in elements(self.slidings(like.shape)):
-            index, positions = list(whole), list(whole)
-            for axis, position, inside in zip(self.axes, windows, slices, strict=True):
-                positions[axis], index[axis] = position, inside
-            out[tuple(index)] += delta[(*positions, *element)]
+            out[self.placed(slices, out.ndim)] += delta[(*self.placed(windows, out.ndim), *element)]
         return out.astype(delta.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

@@ -179,15 +179,16 @@ class PoolOperator(WindowOperator):
 
     def parts(self, shape: Sequence[int]) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
         """Each element of a window: its number, and the indices of windows and of the operand that meet there."""
-        whole = [slice(None)] * len(shape)
         found = []
         for element, windows, slices in elements(self.slidings(shape)):
             number = int(np.ravel_multi_index(element, self.window)) if element else 0
-            window_index, index = list(whole), list(whole)
-            for axis, window, inside in zip(self.axes, windows, slices, strict=True):
-                window_index[axis], index[axis] = window, inside
-            found.append((number, tuple(window_index), tuple(index)))
+            found.append((number, self.placed(windows, len(shape)), self.placed(slices, len(shape))))
         return found
+
+    def placed(self, parts: Sequence[slice], ndim: int) -> tuple[slice, ...]:
+        """The index of an array that has these slices along the axes of windows."""
+        found = dict(zip(self.axes, parts, strict=True))
+        return tuple([found.get(axis, slice(None)) for axis in range(ndim)])
 
 
 class ElementOperator(PoolOperator, AffineOperator):
@@ -206,10 +207,9 @@ class ElementOperator(PoolOperator, AffineOperator):
 
     def slices(self, shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The indices of windows and of the images that meet at the element."""
-        windows, index = [slice(None)] * len(shape), [slice(None)] * len(shape)
-        for axis, s, e in zip(self.axes, self.slidings(shape), self.element, strict=True):
-            windows[axis], index[axis] = s.slices(e)
-        return tuple(windows), tuple(index)
+        pairs = [s.slices(e) for s, e in zip(self.slidings(shape), self.element, strict=True)]
+        windows, index = ([pair[n] for pair in pairs] for n in range(2))
+        return self.placed(windows, len(shape)), self.placed(index, len(shape))
 
 
 class WindowElement(ElementOperator, MorphOperator):

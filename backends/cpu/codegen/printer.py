@@ -663,9 +663,8 @@ class CPrinter(Printer):
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
-        last, row = self.last, Lines()
-        if self.is_bounded:
-            row += [f"const int64_t i{last} = i;", *self.quotients([last]), *self.flags()]
+        last = self.last
+        row = [f"const int64_t i{last} = i;", *self.quotients([last]), *self.flags()]
         for array in [*stage.reads, *(array for array, _ in stage.writes)]:
             index = self.index(array, last) if self.nest.spaced_along(array, last) else "i"
             step = f" + {index} * {self.stride(array, last)}" if self.has_stride(array, last) else ""

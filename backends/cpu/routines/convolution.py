@@ -435,7 +435,7 @@ class _Images(_Plan):
         groups = self.grouped(weights)
         if self.made_filters is not self.filters:  # a derivative by images: its outputs are the weights' inputs
             groups = groups.swapaxes(1, 2)
-        return np.ascontiguousarray(np.stack([groups[_at(tap)] for tap in self.elements(problem)], axis=2))
+        return np.ascontiguousarray(np.stack([groups[(..., *tap)] for tap in self.elements(problem)], axis=2))
 
 
 class _ByInput(_Images):
@@ -504,7 +504,7 @@ class _ByWeights(_Plan):
             self._run("correlate_channels", operands, sums.ctypes.data)
             groups = self.grouped(out)
             for number, element in enumerate(self.elements(self.problem)):
-                groups[_at(element)] = sums[number, :, None, None]
+                groups[(..., *element)] = sums[number, :, None, None]
             return
         if self.is_direct:
             channels = self.channels
@@ -513,7 +513,7 @@ class _ByWeights(_Plan):
             self._run("correlate_directly", operands, sums.ctypes.data)
             groups = self.grouped(out)
             for number, element in enumerate(self.elements(self.problem)):
-                groups[_at(element)] = sums[..., number]
+                groups[(..., *element)] = sums[..., number]
             return
         with self.scratch.of(self.size * self.parts) as sums_address:
             self._run("correlate", operands, sums_address)
@@ -527,10 +527,6 @@ class _ByWeights(_Plan):
 def _sums_directly(groups: int, given: int, result: int) -> bool:
     """Whether direct loops compute the derivative by weights."""
     return groups > 1 and given * result <= FEW_PAIRS
-
-
-def _at(element: tuple[int, ...]) -> tuple[Any, ...]:
-    return (..., *element)
 
 
 # The routine
