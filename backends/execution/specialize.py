@@ -394,13 +394,14 @@ class FusedKernel(ExecutableKernel):
         count, bounded = len(strides), sorted({axis for tap in taps for axis in (*tap.bounds, *tap.spaced)})
         strides += [[int(axis == each) for axis in range(self.rank)] for each in bounded]
         outer = self._collapsed([axis for axis in range(self.rank) if axis not in self.reduced], sizes, strides)
-        if taps and outer is not None and not self.reduced:
-            outer = with_long_rows(*outer)
         inner = self._collapsed(sorted(self.reduced), sizes, strides) if self.reduced else None
+        columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
+        rows = inner if self.reduced else outer
+        if taps and rows is not None and not (columns or self._is_ordered):
+            with_long_rows(*rows)  # in place
         loops = [domain for domain in (outer, inner) if domain is not None]
         loop_sizes = [size for domain in loops for size in domain[0]]
         loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
-        columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
         loop_of = {axis: steps.index(max(steps)) for axis, steps in zip(bounded, loop_strides[count:], strict=True)}
         del loop_strides[count:]
         if inner is not None and outer is not None and self._is_contraction:
