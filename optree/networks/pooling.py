@@ -222,7 +222,11 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     def decompose(self, *inputs: Variable) -> Any:
         delta, indices, like = inputs
-        laps = self.laps()
+        laps, windows = self.laps(), self.around(widened(delta))
+        if windows is not None:
+            numbers = np.flip(np.arange(prod(self.window)).reshape(self.window))
+            found = f.where(f.eq(self.around(indices, -1), numbers), windows, 0)
+            return in_dtype(f.sum(found, axis=tuple(range(like.ndim, found.ndim)), keepdims=False), delta.dtype)
         if len(laps) > 2 * LONGEST:
             return None
         weights = [prod(self.window[n + 1 :]) for n in range(len(self.window))]

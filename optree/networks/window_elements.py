@@ -151,12 +151,17 @@ class PoolOperator(WindowOperator):
 
     def spread(self, delta: Any, like: Any) -> Any:
         """For each element of images, the sum of delta's elements for the windows that it is in."""
-        laps = self.laps()
-        if len(laps) <= 2 * LONGEST or {*self.stride} != {1} or self.padding == "same":
-            return reduce(f.add, [op(delta, like) for op in laps])
-        around = [tuple(size - 1 - each for each in pair) for size, pair in zip(self.window, self.padding, strict=True)]
-        windows = f.windows(delta, self.window, 1, tuple(around), axes=self.axes)
+        windows = self.around(delta)
+        if windows is None:
+            return reduce(f.add, [op(delta, like) for op in self.laps()])
         return f.sum(windows, axis=tuple(range(like.ndim, windows.ndim)), keepdims=False)
+
+    def around(self, x: Any, outside: Any = 0) -> Any:
+        """For each element of images, x of the windows that it is in as further axes; None where `laps` are better."""
+        if len(self.laps()) <= 2 * LONGEST or {*self.stride} != {1} or self.padding == "same":
+            return None
+        around = [tuple(size - 1 - each for each in pair) for size, pair in zip(self.window, self.padding, strict=True)]
+        return f.windows(x, self.window, 1, tuple(around), axes=self.axes, outside=outside)
 
     def one_after_another(self) -> list[Any]:
         """The pools along few axes at once that give the same one after another."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import plain_c
+from harness import plain_c, windowed
 from harness.compiling import needs_compiler
 from harness.cuda import needs_gxx
 from harness.emulated import Emulator
@@ -136,6 +136,21 @@ def test_a_pool_and_what_follows_it_are_one_kernel() -> None:
     for tree in (be.relu(be.max_pool(x, **props)), be.max_pool(be.relu(x), **props)):
         text = debugprint(tree, stage="fusion", file="str")
         assert text.count("kernel,") == 1 and "call" not in text, text
+
+
+def test_the_gradient_of_maxima_of_long_windows_is_a_reduction_in_a_kernel() -> None:
+    be, rng = gen_backend("cpu", jit=True), np.random.default_rng(5)
+    for shape, props in (
+        ((2, 90), {"window": 70, "padding": ((3, 5),), "axes": 1}),
+        ((12, 3), {"window": 9, "axes": 0}),
+    ):
+        x = be.array(rng.integers(-3, 3, shape).astype(float), "float64")
+        indices = be.argmax_pool(x, stride=1, **props).astensor()
+        delta = rng.integers(-9, 9, indices.shape).astype(float)
+        tree = be.max_unpool(be.array(delta, "float64"), indices, x, stride=1, **props)
+        wanted = windowed.max_unpool(delta, indices.get(), x.get(), stride=1, **props)
+        np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
+        assert "max_unpool" not in debugprint(tree, stage="fusion", file="str")
 
 
 def test_a_new_size_compiles_nothing(counted: Any) -> None:
