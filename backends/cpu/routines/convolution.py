@@ -330,11 +330,10 @@ class _Plan:
         alone = self.channels.given == self.channels.result == 1 < self.channels.groups
         return alone and self.x.group == self.delta.group == 1
 
-    def grouped(self, weights: np.ndarray) -> np.ndarray:
+    def grouped(self, weights: np.ndarray) -> Any:
         """A view of weights as (group, output, input, spatial)."""
         filters = self.op.as_filters(weights)
-        view: np.ndarray = filters.reshape(self.op.groups, -1, *filters.shape[1:])
-        return view
+        return filters.reshape(self.op.groups, -1, *filters.shape[1:])
 
     def elements(self, problem: Problem) -> list[tuple[int, ...]]:
         """The window indices of each tap."""
