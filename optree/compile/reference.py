@@ -48,32 +48,28 @@ def evaluate(program: Program, values: Sequence[Any], observe: Observer | None =
 
 def prepared(program: Program) -> Callable[..., list[Any]]:
     """`evaluate` of a program that runs repeatedly, from the values of its leaves: performers are made once."""
-    performers: dict[int, Callable[..., Any]] = {}
 
-    def compute(instruction: Instruction, *inputs: object) -> Any:
-        run = performers.get(id(instruction))
-        if run is None:
-            run = performer(instruction)
-            if not instruction.op.defines("make_thunk"):  # whose cells are shared by its calls
-                performers[id(instruction)] = run
-        return run(*inputs)
+    def call_of(instruction: Instruction) -> Callable[..., Any]:
+        if instruction.op.defines("make_thunk"):  # whose cells are shared by its calls
+            return lambda *inputs: performer(instruction)(*inputs)
+        return performer(instruction)
 
-    return _runner(program, compute)
+    return _runner(program, [*map(call_of, program.instructions)])
 
 
 def run_each(
     program: Program, values: Sequence[Any], compute: Callable[..., Any], observe: Observer | None = None
 ) -> list[Any]:
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
-    return _runner(program, compute)(values, observe)
+    return _runner(program, [partial(compute, instruction) for instruction in program.instructions])(values, observe)
 
 
-def _runner(program: Program, compute: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A function of the leaves' values to the outputs."""
+def _runner(program: Program, calls: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """A function of the leaves' values to the outputs, by a call for each instruction."""
     first, instructions = len(program.leaves), program.instructions
     unobserved = [
-        RegisterCall(partial(compute, instruction), taker(instruction.inputs), first + index, None, (), index)
-        for index, instruction in enumerate(instructions)
+        RegisterCall(call, taker(instruction.inputs), first + index, None, (), index)
+        for index, (call, instruction) in enumerate(zip(calls, instructions, strict=True))
     ]
     outputs = taker(program.outputs)
 
@@ -107,7 +103,8 @@ def value_of_op(instruction: Instruction) -> Callable[..., Any]:
     if is_widened(instruction.node):
         return in_float32(op, instruction.type.dtype)
     numpy: Callable[..., Any] = op.numpy
-    return numpy if getattr(numpy, "__self__", None) is op else op.value  # a method, without a call between
+    alone = numpy is not None and not op.__props__ and not op.defines("value")  # `value` would only call it
+    return numpy if alone or getattr(numpy, "__self__", None) is op else op.value
 
 
 def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -153,12 +150,13 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     DefinitionError
         When it is called, if a cell is left empty, resized, or filled with a value that its type refuses.
     """
-    op, apply = instruction.op, instruction.node.owner
+    op = instruction.op
+    if not (op.defines("perform") or op.defines("make_thunk")) and isinstance(instruction.type, TensorType):
+        return checked(instruction)
+    apply = instruction.node.owner
     types = [output.type.any_size for output in apply.outputs]
     if op.defines("make_thunk"):
         return _thunk(instruction, types)
-    if is_widened(instruction.node) and not op.defines("perform"):
-        return checked(instruction)
     loose = _undeclared(op, len(instruction.inputs))
     promised = _promise(op, types)
     if given_away is None:

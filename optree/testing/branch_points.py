@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,15 @@ class _Probe:
     """The derivatives of an example of each order, and the scalars whose derivatives they are."""
 
     def __init__(self, example: Example, tree: Variable, inputs: Sequence[Any], moved: Sequence[int]) -> None:
-        self.costs, gradients = _derivatives(tree, [inputs[i] for i in moved])
+        self.costs, self.gradients = _derivatives(tree, [inputs[i] for i in moved])
         self.example, self.inputs, self.moved = example, inputs, moved
-        self.runs = [
-            (Runner(self.costs[:orders], inputs), Runner(gradients[: orders * len(moved)], inputs))
-            for orders in range(1, ORDERS + 1)
-        ]
-        self.random = np.random.RandomState(len(gradients))
+        self.random = np.random.RandomState(len(self.gradients))
+        self.runs = cache(self._runs)  # those of fewer orders are seldom needed
+
+    def _runs(self, orders: int) -> tuple[Runner, Runner]:
+        """The scalars of the first orders, and their derivatives."""
+        costs, gradients = self.costs[:orders], self.gradients[: orders * len(self.moved)]
+        return Runner(costs, self.inputs), Runner(gradients, self.inputs)
 
     def branch_points(self, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
         """Values between these and the same in another order, at which a comparison of the derivatives changes."""
@@ -114,7 +117,7 @@ class _Probe:
 
     def check(self, what: str, values: Sequence[Any], orders: int) -> None:
         """Raise unless the derivatives by one element of an operand or two equal their differences."""
-        cost, gradient = self.runs[orders - 1]
+        cost, gradient = self.runs(orders)
         middle, found = _numbers(cost, values), gradient(values)
         for position in self.random.permutation(len(self.moved))[:OPERANDS]:
             index = self.moved[position]
