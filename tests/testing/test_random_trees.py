@@ -26,6 +26,7 @@ from optree.compile.reference import evaluate, value_of
 from optree.op.traits import ReductionOperator
 from optree.registry import OPS, f
 from optree.testing.comparison import central_difference
+from optree.testing.examples import Runner, inputs_for
 from optree.testing.random_trees import random_tree
 from optree.tree.node import operands_of, post_order
 
@@ -108,23 +109,23 @@ def test_a_random_tree_written_into_a_leaf(cpu: Any, data: Any, place: int) -> N
 
 
 def check_directions(function: Any, leaves: Any, tolerance: float = 1e-5) -> None:
-    """Compare a gradient with central differences along a random direction of each leaf.
+    """Compare a backend's gradient with central differences of the reference along a random direction of each leaf.
 
     That is as strict as a difference for each element, at a quarter of the evaluations, but does not name the element:
     `check_grad` does, if one is wrong.
     """
     cost, rng = function(*leaves), np.random.RandomState(0)
-    cost.item()  # before a leaf is moved
     gradients = cost.backend.evaluate(grad(cost, list(leaves)))
-    for x, gradient in zip(leaves, gradients, strict=True):
-        point, direction = x.get(), rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1, 1], x.shape)
+    values = [x.get() for x in leaves]
+    inputs = inputs_for(values)
+    run = Runner([function(*inputs)], inputs)  # a view of a leaf is moved with it
+    for i, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
+        direction = rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1, 1], x.shape)
 
-        def along(moved: Any, x: Any = x, point: Any = point, direction: Any = direction) -> float:
-            x.set(point + moved[0] * direction)
-            return cost.item()
+        def along(moved: Any, i: int = i, direction: Any = direction) -> float:
+            return run([*values[:i], values[i] + moved[0] * direction, *values[i + 1 :]])[0].item()
 
         slope = float(central_difference(along, [np.zeros(())], 0, 1e-4))
-        x.set(point)
         if not abs(slope - np.sum(gradient.get() * direction)) <= tolerance * max(1.0, abs(slope)):
             check_grad(function, leaves, rtol=tolerance, atol=tolerance)
             raise AssertionError(f"the derivative by {x.label} along {direction} is {slope}, not of {gradient.get()}")
