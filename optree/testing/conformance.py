@@ -451,16 +451,21 @@ def check_type(example: Example, backend: Any = None) -> None:
     expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
 
 
-def check_backend(example: Example, backend: Any, in_turn: bool = False) -> None:
-    """A backend's values equal the reference's, in every dtype, from and into every layout; or in turn into one."""
-    for number, dtype in enumerate(MIXED):
+def check_backend(
+    example: Example, backend: Any, first: int | None = None, dtypes: Sequence[np.dtype | type] = MIXED
+) -> None:
+    """A backend's values equal the reference's, in every dtype, from and into every layout.
+
+    With `first`, each dtype in one: the first dtype in the layout of this number, the next in the next one.
+    """
+    for number, dtype in enumerate(dtypes):
         values = example.draw(dtype)
         inputs = inputs_for(values)
         try:
             (wanted,) = Runner([example.tree(inputs)], inputs)(values)
         except DTypeError:
             continue
-        for layout in LAYOUTS[number % len(LAYOUTS) :][:1] if in_turn else LAYOUTS:
+        for layout in LAYOUTS if first is None else [LAYOUTS[(first + number) % len(LAYOUTS)]]:
             operands = [layout(backend, x) if isinstance(x, np.ndarray) else x for x in values]
             tree = example.tree(operands)
             target = layout(backend, np.zeros(tree.shape, tree.dtype))

@@ -59,10 +59,11 @@ from backends.cpu.numpy_blocks import MIN_ROWS, Tiling
 from backends.execution.thread_pool import share
 from optree import function
 from optree.arrays import portable
+from optree.dtypes import bfloat16
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator
 from optree.settings import override
-from optree.testing.conformance import check_backend
+from optree.testing.conformance import MIXED, check_backend
 
 # The tests that are imported take their backends from these
 
@@ -158,8 +159,8 @@ def test_kernels_are_cut_and_small_work_is_not(monkeypatch):
 @for_each("name", [*PURE, *COMPOSED], sampled=True)
 def test_every_op_gives_what_the_reference_gives(name: str, cpu: Any) -> None:
     """Each dtype in one layout: a block is a slice, of which no op knows how the whole is laid out."""
-    for example in examples_for(name):
-        check_backend(example, cpu, in_turn=True)
+    for number, example in enumerate(examples_for(name)):
+        check_backend(example, cpu, number, (*MIXED, bfloat16()))
 
 
 def layouts(array: np.ndarray) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.composed import COMPOSED, composed_examples
+from harness.each import for_each
 from harness.homes import home
 from harness.linalg_cases import LINALG
 from harness.op_examples import examples_for, has_examples
@@ -16,7 +16,6 @@ from optree import Apply, Op, checkpoint, grad, jit, value_and_grad, vmap
 from optree.errors import AxisError, BatchingError, DefinitionError, OperandError, ShapeError
 from optree.registry import OPS, f
 from optree.testing.conformance import check_batches, has_rule
-from optree.testing.examples import Example
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +30,15 @@ def neon(home_kind: str) -> Any:
     return home(home_kind, compat_mode="neon")
 
 
-def _examples(name: str) -> list[Example]:
-    return examples_for(name) if has_examples(name) else []
+#: The examples of linear algebra are made of known sizes.
+OPEN = [name for name in sorted(OPS) if has_examples(name) and name not in LINALG]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", sorted(OPS))
-def test_of_every_op_a_batch_is_the_stack_of_its_values(name: str) -> None:
-    for example in _examples(name):
-        check_batches(example)
-        if name not in LINALG:  # whose examples are made of known sizes
-            check_batches(example, is_open=True)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", sorted(COMPOSED))
-def test_of_every_composed_function_too(name: str) -> None:
-    for example, _ in composed_examples(name):
-        check_batches(example)
+@for_each("name", OPEN, sampled=True)
+def test_of_every_op_a_batch_of_open_sizes_is_the_stack_of_its_values(name: str) -> None:
+    """Of known sizes, that is a promise (tests/ops/test_registry.py)."""
+    for example in examples_for(name):
+        check_batches(example, is_open=True)
 
 
 def test_an_op_that_writes_over_an_operand_has_no_rule_and_others_have_one() -> None:

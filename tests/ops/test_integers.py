@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import zlib
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,21 @@ EXAMPLES = [(name, example) for name, op in sorted(OPS.items()) if examples_in(o
 EXAMPLES += [
     (name, example)
     for name, op in OPS.items()
-    if issubclass(op, ElementwiseOperator)
+    if issubclass(op, ElementwiseOperator) and not examples_in(op).cases
     for example in examples_of(op)[:2]
 ]
 EXAMPLES += [(name, example) for name in COMPOSED for example, _ in composed_examples(name)]
+
+#: An example on bools and on integers of each sign, whose sizes alternate: `test_promise` has every dtype of each.
+IN_TURN = [
+    (example, (np.dtype(bool), signed, unsigned))
+    for (_, example), signed, unsigned in zip(
+        EXAMPLES,
+        cycle(map(np.dtype, ("int8", "int16", "int32", "int64"))),
+        cycle(map(np.dtype, ("uint32", "uint64", "uint8", "uint16"))),
+        strict=False,
+    )
+]
 
 #: Cases that multiply their operand by a number that makes integers wrap, as they do in NumPy, before all else.
 WRAPPING = {"softplus#1", "log_sigmoid#1"}
@@ -80,19 +91,20 @@ def _check(build: Any, values: list[Any], what: str) -> None:
             _near(got, want, tree.dtype, f"the gradient of {what}")
 
 
-@for_each(("name", "dtype"), product(sorted({name for name, _ in EXAMPLES}), WHOLE), sampled=True)
-def test_small_integers_are_what_they_are_as_floats(name: str, dtype: np.dtype) -> None:
-    for _, example in (pair for pair in EXAMPLES if pair[0] == name):
-        operands = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+@for_each(("example", "dtypes"), IN_TURN, sampled=True)
+def test_small_integers_are_what_they_are_as_floats(example: Example, dtypes: Any) -> None:
+    operands = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
+    if not operands or example.label in WRAPPING:
+        return
+    for dtype in dtypes:
         values = _values(example, dtype)
-        if operands and example.label not in WRAPPING:
-            kept = {i: x for i, x in enumerate(values) if i not in operands}
+        kept = {i: x for i, x in enumerate(values) if i not in operands}
 
-            def build(*given: Any, example: Example = example, kept: Any = kept, count: int = len(values)) -> Any:
-                rest = iter(given)
-                return example.tree([kept[i] if i in kept else next(rest) for i in range(count)])
+        def build(*given: Any, kept: Any = kept, count: int = len(values)) -> Any:
+            rest = iter(given)
+            return example.tree([kept[i] if i in kept else next(rest) for i in range(count)])
 
-            _check(build, [values[i] for i in operands], f"{example} of {dtype}")
+        _check(build, [values[i] for i in operands], f"{example} of {dtype}")
 
 
 #: Elementwise functions of floating values, and how many operands each has.
@@ -123,8 +135,7 @@ def test_the_values_of_extremes_are_what_they_are_as_floats(name: str, dtype: np
 CONDITIONED = [name for name, op in sorted(OPS.items()) if has_own_examples(op)]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", [*CONDITIONED, *COMPOSED])
+@for_each("name", [*CONDITIONED, *COMPOSED], sampled=True)
 def test_a_condition_within_a_cost_is_flat(name: str) -> None:
     """A factor made of x > 1 alone counts as a constant in a derivative by x."""
     for example in examples_for(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from optree.dtypes import bfloat16
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
 from optree.testing.comparison import tolerating
-from optree.testing.conformance import PROMISES
+from optree.testing.conformance import LAYOUTS, MIXED, PROMISES, check_backend
 
 L = np.linalg
 
@@ -37,9 +38,11 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
 # What each op promises
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("promise", [p for p in PROMISES if p not in ("backend", "identity", "facts", "weak_numbers")])
-@pytest.mark.parametrize("name", LINALG)
+#: The promises of functions; the others are of ops alone.
+OF_FUNCTIONS = [p for p in PROMISES if p not in ("backend", "clauses", "identity", "facts", "weak_numbers")]
+
+
+@for_each(("name", "promise"), product(LINALG, OF_FUNCTIONS), sampled=True)
 def test_promise(name: str, promise: str) -> None:
     for example, _ in linalg_examples(name):
         with suppress(L.LinAlgError) if promise == "leaks" else nullcontext():  # of a matrix that is not finite
@@ -55,14 +58,13 @@ ON_DEVICE = 1e-13, 1e-14
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", LINALG)
 def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any, home_kind: str) -> None:
-    for example in examples_for(name):
+    examples = examples_for(name)
+    for number, example in enumerate(examples):
         with tolerating(*ON_DEVICE) if home_kind == "gpu" else nullcontext():
-            PROMISES["backend"](example, cpu)
+            check_backend(example, cpu, number if len(examples) >= len(LAYOUTS) else None)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32, np.bool_, bfloat16()], ids=str)
-@pytest.mark.parametrize("name", LINALG)
+@for_each(("name", "dtype"), product(LINALG, [*MIXED, bfloat16()]), sampled=True)
 def test_value(name: str, dtype: Any, cpu: Any) -> None:
     for example, meaning in linalg_examples(name):
         values = example.draw(dtype)

@@ -107,9 +107,8 @@ def test_a_lazy_array_without_dimensions_in_functions_of_the_standard(name: str,
     check(xp, OURS[name], lambda arguments, dtype: True)
 
 
-@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", NUMPYS)
+@for_each("name", NUMPYS, sampled=True)
 def test_a_lazy_array_without_dimensions_in_functions_of_numpys(name: str, xp: Any) -> None:
     def is_taken(arguments: Any, dtype: str) -> bool:
         with warnings.catch_warnings():
