@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import documents
+from harness.each import for_each
 from harness.scripts import script
 
 import backends
@@ -37,28 +38,29 @@ MODULES = sorted(
 )
 
 
-def run(document, folder):
-    """A document run in a folder, whose kernels are compiled with the flags of the tests' own."""
-    command = [sys.executable, documents.__file__, document, *compiler.FLAGS]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+def run(*paths):
+    """Documents that run, each in a process, whose kernels are compiled with the flags of the tests' own."""
+    command = [sys.executable, documents.__file__, *compiler.FLAGS, *paths]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in DOCUMENTS if [*documents.blocks(path.read_text())]],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_documents_code_prints_what_they_say(path, tmp_path):
-    done = run(path, tmp_path)
+RUN = [path for path in DOCUMENTS if [*documents.blocks(path.read_text())]]
+GALLERY = ROOT / "docs" / "gallery.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paths", [[GALLERY], [path for path in RUN if path != GALLERY]], ids=["gallery", "others"])
+def test_documents_code_prints_what_they_say(paths):
+    done = run(*paths)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_document_is_noticed(tmp_path):
     document = tmp_path / "wrong.md"
     document.write_text("```python\nprint(1)  # 2\n```\n")
-    done = run(document, tmp_path)
+    done = run(document)
     assert done.returncode == 1
-    assert "wrong.md:1: printed" in done.stderr
+    assert "wrong.md:1: printed" in done.stderr and f"failed: {document}" in done.stderr
 
 
 def test_docstring_examples_print_what_they_say():
@@ -99,7 +101,7 @@ def test_help_has_every_parameter_and_an_example_that_runs():
     assert runner.failures == 0 and runner.tries > 80, report.getvalue()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", DOCUMENTS)
 def test_documents_links_and_commands_exist(path):
     text = path.read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):

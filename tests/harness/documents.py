@@ -1,20 +1,24 @@
 """A document's Python blocks, run in order.
 
-Run as a script, with a document's path and the compiler's flags, it imports no pytest, which takes longer than most
-documents.
+Run as a script, with the compiler's flags and documents, it forks a process for each document, in a folder of its own:
+imports, and those of pytest, take longer than most documents.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import optree  # noqa: F401 every document uses it
 from backends.cpu import compiler
 
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,6 +46,25 @@ def run(path: Path) -> None:
             sys.exit(f"{path.name}:{line}: printed\n{output.getvalue()}\nand not\n{printed}")
 
 
+def fails(path: Path) -> bool:
+    """Whether a document fails, in a child that has imported what all documents do; its errors are printed."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    status = 1
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            run(path)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os.chdir("/")
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    compiler.FLAGS = tuple(sys.argv[2:])
-    run(Path(sys.argv[1]))
+    compiler.FLAGS = tuple(each for each in sys.argv[1:] if each.startswith("-"))
+    failed = [each for each in sys.argv[1:] if not each.startswith("-") and fails(Path(each).resolve())]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
