@@ -121,20 +121,15 @@ def _takes_all(config: Any) -> bool:
     return named or any(config.getoption(option, None) for option in asked)
 
 
-#: The files of tests that run on simulated devices, where no home is asked for, but for those that ask the stand-in.
-ON_THE_RIG = ("test_ahead_on_gpu", "test_on_gpu", "test_graphs")
-
-
 def pytest_generate_tests(metafunc: Any) -> None:
     if "home_kind" in metafunc.fixturenames:
         homes = metafunc.config.getoption("home") or ["cpu", "stand-in"]
         metafunc.parametrize("home_kind", homes, scope="module")
     if "device_kind" in metafunc.fixturenames:
-        homes: list[Any] = metafunc.config.getoption("home") or ["stand-in"]
-        may_be_simulated = metafunc.module.__name__ in ON_THE_RIG and "cupy" not in metafunc.fixturenames
-        if not metafunc.config.getoption("home") and may_be_simulated and why_no_rig() is None:
-            homes = [pytest.param("gpu", id="rig", marks=pytest.mark.on_the_rig)]
-        metafunc.parametrize("device_kind", [home for home in homes if home != "cpu"], scope="module")
+        homes: list[Any] = metafunc.config.getoption("home") or [
+            pytest.param("gpu", id="rig", marks=pytest.mark.on_the_rig)
+        ]
+        metafunc.parametrize("device_kind", [home for home in homes if home not in ("cpu", "stand-in")], scope="module")
 
 
 #: The files of tests that say most of a home, which run first there.
@@ -171,8 +166,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 def pytest_collection_finish(session: Any) -> None:
     """Make the rig before a test lets CuPy look for its libraries."""
-    names = {item.module.__name__ for item in session.items if hasattr(item, "module")}
-    if names & {*ON_THE_RIG, "test_rig"} and why_no_rig() is None:
+    on_rig = [each for each in session.items if "on" in each.fixturenames or each.get_closest_marker("on_the_rig")]
+    if on_rig and why_no_rig() is None:
         rig()
 
 
@@ -238,6 +233,8 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> Any:
 def no_faults_of_simulated_devices(request: Any) -> Iterator[None]:
     """On simulated devices, nothing goes wrong unseen, and what one test breaks the next one finds whole."""
     is_here = request.node.get_closest_marker("on_the_rig") is not None
+    if is_here and why_no_rig():
+        pytest.skip(str(why_no_rig()))
     with rig().on(request.config.option.seed) if is_here else nullcontext():
         yield
         if is_here or request.config.option.rig:
@@ -259,6 +256,20 @@ def sample(request: Any) -> Any:
 def be(request: Any) -> Any:
     """A backend of float32: the CPU's, unless --home says another."""
     return home((request.config.getoption("home") or ["cpu"])[0])
+
+
+@pytest.fixture
+def gpu(device_kind: str) -> Any:
+    """A GPU backend, by CuPy on simulated devices, unless --home names a real one."""
+    return home(device_kind, rng_seed=0)
+
+
+@pytest.fixture
+def simulated(device_kind: str, request: Any) -> Any:
+    """The rig that the test runs on, for what only that counts or refuses."""
+    if not request.config.option.rig and request.node.get_closest_marker("on_the_rig") is None:
+        pytest.skip("simulated devices are asked, not a real one")
+    return rig()
 
 
 @pytest.fixture

@@ -31,11 +31,11 @@ from harness import array_programs, savers
 from harness.blocks import small
 from harness.drawn import ALL_DTYPES, SAME, Call, calls, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
-from harness.emulated import emulated_cupy
 from harness.foreign import ByArray, ByDLPack, ForeignArray, assert_refused
-from harness.homes import home, stand_in
+from harness.homes import home
 from harness.narrow import of_any_dtype
 from harness.random_calls import RANDOM
+from harness.rig.install import rig, why_no_rig
 from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal, run_by_numpy
 
 from backends import gen_backend
@@ -143,7 +143,7 @@ def _in_threads() -> Iterator[None]:
 
 
 #: The executors, each by a backend: compiled kernels, always, shared by threads, or where they pay, NumPy whole or in
-#: blocks of an element or a few, the GPU's calls on a stand-in for CuPy, and its kernels emulated.
+#: blocks of an element or a few, the GPU's calls on a stand-in for CuPy, and the GPU's code on simulated devices.
 WAYS: dict[str, Callable[[], Any]] = {
     "kernels": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
     "threads": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
@@ -151,7 +151,7 @@ WAYS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: gen_backend("cpu", datatype=np.float64, jit=False),
     "blocks": _numpy_in_blocks,
     "stand-in": lambda: home("stand-in", datatype=np.float64),
-    "cuda": lambda: stand_in(emulated_cupy(memory=1 << 27), jit=True, datatype=np.float64),
+    "gpu": lambda: home("gpu", datatype=np.float64),
 }
 
 #: Under which settings executors run.
@@ -159,10 +159,11 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "kernels": _in_c,
     "blocks": small,
     "threads": _in_threads,
+    "gpu": lambda: rig().on(),
 }
 
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
-SELDOM = {"cuda": 25}
+SELDOM = {"gpu": 25}
 
 #: Python's operators in place, and NumPy's functions, of what is rounded as IEEE 754 says.
 IN_PLACE = {
@@ -752,7 +753,10 @@ def _broadcasts(shape: Any, target: Any) -> bool:
 
 def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> str | None:
     """A program of this seed by each executor, in turns; what went wrong, or None."""
-    programs = {way: Program(_backend(way), seed) for way in ways}
+    programs: dict[str, Program] = {}
+    for way in ways:
+        with SETTINGS.get(way, nullcontext)():
+            programs[way] = Program(_backend(way), seed)
     for step in range(statements + 1):
         for way, program in programs.items():
             try:
@@ -781,8 +785,9 @@ def main() -> int:
     given = parser.parse_args()
     seed = random.randrange(10**6) if given.seed is None else given.seed
     first, failed, until = seed, 0, time.monotonic() + given.seconds
+    known = [way for way in WAYS if way != "gpu" or why_no_rig() is None]
     while time.monotonic() < until:
-        ways = given.ways or [way for way in WAYS if seed % SELDOM.get(way, 1) == 0]
+        ways = given.ways or [way for way in known if seed % SELDOM.get(way, 1) == 0]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             wrong = run(seed, ways)

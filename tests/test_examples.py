@@ -11,9 +11,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from harness.compiling import forget
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 from matplotlib.image import imsave
 
 import optree
@@ -132,10 +129,9 @@ def test_each_step_lowers_the_loss_of_its_batch(digits):
     assert losses == sorted(losses, reverse=True)
 
 
-@needs_gxx
-def test_a_step_of_the_demo_is_captured_on_a_gpus_code(digits, folder, tmp_path):
+def test_a_step_of_the_demo_is_captured_on_a_gpu(digits, folder, tmp_path, gpu):
     curves = []
-    for be in (gen_backend("cpu", rng_seed=5), stand_in(emulated_cupy(), jit=True, rng_seed=5)):
+    for be in (gen_backend("cpu", rng_seed=0), gpu):
         training, _ = digits.load(be)
         network = digits.Network(be, 15)
         data = digits.Data(*(values[:96] for values in training))
@@ -253,11 +249,10 @@ def test_the_language_models_text_is_the_reference_that_python_ships(found_by_na
 
 
 @pytest.mark.matrix(least=1)
-@needs_gxx
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer"])
-def test_the_language_models_train_alike_on_a_gpus_code(charlm, folder, model):
+def test_the_language_models_train_alike_on_a_gpu(charlm, folder, model, gpu):
     curves, text = [], charlm.load()
-    for be in (gen_backend("cpu", rng_seed=5), stand_in(emulated_cupy(), jit=True, rng_seed=5)):
+    for be in (gen_backend("cpu", rng_seed=0), gpu):
         network = charlm.MODELS[model](be, len(text.characters), 4, 32)
         curves.append(charlm.train(network, text, steps=40 if model == "window" else 10, batch=32))
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import test_export as in_c
 from harness import cuda
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 from harness.memory import without_limit
 from harness.nvrtc import compile_cuda, installed
 
@@ -97,8 +95,7 @@ def test_it_computes_what_the_function_computes(be, case, tmp_path):
     assert launches == (folder / "f.cu").read_text().count("launch((const void *)f_kernel_")
 
 
-def test_functions_of_a_gpu_are_exported(tmp_path):
-    gpu = stand_in(emulated_cupy(), jit=True)
+def test_functions_of_a_gpu_are_exported(tmp_path, gpu):
     inputs, outputs, _ = in_c._mlp(gpu)
     f = optree.function(inputs, outputs)
     assert run(exported(f, tmp_path / "f"), tmp_path / "run") == "0 values differ\n"

@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 
 import optree
 from backends import gen_backend
@@ -94,10 +91,9 @@ def test_what_returns_no_tree_is_refused(returned: Any) -> None:
         checkpoint(lambda x: returned)(be.ones(2))
 
 
-@needs_gxx
-def test_it_is_captured_on_a_gpus_code(folder: Any) -> None:
+def test_it_is_captured_on_a_gpu(folder: Any, gpu: Any) -> None:
     found = []
-    for home in (be, stand_in(emulated_cupy(), jit=True)):
+    for home in (be, gpu):
         x = TensorType("float32", (None, 4))("x")
         loss, w, _ = network(home, True, x=x, w=home.array(W, name="w"))
         run = optree.function([x], [loss, optree.grad(loss, w)])

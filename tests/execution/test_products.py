@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.counting import allocated
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
+from harness.rig.install import rig
 
 from backends import gen_backend
 from backends.cpu import ahead, backend  # noqa: F401, which functions import at their first call: memory, too
@@ -19,11 +17,11 @@ from backends.cpu.routines.products import matmul_by_copy, merging
 from optree import TensorType, function
 
 
-@pytest.fixture(params=["cpu", "no compiler", pytest.param("stand-in", marks=needs_gxx)])
+@pytest.fixture(params=["cpu", "no compiler", pytest.param("gpu", marks=pytest.mark.on_the_rig)])
 def be(request: pytest.FixtureRequest) -> Any:
     """A backend whose plans run by kernels from the first call on, but for the one that has no compiler."""
-    if request.param == "stand-in":
-        return stand_in(emulated_cupy(), jit=True)
+    if request.param == "gpu":
+        return gen_backend("gpu")
     if request.param == "cpu" and find_compiler() is None:
         pytest.skip("there is no C compiler")
     be = gen_backend("cpu", jit=request.param == "cpu")
@@ -57,9 +55,9 @@ def held(be: Any, call: Callable[[], Any], before: int = 4) -> int:
         return allocated(call, before)
     for _ in range(before):
         call()
-    there = be.cupy.machine.allocations
+    there = rig().allocations
     call()
-    return 1_000_000 * (be.cupy.machine.allocations - there)
+    return 1_000_000 * (rig().allocations - there)
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import home, stand_in
+from harness.homes import home
 
 from backends.execution import compilations
 from backends.gpu.runtime import KernelHost
@@ -21,7 +19,7 @@ from optree.settings import carried, override
 from tests.cpu.test_ahead import KERNELS, several
 from tests.cpu.test_ahead import PROGRAMS as ON_CPU
 
-pytestmark = [needs_gxx, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def images(be: Any) -> Any:
@@ -62,10 +60,8 @@ ALONE = {"heads": 3}
 
 @pytest.fixture
 def make(device_kind: str) -> Callable[[], Any]:
-    """Makes a backend on the stand-in, or with ``--home gpu`` on a device."""
-    if device_kind == "gpu":
-        return lambda: home("gpu", rng_seed=0)
-    return lambda: stand_in(emulated_cupy(), jit=True, rng_seed=0)
+    """Makes a backend."""
+    return lambda: home(device_kind, rng_seed=0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from harness import ptx
-from harness.cuda import ORDERS, KernelFault, needs_gxx, why_no_sanitizer
+from harness.cuda import ORDERS, KernelFault, why_no_sanitizer
 from harness.cuda_samples import without_each
-from harness.emulated import emulated_cupy, launch_at, loaded, module_of
+from harness.emulated import launch_at, loaded, module_of
 from harness.golden import check_golden
-from harness.homes import stand_in
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of
 from harness.ptx_memory import Memory
 from harness.ptx_parser import parse
 
+from backends import gen_backend
 from backends.gpu.attention import FusedAttention
 from backends.gpu.codegen.attention import Attention as Kernels
 from backends.gpu.launch_config import DEVICES
@@ -25,7 +26,7 @@ from backends.gpu.runtime import OPTIONS
 from optree.networks.attention import Attention, AttentionGradient
 from optree.tree.types import as_dtype
 
-pytestmark = needs_gxx
+pytestmark = pytest.mark.on_the_rig
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "attention"
 
@@ -92,7 +93,7 @@ def expected(case: Case, arrays: Sequence[np.ndarray], masks: Sequence[np.ndarra
 
 
 class Run:
-    """The kernels on a stand-in for a device, which `emulator` runs.
+    """The kernels on the rig's memory, run by `emulator` in the place of the rig: a launcher of kernels.
 
     Attributes
     ----------
@@ -103,21 +104,29 @@ class Run:
     """
 
     def __init__(self, case: Case, emulator: Callable[..., None] | None = None) -> None:
-        cupy = emulated_cupy()
         self.case, self.launched, self.arrays = case, list[str](), dict[int, np.ndarray]()
-        self.device, self._cupy = stand_in(cupy, jit=True), cupy
-        run = emulator or (lambda source, *launch, **_: launch_at(module_of(source), *launch))
+        self.device = gen_backend("gpu")
+        self.device.kernels._launcher = self
+        self._run = emulator or (lambda source, *launch, **_: launch_at(module_of(source), *launch))
 
-        def launch(source: str, name: str, grid: Any, block: Any, words: Any, shared: int, check: Any) -> None:
-            self.launched.append(name)
-            run(source, name, grid, block, words, shared, arrays=self.arrays)
+    def load(self, image: bytes, names: Sequence[str], source: str) -> list[Any]:
+        return [(source, name) for name in names]
 
-        cupy.machine.emulator = launch
+    def bound(self, kernel: Any, grid: Any, block: Any, words: Any, shared: int = 0) -> Callable[[], None]:
+        def launch() -> None:
+            self.device.synchronize()  # its operands are there
+            self.launched.append(kernel[1])
+            self._run(*kernel, grid, block, words, shared, arrays=self.arrays)
+
+        return launch
 
     def array(self, x: np.ndarray) -> Any:
-        found = self.device.array(x, x.dtype).raw()
-        self.arrays[found.data.ptr] = found.host
-        return found
+        return self._noted(self.device.array(x, x.dtype).raw())
+
+    def _noted(self, x: Any) -> Any:
+        memory = (ctypes.c_char * x.nbytes).from_address(x.data.ptr)
+        self.arrays[x.data.ptr] = np.ndarray(x.shape, x.dtype, memory)
+        return x
 
     def forward(self, arrays: Sequence[Any], masks: Sequence[Any]) -> list[np.ndarray]:
         op = Attention(causal=self.case.causal, scale=self.case.scale)
@@ -132,12 +141,10 @@ class Run:
         outputs = op.outputs
 
         def noted(*matrices: Any) -> list[Any]:
-            found: list[Any] = outputs(*matrices)
-            self.arrays.update((x.data.ptr, x.host) for x in found)
-            return found
+            return [self._noted(x) for x in outputs(*matrices)]
 
         op.outputs = noted
-        return [x.host.astype(np.float64) for x in FusedAttention(self.device, op)(*inputs)]
+        return [x.get().astype(np.float64) for x in FusedAttention(self.device, op)(*inputs)]
 
 
 def check(case: Case, emulator: Callable[..., None] | None = None, is_whole: bool = True) -> None:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-from harness.emulated import emulated_cupy
-from harness.fake_pycuda import FakePyCUDA
-from harness.homes import stand_in
 from harness.windowed import CONVOLUTIONS
 
 from backends import gen_backend
 from backends.gpu.matmul import Products
 from optree import function, grad
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    return stand_in(emulated_cupy(), jit=True, graphs=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -50,8 +40,7 @@ def test_a_convolution_and_its_derivatives_by_products(case: str, dtype: str, gp
     assert gpu.stats()["host_calls"] == 0
 
 
-def test_a_small_network_learns_in_one_cuda_graph() -> None:
-    gpu = stand_in(emulated_cupy(), jit=True)
+def test_a_small_network_learns_in_one_cuda_graph(gpu: Any) -> None:
     rng = np.random.RandomState(0)
     x = gpu.array(rng.normal(size=(2, 1, 6, 6)), name="x")
     w = gpu.array(rng.normal(size=(2, 1, 3, 3)), name="w")
@@ -119,35 +108,3 @@ def test_arrays_without_elements_have_convolutions(gpu: Any) -> None:
     assert (gpu.relu(gpu.conv(x, w) + 2).asnumpyarray() == 2).all()
     none = gpu.relu(gpu.conv(gpu.ones((0, 2, 5, 5)), gpu.ones((3, 2, 3, 3))) + 2).asnumpyarray()
     assert none.shape == (0, 3, 3, 3)
-
-
-#: Programs whose kernels take arguments of 1, 4 and 8 bytes, each of an image.
-PROGRAMS = {
-    "of a convolution": lambda be, x: be.relu(
-        be.conv(x, be.array(np.ones((3, 2, 3, 3)), x.dtype)) * np.float32(0.5) + 1
-    ),
-    "number of 4 bytes": lambda be, x: be.exp(x * 0.125 - 2.0) + 3,
-    "number of 1 byte": lambda be, x: be.cast(be.clip(x, 0, 5), "int8") * np.int8(3) + np.int8(-7),
-    "sums": lambda be, x: be.sum(x * 2.5, axis=(2, 3)) / 3,
-    "softmax": lambda be, x: be.softmax(x * 0.5, axis=-1),
-    "pool": lambda be, x: be.max_pool(x, 2),
-    "resize": lambda be, x: be.resize(x, (5, 7)),
-    "dropout": lambda be, x: be.sum(be.where(x > 1, x, 0.25)),
-}
-
-
-@pytest.fixture(scope="module")
-def by_pycuda() -> Any:
-    cupy = emulated_cupy()
-    with patch.dict(sys.modules, FakePyCUDA(cupy).modules):
-        return stand_in(cupy, jit=True, launcher="pycuda")
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_pycuda_is_given_each_argument_in_its_parameters_size(gpu: Any, by_pycuda: Any, program: str) -> None:
-    """Else the driver reads those behind it at wrong offsets."""
-    values = np.random.RandomState(0).normal(size=(2, 2, 8, 9)).astype(np.float32)
-    before = by_pycuda.kernels.counts.launches
-    found, expected = (PROGRAMS[program](be, be.array(values)).asnumpyarray() for be in (by_pycuda, gpu))
-    np.testing.assert_array_equal(found, expected)
-    assert by_pycuda.kernels.counts.launches > before

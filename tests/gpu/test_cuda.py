@@ -252,11 +252,16 @@ class FewBlocks(Emulator):
         super().launch(kernel, Launch(launch.name, (1, launch.grid[1]), launch.block, launch.shared), words)
 
 
-@cache
-def _sanitized(sanitize: str) -> FewBlocks:
+def needs(sanitize: str) -> None:
     if reason := cuda.why_no_sanitizer(sanitize):
         pytest.skip(reason)
-    sources = (source for team, run in TEAMS.items() for source in sources_of(run, device_of(team)))
+
+
+@cache
+def _sanitized(sanitize: str, teams: tuple[str, ...]) -> FewBlocks:
+    """An emulator, with the kernels of some teams compiled together."""
+    needs(sanitize)
+    sources = (source for team in teams for source in sources_of(TEAMS[team], device_of(team)))
     return FewBlocks(list(dict.fromkeys(sources)), sanitize=sanitize)
 
 
@@ -270,15 +275,18 @@ def _check_team(emulator: Emulator, team: str) -> None:
 @needs_gxx
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("team", TEAMS)
-def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: str) -> None:
-    emulator = _sanitized(sanitize)
+def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: str, request: Any) -> None:
+    cases = (
+        item.callspec.params for item in request.session.items if getattr(item, "function", None) is request.function
+    )
+    emulator = _sanitized(sanitize, tuple(case["team"] for case in cases if case["sanitize"] == sanitize))
     for emulator.order in cuda.ORDERS:
         _check_team(emulator, team)
 
 
 @needs_gxx
 def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
-    clean = _sanitized("thread")
+    needs("thread")
     every = [
         (team, source, text)
         for team in TEAMS
@@ -288,6 +296,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
     ]
     assert len(every) == 2 + 2 + 2 + 3 + 3 + 3 + 3 + 3
     missed, cases = [], sample(every, least=4)
+    clean = _sanitized("thread", tuple(dict.fromkeys(team for team, *_ in cases)))
     for (team, source, text), module in zip(cases, cuda.load([text for *_, text in cases], "thread"), strict=True):
         emulator = FewBlocks(sanitize="thread")
         emulator.modules = {**clean.modules, source: module}
@@ -303,7 +312,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
 @needs_gxx
 def test_an_overrun_of_a_kernel_is_found() -> None:
     """An access one element further on than there are, in an end that no whole access covers."""
-    _sanitized("address")
+    needs("address")
 
     def run(be: Any) -> np.ndarray:
         return (be.array(drawn(0, 67)) * 2).asnumpyarray()

@@ -8,9 +8,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from harness.emulated import emulated_cupy
 from harness.fake_cudnn import FakeCuDNN
-from harness.homes import stand_in
+from harness.rig.install import rig
 from harness.windowed import CONVOLUTIONS
 
 from backends import gen_backend
@@ -18,12 +17,14 @@ from optree import debugprint, function, grad
 from optree.errors import BackendError
 from optree.tree.types import TensorType
 
+pytestmark = pytest.mark.on_the_rig
+
 
 def made(**options: Any) -> tuple[Any, FakeCuDNN]:
     """A backend whose convolutions are a stand-in's, and that."""
-    cupy = emulated_cupy()
-    library = FakeCuDNN(cupy.machine)
-    return stand_in(cupy, jit=True, cudnn=library, **options), library
+    library = FakeCuDNN(rig().desk)
+    with patch.dict(sys.modules, cudnn=library):
+        return gen_backend("gpu", cudnn=True, **options), library
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -203,18 +204,14 @@ def test_a_graph_replays_a_plan_with_its_epilogue() -> None:
 
 
 def test_a_missing_library_is_named() -> None:
-    cupy = emulated_cupy()
-    modules = {"cupy": cupy, "cupyx": cupy.linalg.cupyx, "cudnn": None}
-
-    with patch.dict(sys.modules, modules):
+    with patch.dict(sys.modules, cudnn=None):
         with pytest.raises(BackendError, match="nvidia-cudnn-frontend, which do not load"):
             gen_backend("gpu", cudnn=True)
-        be = gen_backend("gpu")
-        assert "cuDNN" not in be.info()
+        assert "cuDNN" not in gen_backend("gpu").info()
         with patch("backends.gpu.backend.find_spec", lambda name: name):
             assert gen_backend("gpu")._uses_cudnn
-            with patch.multiple(cupy.cuda.Device, compute_capability="70"):
-                cupy.cuda.nvrtc.getSupportedArchs = lambda: (60, 70, 75)
-                assert not gen_backend("gpu")._uses_cudnn, "cuDNN has dropped the card"
+            compiles, cards = patch.object(rig().compiler, "capabilities", (70, 90)), {1: {75: 7, 76: 0}}
+            with compiles, patch.dict(rig().driver.cards, cards):
+                assert not gen_backend("gpu", device_id=1)._uses_cudnn, "cuDNN has dropped the card"
         with pytest.raises(BackendError, match="cudnn is True, False or None, not 'yes'"):
             gen_backend("gpu", cudnn="yes")

@@ -119,6 +119,7 @@ def test_options_are_the_backends_own(cupy: Any) -> None:
     assert "jit is True or False" in message_of(BackendError, lambda: stand_in(cupy, jit="auto"))
     assert "no option 'launcher'" in message_of(BackendError, lambda: gen_backend("cpu", launcher="cupy"))
     assert "cupy, pycuda" in message_of(BackendError, lambda: stand_in(cupy, launcher="hip"))
+    assert "'pool' or 'async'" in message_of(BackendError, lambda: stand_in(cupy, allocator="managed"))
 
 
 def test_info_names_the_device(gpu: Any) -> None:
@@ -139,13 +140,6 @@ def test_tests_on_a_gpu_that_is_not_there_are_an_error() -> None:
 
 
 # Launchers
-
-
-def test_cupys_launcher(cupy: Any, gpu: Any) -> None:
-    launcher = LAUNCHERS["cupy"](cupy)
-    (kernel,) = launcher.load(b"cubin", ["twice"], "")
-    launcher.bound(kernel, (2, 1, 1), (32, 1, 1), [16, -3], shared=128)()
-    assert cupy.machine.launches == [("twice", (2, 1, 1), (32, 1, 1), [16, -3], 128, None)]
 
 
 def test_pycudas_launcher(cupy: Any) -> None:

@@ -1,4 +1,4 @@
-"""Products on a GPU, by cuBLASLt's stand-in: of all layouts, and with what is computed along with them."""
+"""Products on a GPU: of all layouts, and with what is computed along with them; on the rig by cuBLASLt's stand-in."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
 from harness.fake_cublaslt import FakeCuBLASLt
-from harness.fake_cupy import fake_cupy
-from harness.homes import home, stand_in
-from hypothesis import given, settings
+from harness.homes import home
+from harness.rig.install import Rig, rig, why_no_rig
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import gen_backend, launches, source
@@ -27,23 +25,23 @@ from optree import function, grad
 from optree.errors import BackendError
 from optree.tree.types import as_dtype
 
-pytestmark = needs_gxx
 
-CUPY = fake_cupy()
-
-
-def multiplier(tf32: bool = False) -> tuple[Products, FakeCuBLASLt]:
-    """The products of the stand-in, and its library."""
-    made, library = Products(CUPY, tf32), FakeCuBLASLt(CUPY.machine)
-    CUPY.machine.products.clear()
+@pytest.fixture
+def multiplier(simulated: Rig) -> tuple[Products, FakeCuBLASLt]:
+    """Products on the rig, and their library."""
+    made, library = Products(simulated.cupy, False), FakeCuBLASLt(simulated.desk)
+    simulated.desk.products.clear()
     made.library = cublaslt.CuBLASLt(library)
     return made, library
 
 
+def on_device(x: np.ndarray) -> Any:
+    """An array of the rig's CuPy."""
+    return rig().cupy.asarray(x)
+
+
 def lying(cupy: Any, x: np.ndarray) -> Any:
     """An array on a device that lies there as this one does here."""
-    if cupy is CUPY:
-        return cupy.ndarray.over(x)
     first, end = np.lib.array_utils.byte_bounds(x)
     memory = cupy.asarray(np.frombuffer(ctypes.string_at(first, max(end - first, 1)), np.uint8).copy())
     return cupy.ndarray(x.shape, x.dtype, memory.data + (x.ctypes.data - first), strides=x.strides)
@@ -90,14 +88,16 @@ def shape_of(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
 
 @pytest.fixture(scope="module")
 def multiplies(device_kind: str) -> Any:
-    """The products, and their CuPy."""
-    if device_kind == "stand-in":
-        return multiplier()[0], CUPY
-    be = home(device_kind)
-    return be.product, be.cupy
+    """A function that returns the products and their CuPy: the rig is on in a test, but not yet for this fixture."""
+
+    @cache
+    def made() -> tuple[Any, Any]:
+        be = home(device_kind)
+        return be.product, be.cupy
+
+    return made
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     shapes=st.sampled_from(SHAPES),
     layouts=st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 4),
@@ -110,7 +110,7 @@ def multiplies(device_kind: str) -> Any:
 def test_products_of_any_layout(
     multiplies: Any, shapes: Any, layouts: Any, dtype: str, alpha: float, beta: float | None, bias: bool, out: str
 ) -> None:
-    multiply, cupy = multiplies
+    multiply, cupy = multiplies()
     made = shape_of(*shapes)
     wanted = as_dtype(dtype)
     arrays = [exact(*shape, seed=seed) for seed, shape in enumerate((*shapes, made, made[-1:]))]
@@ -129,28 +129,29 @@ def test_products_of_any_layout(
     np.testing.assert_allclose(found.get().astype(np.float64), expected, rtol=digits, atol=digits)
 
 
-def test_a_handle_goes_with_the_backend() -> None:
-    multiply, library = multiplier()
-    multiply(CUPY.ndarray.over(exact(4, 4)), CUPY.ndarray.over(exact(4, 4)))
+def test_a_handle_goes_with_the_backend(simulated: Rig) -> None:
+    multiply, library = Products(simulated.cupy, False), FakeCuBLASLt(simulated.desk)
+    multiply.library = cublaslt.CuBLASLt(library)
+    multiply(on_device(exact(4, 4)), on_device(exact(4, 4)))
     assert library.living
     del multiply
     gc.collect()
     assert not library.living
 
 
-def test_what_is_not_read_may_be_no_number() -> None:
-    multiply, _ = multiplier()
-    nan, one = CUPY.ndarray.over(np.full((2, 2), np.nan)), CUPY.ndarray.over(np.ones((2, 2)))
+def test_what_is_not_read_may_be_no_number(multiplier: Any) -> None:
+    multiply, _ = multiplier
+    nan, one = on_device(np.full((2, 2), np.nan)), on_device(np.ones((2, 2)))
     assert np.isnan(multiply(one, one, 1.0, nan, 0.0).get()).all()
     assert np.isnan(multiply(nan, one, 0.0, one).get()).all()
     assert multiply(one, one, out=nan).get().tolist() == [[2, 2], [2, 2]]
 
 
 @pytest.mark.parametrize("layout", ["as it is", "transposed"])
-def test_products_that_are_alike_are_computed_alike(layout: str) -> None:
-    multiply, library = multiplier()
-    x, y, z = (CUPY.ndarray.over(exact(4, 4, seed=seed)) for seed in range(3))
-    out, other = (CUPY.ndarray.over(LAYOUTS[layout](np.zeros((4, 4), np.float32))) for _ in range(2))
+def test_products_that_are_alike_are_computed_alike(layout: str, multiplier: Any) -> None:
+    multiply, library = multiplier
+    x, y, z = (on_device(exact(4, 4, seed=seed)) for seed in range(3))
+    out, other = (lying(rig().cupy, LAYOUTS[layout](np.zeros((4, 4), np.float32))) for _ in range(2))
     for alpha, a, b, to in ((1.0, x, y, out), (2.0, y, x, other), (0.0, y, x, other), (3.0, x, z, out), (1.0, x, y, x)):
         expected = alpha * (a.get() @ b.get())
         assert multiply(a, b, alpha, out=to) is to
@@ -162,39 +163,39 @@ def test_products_that_are_alike_are_computed_alike(layout: str) -> None:
 
 
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float64", "float32"), ("int8", "float16")])
-def test_products_of_mixed_dtypes_stay_right(dtypes: tuple[str, str]) -> None:
-    multiply, _ = multiplier()
-    x, y = (CUPY.ndarray.over(exact(4, 4, seed=seed).astype(dtype)) for seed, dtype in enumerate(dtypes))
+def test_products_of_mixed_dtypes_stay_right(dtypes: tuple[str, str], multiplier: Any) -> None:
+    multiply, _ = multiplier
+    x, y = (on_device(exact(4, 4, seed=seed).astype(dtype)) for seed, dtype in enumerate(dtypes))
     for a, b in ((x, y), (y, x)):
-        out = CUPY.ndarray.over(np.zeros((4, 4), np.promote_types(*dtypes)))
+        out = on_device(np.zeros((4, 4), np.promote_types(*dtypes)))
         for _ in range(3):
             a += a.dtype.type(1)
             multiply(a, b, out=out)
             np.testing.assert_array_equal(out.get(), a.get() @ b.get())
 
 
-def test_a_bias_may_lie_in_what_is_written() -> None:
-    multiply, _ = multiplier()
-    x, y, out = (CUPY.ndarray.over(exact(4, 4, seed=seed)) for seed in range(3))
+def test_a_bias_may_lie_in_what_is_written(multiplier: Any) -> None:
+    multiply, _ = multiplier
+    x, y, out = (on_device(exact(4, 4, seed=seed)) for seed in range(3))
     for row in range(4):
         expected = x.get() @ y.get() + out.get()[row]
         multiply(x, y, bias=out[row], out=out)
         np.testing.assert_array_equal(out.get(), expected)
 
 
-def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    be = stand_in(fake_cupy())
-    del be.product.library
+def test_a_missing_library_and_a_missing_way_are_told(multiplier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    be = home("gpu")
+    be.product.__dict__.pop("library", None)
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     with pytest.raises(
         BackendError, match=r"cuBLASLt, which does not load .*pip install 'cupy-cuda13x\[ctk\]'"
     ) as found:
         be.dot(be.ones((2, 3)), be.ones((3, 2))).asnumpyarray()
     assert "while running dot" in found.value.__notes__[0]
-    multiply, _ = multiplier()
+    multiply, _ = multiplier
     monkeypatch.setattr(products.Algorithm, "__init__", lambda self, *given: setattr(self, "choice", None))
     with pytest.raises(BackendError, match=r"no algorithm to multiply \(2, 3\) by \(3, 2\) of float64"):
-        multiply(CUPY.ndarray.over(np.ones((2, 3))), CUPY.ndarray.over(np.ones((3, 2))))
+        multiply(on_device(np.ones((2, 3))), on_device(np.ones((3, 2))))
 
 
 # What plans make of trees
@@ -202,7 +203,7 @@ def test_a_missing_library_and_a_missing_way_are_told(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def be(device_kind: str, folder: Any) -> Any:  # kernels are kept in a folder of the test's own
-    return stand_in(emulated_cupy(), jit=True) if device_kind == "stand-in" else home(device_kind)
+    return home(device_kind)
 
 
 def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool]], int] | None:
@@ -210,14 +211,19 @@ def ran(be: Any, call: Callable[[], Any]) -> tuple[list[tuple[float, float, bool
 
     On a real device nobody counts.
     """
-    machine = getattr(be.cupy, "machine", None)
-    if machine is None:
+    launches = be.kernels.counts.launches
+    if not is_simulated():
         call()
         return None
-    machine.products.clear()
-    machine.launches.clear()
+    rig().desk.products.clear()
     call()
-    return [(each["alpha"], each["beta"], each["bias"]) for each in machine.products], len(machine.launches)
+    products = [(each["alpha"], each["beta"], each["bias"]) for each in rig().desk.products]
+    return products, be.kernels.counts.launches - launches
+
+
+def is_simulated() -> bool:
+    """Whether devices are simulated now."""
+    return why_no_rig() is None and rig().machine.is_on
 
 
 X, Y, Z, V = exact(6, 8), exact(8, 5, seed=1), exact(6, 5, seed=2), exact(5, seed=3)
@@ -317,14 +323,14 @@ def test_a_step_of_gradient_descent_is_its_products(be: Any) -> None:
     x, w, t = be.array(X), be.array(Y), be.array(Z)
     loss = be.sum(be.square(be.dot(x, w) - t)) * 0.5
     step = function([], updates={w: w - 0.125 * grad(loss, w)})
-    machine, expected = getattr(be.cupy, "machine", SimpleNamespace(allocations=0)), Y
+    expected, before = Y, 0
     for _ in range(4):
-        before = machine.allocations
+        before = rig().allocations if is_simulated() else 0
         found = ran(be, step)
         expected = expected - 0.125 * (X.T @ (X @ expected - Z))
         np.testing.assert_allclose(w.get(), expected, rtol=1e-5)
     assert be.stats()["graphs"]["captures"] == 1 and found in (None, ([], 0)), "all of it is a graph"
-    assert machine.allocations == before
+    assert not is_simulated() or rig().allocations == before
 
 
 def test_a_product_does_not_wait_for_what_overwrites_its_operands(be: Any) -> None:
@@ -433,9 +439,9 @@ def _asked(library: FakeCuBLASLt) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4, 64])
-def test_alignments_are_those_of_the_addresses(offset: int) -> None:
-    multiply, library = multiplier()
-    memory = CUPY.ndarray.over(np.zeros(1 << 10, np.float32))
+def test_alignments_are_those_of_the_addresses(offset: int, multiplier: Any) -> None:
+    multiply, library = multiplier
+    memory = on_device(np.zeros(1 << 10, np.float32))
     first = -memory.data.ptr // 4 % 64  # an address that 256 divides
     x, y, out = (memory[start : start + 16].reshape(4, 4) for start in (first + offset, first + 128, first + 192))
     multiply(x, y, out=out)
@@ -444,10 +450,10 @@ def test_alignments_are_those_of_the_addresses(offset: int) -> None:
 
 
 @pytest.mark.parametrize("shapes", [((3, 4, 5), (5, 6)), ((4, 5), (3, 5, 6)), ((3, 4, 5), (1, 5, 6))])
-def test_a_matrix_for_a_whole_batch_has_stride_0(shapes: Any) -> None:
-    multiply, library = multiplier()
-    x, y = (CUPY.ndarray.over(exact(*shape, seed=seed)) for seed, shape in enumerate(shapes))
-    x = x[:, ::-1][:, ::-1] if x.ndim == 2 else CUPY.ndarray.over(LAYOUTS["transposed"](x.get()))  # never one product
+def test_a_matrix_for_a_whole_batch_has_stride_0(shapes: Any, multiplier: Any) -> None:
+    multiply, library = multiplier
+    x, y = (on_device(exact(*shape, seed=seed)) for seed, shape in enumerate(shapes))
+    x = x[:, ::-1][:, ::-1] if x.ndim == 2 else lying(rig().cupy, LAYOUTS["transposed"](x.get()))  # never one product
     np.testing.assert_array_equal(multiply(x, y).get(), x.get() @ y.get())
     a, b, c, d = _asked(library)["batches"]
     assert a == (3, 30 if len(shapes[1]) == 3 and shapes[1][0] == 3 else 0)
@@ -456,11 +462,11 @@ def test_a_matrix_for_a_whole_batch_has_stride_0(shapes: Any) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])
-def test_a_bias_says_its_alignment_first_and_its_address_at_each_call(offset: int) -> None:
-    multiply, library = multiplier()
-    memory = CUPY.ndarray.over(np.zeros(256, np.float32))
+def test_a_bias_says_its_alignment_first_and_its_address_at_each_call(offset: int, multiplier: Any) -> None:
+    multiply, library = multiplier
+    memory = on_device(np.zeros(256, np.float32))
     first = -memory.data.ptr // 4 % 64
-    bias, x = memory[first + offset : first + offset + 4], CUPY.ndarray.over(exact(4, 4))
+    bias, x = memory[first + offset : first + offset + 4], on_device(exact(4, 4))
     seen, find = [], library._heuristic
 
     def heuristic(handle: int, operation: int, *rest: Any) -> int:

@@ -206,44 +206,6 @@ def test_memory_that_cannot_be_computed_in_is_not_adopted(cupy: Any, gpu: Any) -
     assert gpu.adopt(memory.reshape(3, 4)[::-1, ::2].T).shape == (2, 3)
 
 
-def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
-    x = gpu.array([1.0, 2.0])
-    values = x.get(blocking=False)
-    assert values.tolist() != [1, 2]
-    assert len(gpu._in_flight) == 1, "the memory that is copied into is kept"
-    gpu.synchronize()
-    assert values.tolist() == [1, 2]
-    assert gpu.zeros((0, 2)).get(blocking=False).shape == (0, 2)
-    (x + 1).astensor().T.get(blocking=False)
-    assert len(gpu._in_flight) == 1, "and no longer than that"
-    assert gen_backend("cpu").ones(1).get(blocking=False).tolist() == [1]
-
-
-def test_work_runs_on_cupys_current_stream(cupy: Any, gpu: Any) -> None:
-    x = gpu.ones(2)
-    gpu.synchronize()  # what tests before have left
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        values = (x + 1).astensor().get(blocking=False)
-    assert stream.pending and not cupy.cuda.Stream.null.pending
-    stream.synchronize()
-    assert values.tolist() == [2, 2]
-
-
-def test_memory_is_given_back_and_counted(cupy: Any, gpu: Any) -> None:
-    before = gpu.stats()["memory"]["used"]
-    x = gpu.ones(1 << 16)
-    z = gpu.empty_like(x)
-    assert gpu.stats()["memory"]["used"] - before == 2 * x.nbytes
-    for _ in range(20):
-        z[:] = gpu.exp(x) * 2 + x
-        z[:] = x + np.ones(1 << 16)
-    del x, z
-    gc.collect()
-    figures = gpu.stats()["memory"]
-    assert figures["used"] <= before + 4096
-    assert figures["free"] + figures["used"] == figures["total"] == cupy.machine.memory
-
-
 def test_a_constant_is_copied_to_the_device_once(cupy: Any, gpu: Any) -> None:
     x = gpu.ones(3)
     tree = x + np.array([1.0, 2.0, 3.0])
@@ -251,14 +213,6 @@ def test_a_constant_is_copied_to_the_device_once(cupy: Any, gpu: Any) -> None:
     before = cupy.machine.to_device
     assert tree.asnumpyarray().tolist() == [2, 3, 4]
     assert cupy.machine.to_device == before
-
-
-def test_the_asynchronous_allocator_is_asked_where_it_is_wanted(cupy: Any) -> None:
-    for allocator, is_asked in (("pool", False), ("async", True)):
-        be = stand_in(cupy, allocator=allocator)
-        (be.ones(3) + 1).asnumpyarray()
-        assert (be._allocator is not None and be._allocator.asked > 0) is is_asked
-    assert "'pool' or 'async'" in message_of(BackendError, lambda: stand_in(cupy, allocator="managed"))
 
 
 # Several devices

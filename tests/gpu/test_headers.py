@@ -105,8 +105,10 @@ def test_the_driver_and_the_runtime() -> None:
 
 def test_faults_are_those_after_which_a_process_must_end() -> None:
     text = header("driver_types.h", "nvidia-cuda-runtime")
-    entries = re.findall(r"/\*\*(.*?)\*/\s*cudaError\w+\s*=\s*(\d+)", text, re.DOTALL)
-    words = {int(number): " ".join(said.replace("*", " ").split()) for said, number in entries}
+    pieces = (piece.rpartition("*/") for piece in text.split("/**"))  # a comment, and what it is of
+    named = ((said, re.match(r"\s*cudaError\w+\s*=\s*(\d+)", code)) for said, _, code in pieces)
+    words = {int(found[1]): " ".join(said.replace("*", " ").split()) for said, found in named if found}
+    assert len(words) > 100
     final = {number for number, said in words.items() if "process must be terminated" in said}
     assert final <= cupy_device.FAULTS
     check(

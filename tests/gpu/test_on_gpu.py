@@ -1,7 +1,4 @@
-"""Tests that need a device: faults, streams, graphs, other libraries; what the stand-in has, there too.
-
-``make test-gpu`` runs it on a real device; without one, its tests are skipped there, and say so.
-"""
+"""Tests that say most of a device: memory, streams, graphs, other libraries; without a real one, on a simulated one."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.emulated import emulated_cupy
-from harness.homes import home, stand_in
+from harness.homes import home
 
 from backends import gen_backend
 from optree import debugprint, function, grad
@@ -48,11 +44,6 @@ for rows, columns in ((3, 5), (70, 33), (5, 3001), (2, 70000), (300000, 3)):
             np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=2e-3, atol=2e-3)
 print("as NumPy")
 """
-
-
-@pytest.fixture
-def gpu(device_kind: str) -> Any:
-    return home(device_kind)
 
 
 def test_out_of_memory_and_after(gpu: Any) -> None:
@@ -111,10 +102,8 @@ def test_a_training_step_is_the_cpus(gpu: Any) -> None:
     assert curves[0][-1] < curves[0][0]
 
 
-def test_graphs_are_captured_and_replayed(device_kind: str) -> None:
-    options = {"rng_seed": 5}
-    be = home(device_kind, **options) if device_kind == "gpu" else stand_in(emulated_cupy(), jit=True, **options)
-    cpu, rng = gen_backend("cpu", rng_seed=5), np.random.RandomState(2)
+def test_graphs_are_captured_and_replayed(gpu: Any) -> None:
+    be, cpu, rng = gpu, gen_backend("cpu", rng_seed=0), np.random.RandomState(2)
     start, batches = rng.standard_normal((6, 6)) / 3, rng.standard_normal((5, 4, 6))
     found = []
     for each in (be, cpu):
@@ -169,11 +158,36 @@ def test_pytorchs_tensors_come_and_go(real: Any) -> None:
     assert torch.as_tensor(real.ones(3), device="cuda").cpu().numpy().tolist() == [1, 1, 1]
 
 
-def test_the_asynchronous_allocator(real: Any) -> None:
-    be = gen_backend("gpu", allocator="async")
-    z = be.empty(1 << 20)
-    for _ in range(10):
-        z[:] = be.sin(be.ones(1 << 20)) * 2
+def test_a_copy_to_the_host_need_not_be_waited_for(gpu: Any) -> None:
+    x = gpu.array([1.0, 2.0])
+    values = x.get(blocking=False)
+    assert len(gpu._in_flight) == 1, "the memory that is copied into is kept"
+    gpu.synchronize()
+    assert values.tolist() == [1, 2]
+    assert gpu.zeros((0, 2)).get(blocking=False).shape == (0, 2)
+    (x + 1).astensor().T.get(blocking=False)
+    assert len(gpu._in_flight) == 1, "and no longer than that"
+    assert gen_backend("cpu").ones(1).get(blocking=False).tolist() == [1]
+
+
+def test_memory_is_given_back_and_counted(gpu: Any) -> None:
+    before = gpu.stats()["memory"]["used"]
+    x = gpu.ones(1 << 12)
+    z = gpu.empty_like(x)
+    assert gpu.stats()["memory"]["used"] - before == 2 * x.nbytes
+    for _ in range(8):
+        z[:] = gpu.exp(x) * 2 + x
+        z[:] = x + np.ones(1 << 12)
+    del x, z
+    gc.collect()
+    assert gpu.stats()["memory"]["used"] <= before + 4096
+
+
+def test_the_asynchronous_allocator(device_kind: str) -> None:
+    be = home(device_kind, allocator="async")
+    z = be.empty(1 << 12)
+    for _ in range(4):
+        z[:] = be.sin(be.ones(1 << 12)) * 2
     np.testing.assert_allclose(z.get(), 2 * np.sin(1), rtol=1e-6)
     assert be.stats()["memory"]["used"] >= z.nbytes
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.rig.install import Rig, rig, why_no_rig
+from harness.rig.install import Rig, refusing, rig, why_no_rig
 
 from backends import gen_backend
 from optree import Input, TensorType, function, grad
@@ -92,12 +92,8 @@ def failing(on: Rig, kind: str, number: int) -> Iterator[list[str]]:
             if counted("array"):
                 raise on.cupy.cuda.memory.OutOfMemoryError(given["size"], 0)
 
-    on.driver.fails = counted
-    try:
-        with Hook():
-            yield seen
-    finally:
-        on.driver.fails = lambda name: False
+    with refusing(on, lambda name: 2 * counted(name)), Hook():
+        yield seen
 
 
 def check_equal(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:

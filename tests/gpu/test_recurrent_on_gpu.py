@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
+from harness.rig.install import Rig
 
 from backends import gen_backend
 from optree import function, grad
@@ -33,23 +32,22 @@ def _functions(be: Any, kind: str, length: int) -> list[Any]:
     return [function([], [be.sum(y)]), function([], [cost, *grad(cost, weights)])]
 
 
-def _captured(be: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """The kernels, products and copies that a function's graph is captured of."""
+def _captured(be: Any, run: Any, on: Rig) -> np.ndarray:
+    """The kernels, products and other nodes, which are copies, of a function's graph."""
     run()
-    kind, copies = be.cupy.ndarray, list[Any]()
-    whole = kind.__setitem__
-    kernels, products = be.kernels.counts.launches, len(be.cupy.machine.products)
-    with monkeypatch.context() as patched:
-        patched.setattr(kind, "__setitem__", lambda *given: (copies.append(given), whole(*given))[1])
-        run()
-    counts = be.kernels.counts.launches - kernels, len(be.cupy.machine.products) - products, len(copies)
-    return np.array(counts)
+    kernels, products = be.kernels.counts.launches, len(on.desk.products)
+    nodes, end = list[Any](), on.machine.end
+    on.machine.end = lambda handle: nodes.extend((graph := end(handle)).nodes) or graph
+    run()
+    del on.machine.end
+    kernels, products = be.kernels.counts.launches - kernels, len(on.desk.products) - products
+    return np.array([kernels, products, len(nodes) - kernels - products])
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_step_is_a_product_a_kernel_and_few_copies(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, cpu = stand_in(emulated_cupy(), jit=True), gen_backend("cpu", jit=False)
-    counts = [[_captured(gpu, run, monkeypatch) for run in _functions(gpu, kind, length)] for length in (4, 8)]
+def test_a_step_is_a_product_a_kernel_and_few_copies(kind: str, gpu: Any, simulated: Rig) -> None:
+    cpu = gen_backend("cpu", jit=False)
+    counts = [[_captured(gpu, run, simulated) for run in _functions(gpu, kind, length)] for length in (4, 8)]
     per_step = [tuple((long - short) / 4) for short, long in zip(*counts, strict=True)]
     assert per_step == list(LAYERS[kind][1:])
     for ours, theirs in zip(_functions(gpu, kind, 5), _functions(cpu, kind, 5), strict=True):

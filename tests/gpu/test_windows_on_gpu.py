@@ -1,4 +1,4 @@
-"""Pools, resized images and regions on a GPU by kernels of our own, run by the emulation, against ops' own values."""
+"""Pools, resized images and regions on a GPU by kernels of our own, against ops' own values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 from harness.nvrtc import compile_all, needs_nvrtc
 
 from backends.gpu import vision
@@ -26,11 +24,6 @@ POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "every axis": ((6, 5), {"window": (3, 2), "stride": (2, 1), "padding": ((1, 2), (0, 1)), "axes": (0, 1)}),
 }
 POOLS["volumes, and channels"][1]["axes"] = (0, 1, 2, 3)
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Any:
-    return stand_in(emulated_cupy(), jit=True, graphs=False)
 
 
 def images(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -160,8 +153,7 @@ def test_a_box_of_no_image_is_refused_and_no_box_is_none(gpu: Any) -> None:
     assert not gpu.roi_align_input(gpu.zeros((0, 1, 2, 2)), nothing, x).asnumpyarray().any()
 
 
-def test_regions_in_a_cuda_graph_tell_of_wrong_boxes_before_anything_is_written() -> None:
-    gpu = stand_in(emulated_cupy(), jit=True)
+def test_regions_in_a_cuda_graph_tell_of_wrong_boxes_before_anything_is_written(gpu: Any) -> None:
     x = gpu.array(np.arange(32.0).reshape(2, 1, 4, 4), name="x")
     boxes = gpu.array([[0, 0, 0, 2, 2], [1, 1, 1, 3, 3]], name="boxes")
     cost = gpu.sum(gpu.square(gpu.roi_align(gpu.resize(x, (4, 4)), boxes, 2)))
@@ -177,8 +169,7 @@ def test_regions_in_a_cuda_graph_tell_of_wrong_boxes_before_anything_is_written(
     np.testing.assert_array_equal(x.get(), before)
 
 
-def test_a_network_of_pools_learns_in_one_cuda_graph() -> None:
-    gpu = stand_in(emulated_cupy(), jit=True)
+def test_a_network_of_pools_learns_in_one_cuda_graph(gpu: Any) -> None:
     rng = np.random.RandomState(0)
     x = gpu.array(rng.normal(size=(2, 3, 6, 6)), name="x")
     y = gpu.avg_pool(gpu.max_pool(x * 1.0, 2, stride=1), 3, padding=1)

@@ -19,7 +19,6 @@ from backends.gpu.codegen.signatures import parameter_sizes
 from backends.gpu.kernel import ALIGNMENT, CudaNest, RecordingHost
 from backends.gpu.launch_config import DEVICES, DeviceLimits, Launch
 from harness import cuda
-from harness.fake_cupy import fake_cupy
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options
 
@@ -175,17 +174,6 @@ def _at(address: int, itemsize: int, arrays: Mapping[int, np.ndarray]) -> np.nda
 def module_of(source: str) -> cuda.Module:
     """The kernels of a source, compiled for the CPU."""
     return loaded([source])[0]
-
-
-def _run(source: str, name: str, grid: Any, block: Any, words: Any, shared: int, check: Any) -> None:
-    launch_at(module_of(source), name, grid, block, words, shared, check=check)
-
-
-def emulated_cupy(**options: Any) -> Any:
-    """A stand-in for CuPy whose kernels run on the CPU."""
-    cupy = fake_cupy(**options)
-    cupy.machine.emulator = _run
-    return cupy
 
 
 class Trial(NamedTuple):

@@ -170,49 +170,40 @@ class Array:
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
         self.module.machine.to_host += 1
-        self.module.machine.check_waits()
         if out is None:
             out = np.empty_like(self.host, order=order)  # type: ignore[call-overload]
-        if blocking:
-            self.module.machine.stream.synchronize()
-            out[...] = self.host
-        else:
-            assert isinstance(out.base, bytearray), "a copy into pageable memory is waited for"
-            out.base[:] = b"\xcd" * len(out.base)
-            values = self.host.copy()
-            self.module.machine.stream.pending.append(lambda: np.copyto(out, values))
+        assert blocking or isinstance(out.base, bytearray), "a copy into pageable memory is waited for"
+        out[...] = self.host
         return out
 
     def set(self, arr: Any, stream: Any = None) -> None:
         assert stream is not None and isinstance(arr.base, bytearray), "a copy from pageable memory is waited for"
-        self.host.view(np.uint8)[...] = 0xCD
-        stream.pending.append(lambda: np.copyto(self.host, arr))
+        self.host[...] = arr
 
     def item(self) -> Any:
         return self.get().item()
 
     def copy(self, order: str = "C") -> Any:
         _check_device(self.module, [self])
-        return _new(self.module, lambda: self.host.copy(order=order), self)  # type: ignore[arg-type]
+        return _new(self.module, lambda: self.host.copy(order=order))  # type: ignore[arg-type]
 
     def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
         if not copy and self.host.dtype == dtype:
             return self
         _check_device(self.module, [self])
-        return _new(self.module, lambda: self.host.astype(dtype, order=order), self)  # type: ignore[call-overload]
+        return _new(self.module, lambda: self.host.astype(dtype, order=order))  # type: ignore[call-overload]
 
     def __getitem__(self, index: Any) -> Any:
         host_index = _index(self, index)
         if any(x.dtype == bool for x in host_index if isinstance(x, np.ndarray)):  # how many has to be known
             self.module.machine.to_host += 1
-            self.module.machine.check_waits()
         found = self.host[host_index]
         if isinstance(found, np.ndarray) and (np.may_share_memory(found, self.host) or not found.size):
             return self._view(found)
         if not _has_arrays(host_index):  # one element, a view of no dimensions
             return self._view(self.host[(*host_index, ...)])
         _check_device(self.module, [self])
-        return _new(self.module, lambda: np.asarray(self.host[_index(self, index)]), self, *_arrays_in(index))
+        return _new(self.module, lambda: np.asarray(found))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         host_index = _index(self, index)
@@ -225,13 +216,8 @@ class Array:
             value = value.host
         if _has_arrays(host_index):
             _check_single(self.host, host_index, value)
-
-        def work() -> None:
-            with np.errstate(all="ignore"):
-                self.host[_index(self, index)] = value
-
-        read = [x.host for x in _arrays_in(index)] + [value] * isinstance(value, np.ndarray)
-        self.module.machine.do(work, self.host, *read)
+        with np.errstate(all="ignore"):
+            self.host[host_index] = value
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -296,8 +282,6 @@ class Ufunc:
                 raise TypeError(f"Unsupported type {type(x)}")
         _check_device(self.module, [*args, out])
         hosts = [x.host if isinstance(x, Array) else x for x in args]
-        if self.name == "matmul" and self.module.machine.stream.recorded is not None:
-            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         inputs, output = self._loop(hosts)
         fast = self.name == "matmul" and output == "f" and self.module.machine.compute_type == TF32
         if out is not None and not np.can_cast(output, out.dtype, "same_kind"):
@@ -314,25 +298,19 @@ class Ufunc:
         def compute() -> np.ndarray:
             return np.asarray(computed()).astype(output)
 
-        arrays = [x for x in args if isinstance(x, Array)]
         if isinstance(output, str) and len(output) > 1:  # of several outputs
             return tuple(
-                _new(self.module, lambda i=i, c=c: np.asarray(computed()[i], c), *arrays)  # type: ignore[misc]
+                _new(self.module, lambda i=i, c=c: np.asarray(computed()[i], c))  # type: ignore[misc]
                 for i, c in enumerate(output)
             )
         if out is None:
-            return _new(self.module, compute, *arrays)
+            return _new(self.module, compute)
         with np.errstate(all="ignore"):
             found = compute()
         if out.shape != found.shape:
             raise ValueError(f"{self.name}: the output has shape {out.shape}, and the value {found.shape}")
         _check_overlap(out.host, [x for x in hosts if isinstance(x, np.ndarray)])
-
-        def work() -> None:
-            with np.errstate(all="ignore"):
-                out.host[...] = compute()
-
-        self.module.machine.do(work, out.host, *[x.host for x in arrays])
+        out.host[...] = found
         return out
 
     def _loop(self, hosts: Sequence[Any]) -> Any:
@@ -357,13 +335,12 @@ class Creation:
             is_ordered = order != "C" or obj.host.flags.c_contiguous
             if not copy and obj.dtype == dtype and is_ordered:
                 return obj
-            return _new(self.module, lambda: obj.host.astype(dtype, order=order), obj)  # type: ignore[call-overload]
+            return _new(self.module, lambda: obj.host.astype(dtype, order=order))  # type: ignore[call-overload]
         if hasattr(obj, "__cuda_array_interface__"):
             interface = obj.__cuda_array_interface__
             host = np.asarray(SimpleNamespace(__array_interface__=interface))
             return self.array(self.module.ndarray.over(host, obj, interface.get("device")), dtype, copy, order)
         self.module.machine.to_device += isinstance(obj, np.ndarray)
-        self.module.machine.check_waits()  # CuPy's may go without waiting, but from memory that a graph will not find
         return _new(self.module, lambda: np.array(obj, dtype, order=order))  # type: ignore[call-overload]
 
     def asarray(self, a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> Any:
@@ -422,15 +399,15 @@ def _call(module: Any, name: str, function: Any, args: Any, kwargs: Any, arrays:
             return function(*_hosts(args), **{key: _hosts(value) for key, value in kwargs.items()})
 
     if out is not None:
-        module.machine.do(compute, *[x.host for x in arrays])
+        compute()
         return out
     found = compute()
-    return found if name in PLAIN else _wrapped(module, found, arrays, compute)
+    return found if name in PLAIN else _wrapped(module, found, arrays)
 
 
-def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[], Any]) -> Any:
+def _wrapped(module: Any, found: Any, arrays: Sequence[Any]) -> Any:
     if isinstance(found, list | tuple):
-        return [_wrapped(module, x, arrays, lambda i=i: compute()[i]) for i, x in enumerate(found)]  # type: ignore[misc]
+        return [_wrapped(module, x, arrays) for x in found]
     if not isinstance(found, np.ndarray | np.generic):
         return found
     for x in arrays:
@@ -439,30 +416,22 @@ def _wrapped(module: Any, found: Any, arrays: Sequence[Any], compute: Callable[[
                 found.setflags(write=True)
             return x if found is x.host else x._view(found)
     _check_device(module, arrays)
-    return _new(module, lambda: np.asarray(compute()), *arrays, found=np.asarray(found))
+    return _new(module, lambda: np.asarray(found))
 
 
-def _new(module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np.ndarray | None = None) -> Any:
-    """An array on the current device, in memory of its own, whose values are computed where no stream is captured."""
-    return module.ndarray.over(_allocated(module, compute, *arrays, found=found))
+def _new(module: Any, compute: Callable[[], np.ndarray]) -> Any:
+    """An array on the current device, in memory of its own."""
+    return module.ndarray.over(_allocated(module, compute))
 
 
-def _allocated(
-    module: Any, compute: Callable[[], np.ndarray], *arrays: Any, found: np.ndarray | None = None
-) -> np.ndarray:
+def _allocated(module: Any, compute: Callable[[], np.ndarray]) -> np.ndarray:
     """Where such an array's values are."""
     with np.errstate(all="ignore"):
-        host = compute() if found is None else found
+        host = compute()
     if host.base is not None or not host.flags.owndata:
         host = host.copy(order="K")
-    is_captured = module.machine.stream.recorded is not None
-    if is_captured:
-        host = module.machine.captured_memory(host)
     module.machine.allocate(host)
     module.machine.kernels += 1
-    if is_captured:
-        there = host[...]  # the graph keeps no memory: it has the address
-        module.machine.do(lambda: np.copyto(there, compute()), host, *[x.host for x in arrays])
     return host
 
 

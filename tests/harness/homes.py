@@ -1,11 +1,12 @@
 """The kinds of backend that tests run on.
 
-Three doubles stand in for a GPU, by one description of an H100 (`harness.device`):
+Two simulators of a GPU share one description of an H100 (`harness.device`):
 
 - The rig (`harness.rig`): real CuPy on simulated devices, with kernels compiled by g++. Streams, graphs, memory.
-- The stand-in (`harness.fake_cupy`): CuPy's functions by NumPy, with counts that CuPy does not give. It runs the whole
-  registry without kernels of ours in a minute; the rig takes half an hour, for it compiles each of CuPy's own kernels.
 - The interpreter of PTX (`harness.ptx`): instructions and bytes of compiled kernels, counted.
+
+The stand-in for CuPy (`harness.fake_cupy`) is no device: it has CuPy's functions by NumPy, and runs no kernel of ours.
+It runs the whole registry in a minute, and where CuPy has no wheel; the rig compiles each of CuPy's own kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from optree.errors import BackendError
 
 
 def home(kind: str, **options: Any) -> Any:
-    """A backend: ``'cpu'``, ``'gpu'`` on a real device, or ``'stand-in'``, the GPU's code without a GPU.
+    """A backend: ``'cpu'``, ``'gpu'`` on a device, real or simulated, or ``'stand-in'``, the GPU's code on NumPy.
 
     Where there is no real device, the test is skipped.
     """
@@ -36,12 +37,9 @@ def home(kind: str, **options: Any) -> Any:
         pytest.skip(str(error))
 
 
-def stand_in(cupy: Any, jit: bool = False, cudnn: Any = False, **options: Any) -> Any:
-    """A GPU backend on a stand-in for CuPy, and for cuDNN's front end if one is given.
-
-    Its kernels run only where the stand-in for CuPy has an emulator.
-    """
-    with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx, cudnn=cudnn or None):
-        be = gen_backend("gpu", jit=jit, cudnn=bool(cudnn), **options)
+def stand_in(cupy: Any, jit: bool = False, **options: Any) -> Any:
+    """A GPU backend on a stand-in for CuPy, which runs operations one by one."""
+    with patch.dict(sys.modules, cupy=cupy, cupyx=cupy.linalg.cupyx, cudnn=None):
+        be = gen_backend("gpu", jit=jit, cudnn=False, **options)
     be.product.library = CuBLASLt(FakeCuBLASLt(cupy.machine))
     return be

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from harness.compiling import needs_compiler
 from harness.counting import allocated
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import home, stand_in
+from harness.homes import home
 
 import optree
 from backends import gen_backend
@@ -285,10 +283,8 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         Attention.make()(query, key)
 
 
-@needs_gxx
 @pytest.mark.usefixtures("folder")
-def test_a_training_step_is_one_cuda_graph(device_kind: str) -> None:
-    gpu = home("gpu") if device_kind == "gpu" else stand_in(emulated_cupy(), jit=True)
+def test_a_training_step_is_one_cuda_graph(gpu: Any) -> None:
     *values, mask = drawn(((2, 40, 8), (2, 40, 8), (2, 40, 4), (40, 40)))
     kind = TensorType("float32", (2, 40, 8))
     query, weight = kind("query"), gpu.array(np.eye(8), name="weight")

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from harness.compiling import needs_compiler
 from harness.counting import allocated
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import home, stand_in
+from harness.homes import home
 
 import optree
 from backends import gen_backend
@@ -292,10 +290,8 @@ def test_a_function_keeps_the_memory_of_a_loops_outputs_that_it_does_not_return(
         np.testing.assert_array_equal(z.get(), kept)
 
 
-@needs_gxx
 @pytest.mark.usefixtures("folder")
-def test_a_training_step_is_one_cuda_graph(device_kind: str) -> None:
-    gpu = home("gpu") if device_kind == "gpu" else stand_in(emulated_cupy(), jit=True)
+def test_a_training_step_is_one_cuda_graph(gpu: Any) -> None:
     cpu = gen_backend("cpu", jit=False)
     found = []
     for be in (gpu, cpu):

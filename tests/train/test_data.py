@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.fake_cupy import fake_cupy
-from harness.homes import stand_in
 from PIL import Image
 
 from backends import gen_backend
@@ -185,10 +183,10 @@ def test_folders_of_images_have_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_batches_arrive_on_a_device_before_they_are_read(ahead: int) -> None:
+def test_batches_arrive_on_a_device_before_they_are_read(ahead: int, gpu: Any) -> None:
     """Copies run on a stream of their own: what reads a batch without waiting for its event reads noise."""
     data = np.linspace(0, 1, 24).reshape(12, 2)
-    for be in (gen_backend("cpu"), stand_in(fake_cupy())):
+    for be in (gen_backend("cpu"), gpu):
         found = [(x, y) for x, y in Batches(data, np.arange(12), size=5, seed=2, to=be, ahead=ahead)]
         for x, y in found:
             assert x.backend is be and x.dtype == np.float32 and y.dtype == np.int64

@@ -8,9 +8,6 @@ from typing import Any
 import formulas
 import numpy as np
 import pytest
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 
 import optree
 from backends import gen_backend, launches
@@ -455,11 +452,10 @@ def test_a_number_of_many_elements_and_a_wrong_count_of_gradients_are_refused() 
     assert train.SGD([w], 0.1).updates(loss, [w * 2])
 
 
-@needs_gxx
 @pytest.mark.parametrize("packs", [False, True], ids=["alone", "packed"])
-def test_a_step_is_one_graph_on_a_gpus_code(packs: bool, folder: Any) -> None:
+def test_a_step_is_one_graph_on_a_gpu(packs: bool, folder: Any, gpu: Any) -> None:
     found = []
-    for be in (gen_backend("cpu"), stand_in(emulated_cupy(), jit=True)):
+    for be in (gen_backend("cpu"), gpu):
         weights: Any = [be.array(w, dtype="float32", name=f"w{i}") for i, w in enumerate([np.ones((4, 3)), np.ones(3)])]
         weights = train.packed(weights) if packs else weights
         x = TensorType("float32", (None, 4))("x")

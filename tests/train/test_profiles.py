@@ -7,9 +7,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from harness.cuda import needs_gxx
-from harness.emulated import emulated_cupy
-from harness.homes import stand_in
 
 import optree
 from backends import gen_backend
@@ -59,9 +56,8 @@ def test_the_calls_are_steps() -> None:
     np.testing.assert_allclose(profiled, v.get(), rtol=1e-6)
 
 
-@needs_gxx
-def test_a_gpus_steps_are_waited_for(folder: Any) -> None:
-    run, _ = step(stand_in(emulated_cupy(), jit=True))
+def test_a_gpus_steps_are_waited_for(folder: Any, gpu: Any) -> None:
+    run, _ = step(gpu)
     found = train.profile(run, np.ones((8, 64), "f"), calls=1)
     assert {p.kind for p in found.parts} == {"kernel", "call"}
 

@@ -88,6 +88,8 @@ class Compiler:
         How many registers kernels of some names are said to take.
     options : list of list of str
         Those of each compilation.
+    programs : dict
+        What was created and not destroyed.
     """
 
     def __init__(self, is_on: Callable[[], bool]) -> None:
@@ -96,7 +98,7 @@ class Compiler:
         self.capabilities: tuple[int, ...] = (90,)
         self.registers: dict[str, int] = {}
         self.options: list[list[str]] = []
-        self._programs: dict[int, Program] = {}
+        self.programs: dict[int, Program] = {}
         self._numbers = count(0x9A0000, 16)
 
     def entries(self) -> dict[str, Any]:
@@ -147,16 +149,16 @@ class Compiler:
     @call("PPPIPP")
     def nvrtcCreateProgram(self, to: int, source: int, name: int, headers: int, texts: int, names: int) -> None:
         number = next(self._numbers)
-        self._programs[number] = Program(ctypes.string_at(source).decode())
+        self.programs[number] = Program(ctypes.string_at(source).decode())
         put(ctypes.c_size_t, to, number)
 
     @call("P")
     def nvrtcDestroyProgram(self, to: int) -> None:
-        del self._programs[ctypes.c_size_t.from_address(to).value]
+        del self.programs[ctypes.c_size_t.from_address(to).value]
 
     @call("PIP")
     def nvrtcCompileProgram(self, program: int, count: int, options: int) -> None:
-        made = self._programs[program]
+        made = self.programs[program]
         texts = [ctypes.string_at(each).decode() for each in (ctypes.c_size_t * count).from_address(options)]
         given = " ".join(texts)
         self.options.append(texts)
@@ -174,33 +176,33 @@ class Compiler:
 
     @call("PP")
     def nvrtcAddNameExpression(self, program: int, expression: int) -> None:
-        instances = self._programs[program].instances
+        instances = self.programs[program].instances
         name = ctypes.create_string_buffer(b"instance_%d" % len(instances))
         instances[ctypes.string_at(expression).decode()] = name
 
     @call("PPP")
     def nvrtcGetLoweredName(self, program: int, expression: int, to: int) -> None:
-        name = self._programs[program].instances[ctypes.string_at(expression).decode()]
+        name = self.programs[program].instances[ctypes.string_at(expression).decode()]
         put(ctypes.c_size_t, to, ctypes.addressof(name))
 
     @call("PP")
     def nvrtcGetCUBINSize(self, program: int, to: int) -> None:
-        put(ctypes.c_size_t, to, len(self._programs[program].image))
+        put(ctypes.c_size_t, to, len(self.programs[program].image))
 
     @call("PP")
     def nvrtcGetCUBIN(self, program: int, to: int) -> None:
-        image = self._programs[program].image
+        image = self.programs[program].image
         ctypes.memmove(to, image, len(image))
 
     nvrtcGetPTXSize, nvrtcGetPTX = nvrtcGetCUBINSize, nvrtcGetCUBIN
 
     @call("PP")
     def nvrtcGetProgramLogSize(self, program: int, to: int) -> None:
-        put(ctypes.c_size_t, to, len(self._programs[program].log))
+        put(ctypes.c_size_t, to, len(self.programs[program].log))
 
     @call("PP")
     def nvrtcGetProgramLog(self, program: int, to: int) -> None:
-        log = self._programs[program].log
+        log = self.programs[program].log
         ctypes.memmove(to, log, len(log))
 
 

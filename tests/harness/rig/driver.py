@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -69,8 +69,11 @@ class Driver:
         #: What each device answers that is no H100, and the CUDA that the driver is for.
         self.cards: dict[int, dict[int, int]] = {}
         self.version = VERSION
-        #: Whether a call, by its name, finds no memory.
-        self.fails: Callable[[str], bool] = lambda name: False
+        #: The calls so far by name, and the copies to and from the host.
+        self.calls: Counter[str] = Counter()
+        self.to_host = self.to_device = 0
+        #: The error with which a call of a name fails; 0 if it does not.
+        self.refuses: Callable[[str], int] = lambda name: 0
         self._names: dict[tuple[int, str], Any] = {}
         self._thresholds: dict[int, int] = {}
 
@@ -91,9 +94,8 @@ class Driver:
                 with machine.lock:
                     if not function.any_time:
                         self._check_context(name)
-                    if self.fails(name):
-                        return 2
-                    return function(*given) or self._broken(name, function)
+                    self.calls[name] += 1
+                    return self.refuses(name) or function(*given) or self._broken(name, function)
             except Refused as refused:
                 return refused.status
             except BaseException as error:  # a C function raises nothing
@@ -282,6 +284,8 @@ class Driver:
             raise Refused(21, "a copy in another direction")
         for address in (to, source):
             self._check_range(address, size)
+        self.to_device += hosts[0]
+        self.to_host += hosts[1]
         pageable = [
             is_host and address not in machine.pinned for address, is_host in zip((source, to), hosts, strict=True)
         ]
@@ -711,7 +715,7 @@ class Driver:
 
 def _addresses(kernel: cuda.Kernel, words: int, extra: int) -> list[int]:
     """The address of each argument: an array has them, or a buffer the arguments, at the parameters' offsets."""
-    if words:
+    if words or not kernel.arguments:
         return list((ctypes.c_size_t * len(kernel.arguments)).from_address(words))
     _, buffer, _, size, _ = (ctypes.c_size_t * 5).from_address(extra)
     found, end = [], buffer

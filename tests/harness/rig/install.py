@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -40,6 +40,8 @@ class Rig:
     machine : Machine
     driver : Driver
     compiler : Compiler
+    allocations : int
+        The arrays that CuPy's pools have given memory.
     missing : set of str
         Functions that CuPy's modules do not have.
     folder : Path
@@ -47,7 +49,7 @@ class Rig:
     """
 
     def __init__(self) -> None:
-        self.machine = Machine()
+        self.machine, self.allocations = Machine(), 0
         self.driver, self.compiler = Driver(self.machine), Compiler(lambda: self.machine.is_on)
         self.folder = Path(tempfile.mkdtemp(prefix="optree-rig-")).resolve()
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
@@ -117,6 +119,16 @@ class Rig:
         return faults
 
 
+@contextmanager
+def refusing(on: Rig, refuses: Callable[[str], int]) -> Iterator[None]:
+    """Let calls of CUDA's fail: from a function's name to an error, or 0."""
+    on.driver.refuses = refuses
+    try:
+        yield
+    finally:
+        on.driver.refuses = lambda name: 0
+
+
 def _file(module: str) -> Path:
     """The file of an extension module."""
     spec = find_spec(module)
@@ -141,6 +153,7 @@ def _hook(rig: Rig) -> Any:
 
         def malloc_postprocess(self, **given: Any) -> None:
             address, size = given["mem_ptr"], given["mem_size"]
+            rig.allocations += 1
             self._streams[address] = rig.cupy.cuda.get_current_stream().ptr
             rig.machine.poison(self._streams[address], address, size, is_new=True)
 

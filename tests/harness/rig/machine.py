@@ -211,7 +211,7 @@ class Machine:
         Whether Python ends, and nothing is done any more.
     """
 
-    def __init__(self, devices: int = 2, memory: int = 1 << 28) -> None:
+    def __init__(self, devices: int = 2, memory: int = 1 << 29) -> None:
         self.devices = [Device(number, memory) for number in range(devices)]
         self.pinned = Region(1 << 32)
         self.lock = Alone()
