@@ -159,7 +159,6 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "kernels": _in_c,
     "blocks": small,
     "threads": _in_threads,
-    "gpu": lambda: rig().on(),
 }
 
 #: One seed of how many runs by an executor that is slow: g++ compiles each kernel that is emulated, for seconds.
@@ -753,10 +752,7 @@ def _broadcasts(shape: Any, target: Any) -> bool:
 
 def run(seed: int, ways: Sequence[str] = tuple(WAYS), statements: int = 8) -> str | None:
     """A program of this seed by each executor, in turns; what went wrong, or None."""
-    programs: dict[str, Program] = {}
-    for way in ways:
-        with SETTINGS.get(way, nullcontext)():
-            programs[way] = Program(_backend(way), seed)
+    programs = {way: Program(_backend(way), seed) for way in ways}
     for step in range(statements + 1):
         for way, program in programs.items():
             try:
@@ -788,7 +784,8 @@ def main() -> int:
     known = [way for way in WAYS if way != "gpu" or why_no_rig() is None]
     while time.monotonic() < until:
         ways = given.ways or [way for way in known if seed % SELDOM.get(way, 1) == 0]
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        simulated = rig().on() if "gpu" in ways else nullcontext()
+        with simulated, warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             wrong = run(seed, ways)
         if wrong is not None:

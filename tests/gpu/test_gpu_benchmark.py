@@ -34,25 +34,15 @@ def modules(gpu: Any, simulated: Rig, monkeypatch: pytest.MonkeyPatch) -> Callab
 def test_workloads_are_right_and_what_was_found_is_written(
     modules: Any, simulated: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, sample: Any
 ) -> None:
-    gpu = modules("gpu")
-    every = [workload.title for workload in gpu.WORKLOADS]
-    drawn, peers = sample(every, least=3), ["cupy", "cupy.fuse", "by hand"]
-    options = [
-        "--quick",
-        "--rounds",
-        "1",
-        "--sizes",
-        "1024",
-        "--dtypes",
-        "float32",
-        "--peers",
-        *peers,
-        "--only",
-        *drawn,
-    ]
+    gpu, comparison = map(modules, ("gpu", "comparison"))
     for name, number in (("LARGE", 1024), ("LEAST_CALLS", 2), ("CALLS", 2)):
         monkeypatch.setattr(gpu, name, number)
-    monkeypatch.setattr(modules("comparison"), "ONCE", 1024)
+    monkeypatch.setattr(comparison, "ONCE", 1024)
+    options = [*"--quick --rounds 1 --sizes 1024 --dtypes float32 --peers cupy cupy.fuse".split(), "by hand"]
+    chosen = comparison.chosen(gpu.WORKLOADS, gpu.QUICK, gpu.options_of(options))
+    every = list(dict.fromkeys(workload.title for workload in chosen))
+    drawn = sample(every, least=3)
+    options += ["--only", *drawn]
     monkeypatch.setattr(modules("startup"), "_process", in_this_process)
     draw = gpu.draw  # of few rows: that takes long
     monkeypatch.setattr(gpu, "draw", lambda rows, *given: draw(rows[:2], *given))

@@ -171,7 +171,7 @@ def test_the_same_seed_makes_the_same_tree(cpu: Any) -> None:
     assert one.key() == two.key()
 
 
-@pytest.mark.parametrize("way", [way for way in SETTINGS if way != "gpu"])
+@pytest.mark.parametrize("way", SETTINGS)
 def test_settings_of_the_fuzzer_are_those_of_the_executors(way: str) -> None:
     """They patch constants by name, which may be removed."""
     with SETTINGS[way]():
