@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from fuzz import SETTINGS, WAYS
 from harness.compiling import needs_compiler
-from harness.cuda import needs_gxx
 from harness.drawn import Call, calls
 
 from optree import TensorType, function
@@ -102,7 +101,7 @@ def test_a_scalar_beside_empty_operands(name: str, way: str) -> None:
             check_beside_a_scalar(_backend(way), call, example)
 
 
-@pytest.mark.parametrize("way", [*EXECUTORS, pytest.param("cuda", marks=needs_gxx)])
+@pytest.mark.parametrize("way", [*EXECUTORS, pytest.param("gpu", marks=pytest.mark.on_the_rig)])
 @pytest.mark.parametrize("shape", [(2, 0), (0,), (0, 3)])
 def test_a_scalar_that_an_empty_array_is_computed_with(shape: tuple[int, ...], way: str) -> None:
     """The scalar is stored, not left as the memory was: by `evaluate`, a function, arrays, and beside a reduction."""

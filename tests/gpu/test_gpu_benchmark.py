@@ -68,7 +68,7 @@ def test_workloads_are_right_and_what_was_found_is_written(
 
 
 def in_this_process(program: str, modules: str, kernels: str) -> list[float]:
-    """What a program prints, with a folder for kernels."""
+    """The numbers that a program prints, with a folder for kernels."""
     with override(cache_dir=Path(kernels)), redirect_stdout(io.StringIO()) as said:
         exec(program, {})
     return [float(word) for word in said.getvalue().split()]
