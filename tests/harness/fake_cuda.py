@@ -193,7 +193,6 @@ def cuda_of(machine: Machine) -> Any:
         return machine.used[machine.device]
 
     new_stream.null = Stream.null  # type: ignore[attr-defined]
-    properties = {"name": b"stand-in", "major": 9, "minor": 0}
     return SimpleNamespace(
         Device=Device,
         Stream=new_stream,
@@ -205,14 +204,19 @@ def cuda_of(machine: Machine) -> Any:
         alloc_pinned_memory=bytearray,
         nvrtc=SimpleNamespace(getVersion=lambda: (12, 9), getSupportedArchs=lambda: (75, 80, 90)),
         driver=SimpleNamespace(CUDADriverError=CUDADriverError, get_build_version=lambda: 12090),
-        runtime=SimpleNamespace(
-            CUDARuntimeError=CUDARuntimeError,
-            is_hip=False,
-            getDevice=lambda: machine.device,
-            setDevice=lambda number: setattr(machine, "device", number),
-            getDeviceCount=lambda: machine.devices,
-            getDeviceProperties=lambda number: properties,
-            driverGetVersion=lambda: 12090,
-            streamQuery=lambda stream: 0,
-        ),
+        runtime=_runtime_of(machine),
+    )
+
+
+def _runtime_of(machine: Machine) -> Any:
+    properties = {"name": b"stand-in", "major": 9, "minor": 0}
+    return SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError,
+        is_hip=False,
+        getDevice=lambda: machine.device,
+        setDevice=lambda number: setattr(machine, "device", number),
+        getDeviceCount=lambda: machine.devices,
+        getDeviceProperties=lambda number: properties,
+        driverGetVersion=lambda: 12090,
+        streamQuery=lambda stream: 0,
     )
