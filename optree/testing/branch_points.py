@@ -118,7 +118,7 @@ class _Probe:
     def check(self, what: str, values: Sequence[Any], orders: int) -> None:
         """Raise unless the derivatives by one element of an operand or two equal their differences."""
         cost, gradient = self.runs(orders)
-        middle, found = _numbers(cost, values), gradient(values)
+        middle, found = np.array(cost(values), float), gradient(values)
         for position in self.random.permutation(len(self.moved))[:OPERANDS]:
             index = self.moved[position]
             shape = values[index].shape
@@ -147,16 +147,12 @@ class _Probe:
         return is_linear and all(agrees for _, agrees in found)
 
 
-def _numbers(cost: Runner, values: Sequence[Any]) -> np.ndarray:
-    return np.array(cost(values), float)
-
-
 def _differences(
     cost: Runner, values: Sequence[Any], middle: np.ndarray, direction: dict[int, np.ndarray]
 ) -> list[tuple[float, bool]]:
     """The scalars' derivatives along a direction by differences of fourth order, and whether both sides agree."""
     below2, below, above, above2 = (
-        _numbers(cost, [x + step * STEP * direction[i] if i in direction else x for i, x in enumerate(values)])
+        np.array(cost([x + step * STEP * direction[i] if i in direction else x for i, x in enumerate(values)]), float)
         for step in STEPS
     )
     central = (8 * (above - below) - (above2 - below2)) / (12 * STEP)

@@ -451,9 +451,7 @@ def check_type(example: Example, backend: Any = None) -> None:
     expect(taken, example, "it refuses operands of every dtype; let resolve_dtypes take one")
 
 
-def check_backend(
-    example: Example, backend: Any, first: int | None = None, dtypes: Sequence[np.dtype | type] = MIXED
-) -> None:
+def check_backend(example: Example, backend: Any, first: int | None = None, dtypes: Sequence[Any] = MIXED) -> None:
     """A backend's values equal the reference's, in every dtype, from and into every layout.
 
     With `first`, each dtype in one: the first dtype in the layout of this number, the next in the next one.
