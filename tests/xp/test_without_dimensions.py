@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,36 +71,47 @@ def operands(xp: Any, dtype: str, is_lazy: bool) -> tuple[Any, Any]:
     return found
 
 
-def told(xp: Any, function: Any, arguments: Any, dtype: str, is_lazy: bool, place: str, write: Any) -> Any:
-    """All values after a call and a write; None where the function refuses its arguments."""
+def called(xp: Any, function: Any, arguments: Any, dtype: str, is_lazy: bool) -> list[Any]:
+    """The operands, and what the function gives of them."""
     x, y = operands(xp, dtype, is_lazy)
+    return [x, y, *arrays_in(function(*arguments(x, y)))]
+
+
+def value(*call: Any) -> list[np.ndarray] | None:
+    """The values after a call; None where the function refuses its arguments."""
     try:
-        found = list(arrays_in(function(*arguments(x, y))))
-        values = [np.asarray(each) for each in found]  # an index out of range is refused when it runs
+        return [np.asarray(each) for each in called(*call)[2:]]  # an index out of range is refused when it runs
     except (OptreeError, TypeError, ValueError, AttributeError, IndexError):
         return None
-    x, y = operands(xp, dtype, is_lazy)
-    found = list(arrays_in(function(*arguments(x, y))))
-    for written in [x] if place == "operand" else found[:1]:
-        write(written)
-    return values, [np.asarray(each) for each in (x, y, *found)]
+
+
+def written(place: str, write: Any, *call: Any) -> list[np.ndarray]:
+    """The values after a call and a write."""
+    arrays = called(*call)
+    for each in arrays[:1] if place == "operand" else arrays[2:3]:
+        write(each)
+    return [np.asarray(each) for each in arrays]
 
 
 def check(xp: Any, function: Any, is_taken: Callable[[Any, str], bool]) -> None:
-    for arguments in ARGUMENTS:
-        for dtype in ("float64", "int64"):
-            if not is_taken(arguments, dtype):
-                continue
-            for place in ("operand", "result"):
-                for name, write in WRITES.items():
-                    stored, lazy = (told(xp, function, arguments, dtype, each, place, write) for each in (False, True))
-                    what = f"{inspect.getsource(arguments).strip()} of {dtype}, {place} {name}"
-                    assert (stored is None) == (lazy is None), f"{what}: one of both is refused"
-                    if stored is None or lazy is None:
-                        continue
-                    for one, other in zip(stored[0] + stored[1], lazy[0] + lazy[1], strict=True):
-                        assert one.dtype == other.dtype, what
-                        np.testing.assert_array_equal(one, other, what)
+    for (number, arguments), dtype in product(enumerate(ARGUMENTS), ("float64", "int64")):
+        if not is_taken(arguments, dtype):
+            continue
+        what = f"with arguments {number} of {dtype}"
+        calls = [(xp, function, arguments, dtype, is_lazy) for is_lazy in (False, True)]
+        stored, lazy = (value(*call) for call in calls)
+        assert (stored is None) == (lazy is None), f"{what}: one of both is refused"
+        if stored is None or lazy is None:
+            continue
+        _equal(stored, lazy, what)
+        for place, (name, write) in product(("operand", "result"), WRITES.items()):
+            _equal(*(written(place, write, *call) for call in calls), f"{what}, {place} {name}")
+
+
+def _equal(stored: list[np.ndarray], lazy: list[np.ndarray], what: str) -> None:
+    for one, other in zip(stored, lazy, strict=True):
+        assert one.dtype == other.dtype, what
+        np.testing.assert_array_equal(one, other, what)
 
 
 @for_each("name", OURS, sampled=True)
