@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,26 @@ from optree.registry import f, function
 from optree.tree.types import TensorType
 from optree.tree.variable import Input, Variable, constant, variable_of
 
+#: The bytes of states that a loop stores for its derivative by default without checkpoints.
+STORED = 1 << 20
+
 
 @function()
-def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial: Any, limit: int) -> Any:
+def while_loop(
+    condition: Callable[..., Any],
+    step: Callable[..., Any],
+    initial: Any,
+    limit: int,
+    checkpoints: int | None = None,
+) -> Any:
     """A loop with states, which ends before the first step for which a condition on them is false.
 
     As in `scan`, the step is traced once, on inputs, and compiled once. Compiled C reads the condition's value after
     each step. A GPU's host reads it after each step if the step may fail, and otherwise after some more: at most a
     quarter more steps run than have an effect.
 
-    The derivative runs the same steps in reverse order. It stores the states before each step, in arrays of `limit`
-    states: a large state needs a low limit.
+    The derivative runs the same steps in reverse order. It stores the states before some of the steps, the checkpoints,
+    and computes those between two of them again: n checkpoints take the memory of n + limit / n states.
 
     Parameters
     ----------
@@ -36,6 +46,9 @@ def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial:
         The states before the first step.
     limit : int
         Maximum number of steps.
+    checkpoints : int, optional
+        The number of states that are stored for the derivative, at most `limit`, which computes no step twice. By
+        default that, where as many states take at most 1 MiB, and otherwise about its square root.
 
     Returns
     -------
@@ -60,6 +73,10 @@ def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial:
             raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
     if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 0:
         raise OperandError(f"while_loop: limit is the maximum number of steps, an integer of 0 or more, not {limit!r}")
+    if checkpoints is not None and (
+        isinstance(checkpoints, bool) or not hasattr(checkpoints, "__index__") or checkpoints < 1
+    ):
+        raise OperandError(f"while_loop: checkpoints is a number of states, 1 or more, or None, not {checkpoints!r}")
     begun = [typed_state(x, "while_loop") for x in flat(initial)]
     first = _checked(condition(in_form_of(initial, begun)))
     states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
@@ -73,8 +90,39 @@ def while_loop(condition: Callable[..., Any], step: Callable[..., Any], initial:
     carried = [*zip(states, begun, strict=True), (runs, first)]
     new, _ = draw_before([*new, goes_on], [], carried, slices, since)
     new[:-1] = [f.where(runs, x, before) for x, before in zip(new[:-1], states, strict=True)]
-    found, _ = Loop(carried, slices, new, [], False, flag=runs).applied()
+    loop = Loop(carried, slices, new, [], False, flag=runs)
+    length = _segment(int(limit), begun, checkpoints)
+    if length > 1 and all(None not in x.shape for x, *_ in slices):
+        loop.new_states[-1] &= number < limit - 1  # the last segment may end beyond the limit
+        loop = _in_segments(loop, int(limit), length)
+    found, _ = loop.applied()
     return in_form_of(initial, found[:-1])
+
+
+def _segment(limit: int, begun: Sequence[Variable], checkpoints: int | None) -> int:
+    """The number of steps from one checkpoint to the next."""
+    if checkpoints is None:
+        are_small = all(None not in x.shape for x in begun)
+        if are_small and limit * sum(prod(x.shape) * x.dtype.itemsize for x in begun) <= STORED:
+            return 1
+        checkpoints = isqrt(limit)
+    return -(-limit // max(1, checkpoints))
+
+
+def _in_segments(loop: Loop, limit: int, length: int) -> Loop:
+    """The loop of loops of `length` steps, whose derivative stores the states before each, and runs it again."""
+    count = -(-limit // length)
+    states = [(Input(x.type), begun) for x, begun in loop.states]
+    slices, inner = [], []
+    for x, sequence, _ in loop.slices:
+        missing = count * length - limit
+        whole = f.pad(sequence, ((0, missing), *((0, 0),) * x.ndim)) if missing else sequence
+        segment = Input(TensorType(x.dtype, (length, *x.shape)))
+        slices.append((segment, f.reshape(whole, (count, length, *x.shape)), 0))
+        inner.append((x, segment, 0))
+    carried = [(x, outer) for (x, _), (outer, _) in zip(loop.states, states, strict=True)]
+    new, _ = loop._replace(states=carried, slices=inner).applied()
+    return Loop(states, slices, new, [], False, flag=states[-1][0])
 
 
 def _checked(condition: Any) -> Variable:

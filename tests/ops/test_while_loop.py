@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -90,11 +91,52 @@ def test_random_numbers_are_others_in_each_step(be: Any) -> None:
     assert abs(values.mean() - 6) < 0.2 and 0.7 < values.std() < 1.3  # of 12 equal draws: 3.5
 
 
+@pytest.mark.parametrize("steps", [4, 17])
+def test_checkpoints_change_no_bit_of_a_loop_and_its_derivatives(be: Any, steps: int) -> None:
+    """Of a state; those of other operands are sums over the steps, which segments add in another order."""
+    x = be.array(np.linspace(0.1, 0.9, 6), name="x")
+
+    def step(s: Any) -> Any:
+        noise = be.rand(s[1])
+        return s[0] + 1, s[1] * (1.3 - 0.2 * s[1]) + noise * x * 0.1
+
+    found = []
+    for checkpoints in (17, 5, 1):
+        be.rng_reset()
+        begun = be.array(np.int64(0)), x * 1.0
+        _, last = be.while_loop(lambda s: s[0] < steps, step, begun, limit=17, checkpoints=checkpoints)
+        slope = optree.grad(f.sum(f.square(last)), begun[1])
+        twice = optree.grad(f.sum(f.square(slope)), [begun[1], x])
+        found.append([y.get() for y in be.evaluate([last, slope, *twice])])
+    for each in found[1:]:
+        np.testing.assert_array_equal(each[0], found[0][0])
+        for ours, wanted in zip(each, found[0], strict=True):
+            np.testing.assert_allclose(ours, wanted, rtol=1e-12)
+
+
+def test_checkpoints_save_memory(be: Any) -> None:
+    """100 states of 8 KB are all stored; of 80 KB, those before each 10th step, and those of one segment."""
+
+    def peak(size: int, checkpoints: int | None = None) -> float:
+        x = be.zeros(size, name="x")
+        last = be.while_loop(lambda y: f.any(y < 1), lambda y: f.tanh(y) + 0.01, x, limit=100, checkpoints=checkpoints)
+        run = optree.function([], optree.grad(f.sum(last), x))
+        tracemalloc.start()
+        run()
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used / x.nbytes
+
+    assert peak(1000) > 100 and peak(10_000) < 60 and peak(1000, 10) < 60
+
+
 def test_what_does_not_fit_is_named(be: Any) -> None:
     x = be.ones(3, name="x")
     for wrong in (-1, True, 2.0, None):
         with pytest.raises(OperandError, match="while_loop: limit is the maximum number of steps"):
             be.while_loop(lambda y: f.any(y > 0), lambda y: y, x, limit=wrong)
+    with pytest.raises(OperandError, match="while_loop: checkpoints is a number of states, 1 or more, or None, not 0"):
+        be.while_loop(lambda y: f.any(y > 0), lambda y: y, x, limit=3, checkpoints=0)
     with pytest.raises(OperandError, match="while_loop: condition is a function of the states, not"):
         be.while_loop(x > 0, lambda y: y, x, limit=3)
     with pytest.raises(ShapeError, match=r"while_loop: the condition is one bool, not .*be\.any or be\.all makes one"):
