@@ -289,13 +289,14 @@ def test_long_sums_are_as_accurate_as_numpys(compiled, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("inner", ["arctan", "arctanh"])
-@pytest.mark.parametrize("outer", ["sin", "cos", "sinh", "cosh"])
-def test_a_compiler_puts_nothing_in_the_place_of_two_functions(compiled, outer, inner, dtype):
+def test_a_compiler_puts_nothing_in_the_place_of_two_functions(compiled, dtype):
     values = np.tile(np.array([np.nan, 0.5, -0.25, 0.125], dtype), 8)
-    ours = getattr(compiled, outer)(getattr(compiled, inner)(compiled.array(values, dtype))).asnumpyarray()
-    wanted = getattr(np, outer)(getattr(np, inner)(values))
-    np.testing.assert_allclose(ours, wanted, rtol=8 * np.finfo(dtype).eps)
+    pairs = [(outer, inner) for outer in ("sin", "cos", "sinh", "cosh") for inner in ("arctan", "arctanh")]
+    x = compiled.array(values, dtype)
+    found = compiled.evaluate([getattr(compiled, outer)(getattr(compiled, inner)(x)) for outer, inner in pairs])
+    for (outer, inner), ours in zip(pairs, found, strict=True):
+        wanted = getattr(np, outer)(getattr(np, inner)(values))
+        np.testing.assert_allclose(ours.get(), wanted, rtol=8 * np.finfo(dtype).eps, err_msg=f"{outer} of {inner}")
 
 
 @needs_compiler
