@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from backends.neon.allocation import Allocation
 from backends.neon.replay import Key, Replay
 from optree.errors import ParameterError, SizeError
-from optree.networks.convolution import Conv
+from optree.networks.convolution import Conv, ConvInput, ConvWeights
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Operand, Variable
@@ -286,7 +286,7 @@ def _bprop(key: Any, out: Any, filters: Any, errors: Any, *others: Any) -> list[
     (op, dim_images, dim_filters, dim_errors), relu, brelu = key
     like = f.reshape(out, dim_images)  # its shape alone is read
     bound = op(like, f.reshape(filters, dim_filters)).op
-    value = bound.by_input()(f.reshape(errors, dim_errors), f.reshape(filters, dim_filters), like)
+    value = bound.other(ConvInput)(f.reshape(errors, dim_errors), f.reshape(filters, dim_filters), like)
     return _finished(value, dim_images, out, relu, brelu, *others)
 
 
@@ -319,7 +319,7 @@ def _finished(
 def _update(key: Any, out: Any, images: Any, errors: Any, grad_bias: Any, alpha: Any, beta: Any) -> list[Any]:
     op, dim_images, dim_filters, dim_errors = key
     images, errors, like = f.reshape(images, dim_images), f.reshape(errors, dim_errors), f.reshape(out, dim_filters)
-    value = op(images, like).op.by_weights()(images, errors, like)
+    value = op(images, like).op.other(ConvWeights)(images, errors, like)
     written = [(out, blended(f.reshape(value, out.shape), out, alpha, beta))]
     if grad_bias is None:
         return written

@@ -227,18 +227,6 @@ class ConvolutionOperator(ImageOperator):
             terms.append(shifted * f.expand_dims(f.slice(filters, (slice(None), 0, *element)), behind))
         return in_dtype(reduce(f.add, terms), dtype)
 
-    def conv(self) -> Any:
-        """The convolution with these parameters."""
-        return self.other(Conv)
-
-    def by_input(self) -> Any:
-        """Its derivative by images."""
-        return self.other(ConvInput)
-
-    def by_weights(self) -> Any:
-        """Its derivative by weights."""
-        return self.other(ConvWeights)
-
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
         """A multiplication and an addition for each element of the convolution and of a filter."""
         shapes, (_, weights, convolved) = (*inputs, *outputs), self.roles
@@ -349,7 +337,7 @@ class Conv(ConvolutionOperator, CompositeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients
-        return [self.by_input()(delta, weights, x), self.by_weights()(x, delta, weights)]
+        return [self.other(ConvInput)(delta, weights, x), self.other(ConvWeights)(x, delta, weights)]
 
     def R_op(self, inputs: Sequence[Any], eval_points: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (along_x, along_weights) = inputs, eval_points
@@ -409,7 +397,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta, weights, _), (upon,) = inputs, output_gradients
-        return [self.conv()(upon, weights), self.by_weights()(upon, delta, weights), None]
+        return [self.other(Conv)(upon, weights), self.other(ConvWeights)(upon, delta, weights), None]
 
 
 class ConvWeights(ConvDerivative):
@@ -443,7 +431,7 @@ class ConvWeights(ConvDerivative):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, delta, _), (upon,) = inputs, output_gradients
-        return [self.by_input()(delta, upon, x), self.conv()(x, upon), None]
+        return [self.other(ConvInput)(delta, upon, x), self.other(Conv)(x, upon), None]
 
 
 class ConvTranspose(ConvolutionOperator):
@@ -532,7 +520,7 @@ class ConvTranspose(ConvolutionOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, weights), (delta,) = inputs, output_gradients
-        return [self.conv()(delta, weights), self.by_weights()(delta, x, weights)]
+        return [self.other(Conv)(delta, weights), self.other(ConvWeights)(delta, x, weights)]
 
 
 # Correlations of vectors

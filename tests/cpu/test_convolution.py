@@ -11,7 +11,7 @@ import pytest
 from backends import gen_backend
 from backends.cpu.routines import convolution
 from optree import debugprint, function, grad, settings
-from optree.networks.convolution import Conv
+from optree.networks.convolution import Conv, ConvInput, ConvWeights
 from optree.networks.pooling import ArgmaxPool, AvgPool, AvgUnpool, MaxPool, MaxUnpool, TakePool
 
 LAYOUTS = {
@@ -84,10 +84,10 @@ def test_a_convolution_and_its_derivatives(seed: int, compiled: Any, monkeypatch
         _check(node.asnumpyarray(), wanted, "value")
         delta = rng.normal(size=wanted.shape).astype(x.dtype)
         d = compiled.array(delta, delta.dtype)
-        by_input = op.by_input()(d, tensors[1], tensors[0]).asnumpyarray()
-        _check(by_input, op.by_input().value(delta.astype(np.float64), wide[1], x), "by images")
-        by_weights = op.by_weights()(tensors[0], d, tensors[1]).asnumpyarray()
-        _check(by_weights, op.by_weights().value(wide[0], delta.astype(np.float64), w), "by weights")
+        by_input = op.other(ConvInput)(d, tensors[1], tensors[0]).asnumpyarray()
+        _check(by_input, op.other(ConvInput).value(delta.astype(np.float64), wide[1], x), "by images")
+        by_weights = op.other(ConvWeights)(tensors[0], d, tensors[1]).asnumpyarray()
+        _check(by_weights, op.other(ConvWeights).value(wide[0], delta.astype(np.float64), w), "by weights")
 
 
 @pytest.mark.parametrize("channels", [5, 16, 70])
@@ -100,7 +100,11 @@ def test_depthwise_convolutions_with_channels_last(channels: int, weights_layout
     for stride in (1, (2, 3)):
         op = compiled.conv(compiled.array(x, "float64"), compiled.array(w, "float64"), stride=stride, **props).op
         delta = rng.normal(size=op.value(x, w).shape)
-        for made, arrays in ((op, (x, w)), (op.by_input(), (delta, w, x)), (op.by_weights(), (x, delta, w))):
+        for made, arrays in (
+            (op, (x, w)),
+            (op.other(ConvInput), (delta, w, x)),
+            (op.other(ConvWeights), (x, delta, w)),
+        ):
             tree = made(*(compiled.array(a, "float64") for a in arrays))
             _check(tree.asnumpyarray(), made.value(*arrays), str(made))
 

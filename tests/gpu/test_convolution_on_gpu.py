@@ -11,6 +11,7 @@ from harness.windowed import CONVOLUTIONS
 from backends import gen_backend
 from backends.gpu.matmul import Products
 from optree import function, grad
+from optree.networks.convolution import ConvInput, ConvWeights
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -29,8 +30,14 @@ def test_a_convolution_and_its_derivatives_by_products(case: str, dtype: str, gp
     wide.append(delta.astype("float64"))
     results = {
         "value": (node, wanted),
-        "images": (op.by_input()(tensors[2], tensors[1], tensors[0]), op.by_input().value(wide[2], wide[1], x)),
-        "weights": (op.by_weights()(tensors[0], tensors[2], tensors[1]), op.by_weights().value(wide[0], wide[2], w)),
+        "images": (
+            op.other(ConvInput)(tensors[2], tensors[1], tensors[0]),
+            op.other(ConvInput).value(wide[2], wide[1], x),
+        ),
+        "weights": (
+            op.other(ConvWeights)(tensors[0], tensors[2], tensors[1]),
+            op.other(ConvWeights).value(wide[0], wide[2], w),
+        ),
     }
     for what, (tree, expected) in results.items():
         got = tree.asnumpyarray()

@@ -15,6 +15,7 @@ from harness.windowed import CONVOLUTIONS
 from backends import gen_backend
 from optree import debugprint, function, grad
 from optree.errors import BackendError
+from optree.networks.convolution import ConvInput, ConvWeights
 from optree.tree.types import TensorType
 
 pytestmark = pytest.mark.on_the_rig
@@ -41,9 +42,9 @@ def test_a_convolution_and_its_derivatives(case: str, dtype: str) -> None:
     tensors = [gpu.array(a, dtype) for a in (x, w, delta)]
     trees = {
         "conv_fprop": (op(*tensors[:2]), wanted),
-        "conv_dgrad": (op.by_input()(tensors[2], tensors[1], tensors[0]), op.spread(wide[2], wide[1], x.shape)),
+        "conv_dgrad": (op.other(ConvInput)(tensors[2], tensors[1], tensors[0]), op.spread(wide[2], wide[1], x.shape)),
         "conv_wgrad": (
-            op.by_weights()(tensors[0], tensors[2], tensors[1]),
+            op.other(ConvWeights)(tensors[0], tensors[2], tensors[1]),
             op.gather_weights(wide[0], wide[2], w.shape),
         ),
     }
