@@ -439,7 +439,7 @@ def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict
     applied: list[Any] = [_composites if draws else _composites_not_drawn]
     applied += [reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
-    applied += [_composites_of_windows] * windows
+    applied += [_composites_of_windows, squares_of_elements] * windows
     applied += [_composites_of_devices] * further
     return {name: [rule] for rule in applied for name in rule.ops}
 
@@ -458,6 +458,15 @@ _composites = _decomposed(lambda op: not (op.of_windows or op.of_devices))
 _composites_not_drawn = _decomposed(lambda op: not (op.of_windows or op.of_devices or op.destroy_map))
 _composites_of_windows = _decomposed(lambda op: op.of_windows)
 _composites_of_devices = _decomposed(lambda op: op.of_devices)
+
+
+@on(having=Having(lambda op: op.index_map.is_affine), of=("square",))
+def squares_of_elements(value: Value) -> Any:
+    """Squares are read at affine indices before they are computed, so that they need not be stored."""
+    inner, *like = value.inputs
+    if not inner.is_a("square") or not inner.used_once or value.op.outside != 0:
+        return None
+    return inner.op(value.op(inner.inputs[0].operand, *(x.operand for x in like)))
 
 
 #: Maximum values that the search for a nested reduction visits.

@@ -87,10 +87,11 @@ def test_reductions_of_reads_at_affine_indices(be: Any, sample: Any) -> None:
             np.testing.assert_allclose(np.asarray(each), end, rtol=1e-12, atol=1e-12)
 
 
-def test_a_sum_of_a_pool_is_one_kernel() -> None:
+def test_a_sum_of_a_pool_is_one_kernel_and_so_is_a_pool_of_squares() -> None:
     be = gen_backend("cpu", jit=True)
     x = be.ones((1, 2, 4, 6))
-    for tree in (be.sum(be.avg_pool(x, 2)), be.max(be.pad(x, 1), axis=(2, 3)), be.mean(be.max_pool(x, 2), axis=1)):
+    reductions = be.sum(be.avg_pool(x, 2)), be.max(be.pad(x, 1), axis=(2, 3)), be.mean(be.max_pool(x, 2), axis=1)
+    for tree in (*reductions, be.lrn(x), be.lp_pool(x, 2)):
         text = debugprint(tree, stage="fusion", file="str")
         assert text.count("kernel,") == 1 and "call" not in text, text
 

@@ -278,6 +278,7 @@ class _Plan:
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         self.functions, self.op, self.scratch = functions, op, Scratch()
+        self.is_direct = "convolve_directly" in functions
         x, weights, delta = arrays
         self.x, self.delta = _image(op, x), _image(op, delta)
         self.width, self.itemsize = functions["panel_width"](0), x.itemsize
@@ -360,7 +361,6 @@ class _Images(_Plan):
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
-        self.is_direct = self.made_channels.result <= FEW
         self.is_whole = True
         self.problems = [self._problem(*phase) for phase in self.phases()]
 
@@ -480,7 +480,6 @@ class _ByWeights(_Plan):
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(functions, op, arrays)
         channels, axes = self.channels, self.forward_axes()
-        self.is_direct = _sums_directly(*channels)
         panels = -(-channels.result // self.width)
         # Rounding depends on the blocks. So blocks depend on sizes alone, not on the number of threads.
         block = _blocks(axes, channels.given, 2 * BLOCK)
@@ -521,11 +520,6 @@ class _ByWeights(_Plan):
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
         self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)
-
-
-def _sums_directly(groups: int, given: int, result: int) -> bool:
-    """Whether direct loops compute the derivative by weights."""
-    return groups > 1 and given * result <= FEW_PAIRS
 
 
 # The routine
@@ -587,9 +581,8 @@ class Convolution:
 
     def functions_for(self, dtype: np.dtype, operands: Sequence[Any], shape: Any) -> dict[str, Any] | None:
         """The C functions; None if NumPy computes the value."""
-        if dtype not in TYPES or not prod(shape) or not all(map(prod, operands)):
-            return None
-        if not self.work.pays(self.op.flops(operands, [shape])):
+        is_served = dtype in TYPES and all(map(prod, [shape, *operands]))
+        if not is_served or not self.work.pays(self.op.flops(operands, [shape])):
             return None
         return self.backend.c_functions(*self._source(dtype, operands))  # type: ignore[no-any-return]
 
@@ -605,7 +598,7 @@ class Convolution:
         if not isinstance(self.op, ConvWeights):
             return self._results(operands) <= FEW
         outputs, inputs, *_ = self.op.filters(operands[2])
-        return _sums_directly(self.op.groups, inputs, outputs // self.op.groups)  # type: ignore[arg-type, operator]
+        return self.op.groups > 1 and inputs * (outputs // self.op.groups) <= FEW_PAIRS  # type: ignore[operator]
 
     def _results(self, operands: Sequence[Any]) -> int:
         """The output channels of a group: the weights' outputs, or their inputs for a derivative by images."""

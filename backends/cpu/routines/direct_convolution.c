@@ -229,10 +229,9 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
     }
 }
 
-int64_t convolve_channels(const problem *p)
+void convolve_channels(const problem *p)
 {
     ((sharing *)p->share)(channel_tasks, p, p->count[0] * p->count[1] * p->count[2], p->threads);
-    return 0;
 }
 
 static void channel_weight_tasks(const void *state, int64_t begin, int64_t end, int64_t thread)
@@ -272,8 +271,7 @@ static void channel_weight_tasks(const void *state, int64_t begin, int64_t end, 
     }
 }
 
-int64_t correlate_channels(const problem *p)
+void correlate_channels(const problem *p)
 {
     ((sharing *)p->share)(channel_weight_tasks, p, (p->groups + LANES - 1) / LANES, p->threads);
-    return 0;
 }
