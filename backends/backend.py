@@ -19,7 +19,7 @@ from optree.arrays import is_foreign, on_host
 from optree.cache import Cache, cache_stats
 from optree.compile.aliasing import outlined, owners_of
 from optree.compile.pipeline import Options, lower
-from optree.compile.program import Instruction, Note, Observer, Plan, Program, Steps
+from optree.compile.program import Instruction, Note, Plan, Program, Steps
 from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
@@ -240,7 +240,7 @@ class Backend(RandomMethods, Functions):
         """The steps that run a program, for reports; they run it, too."""
         raise NotImplementedError
 
-    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
+    def compile(self, program: Program, reuse: bool = False) -> Plan:
         """Compile a program to a plan.
 
         Parameters
@@ -248,9 +248,6 @@ class Backend(RandomMethods, Functions):
         reuse : bool
             Whether the plan is for one caller at a time, so that its steps may reuse
             their outputs' memory from call to call.
-        observe : callable, optional
-            Called after each step with the instruction's index, its time in seconds,
-            its inputs' values and its own.
         """
         raise NotImplementedError
 

@@ -104,7 +104,7 @@ def _printed(x: object) -> Card:
     return repr(x), {}, [("table", _text(str(x)), True)]
 
 
-def _step_profile(x: object) -> Card:
+def _profile(x: object) -> Card:
     drawn = _picture(lambda: import_later("optree.train.pictures").roofline(x).svg())
     title, facts, table = _printed(x)
     return title, facts, table if drawn is None else [("roofline and times", drawn, True), *table]
@@ -174,9 +174,8 @@ CARDS: dict[str, Callable[[Any], Card]] = {
     "Tensor": _tensor,
     "OpTreeNode": _tree,
     "Function": _function,
-    "Profile": _printed,
     "MemoryReport": _printed,
-    "StepProfile": _step_profile,
+    "Profile": _profile,
     "Optimizer": _optimizer,
     "Batches": _batches,
     "Log": _log,

@@ -39,7 +39,6 @@ from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, contracted
 from optree.compile.program import (
     Note,
-    Observer,
     Plan,
     Program,
     Sizes,
@@ -488,9 +487,9 @@ class CPUBackend(Backend):
     def lowering(self) -> Options:
         return self.when.options
 
-    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
-        by_numpy = partial(self._by_numpy, outlined(program), reuse, observe)
-        lowered = None if observe is not None else self._for_kernels(program, shown=True)
+    def compile(self, program: Program, reuse: bool = False) -> Plan:
+        by_numpy = partial(self._by_numpy, outlined(program), reuse)
+        lowered = self._for_kernels(program, shown=True)
         if lowered is None:
             return Plan(by_numpy())
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
@@ -515,10 +514,10 @@ class CPUBackend(Backend):
             return once
         return once._replace(loop=lazy.loops_in_c.LoopInC(self, plan), reads_flag=True)
 
-    def _by_numpy(self, program: Program, reuse: bool, observe: Observer | None) -> Callable[..., Sequence[Any]]:
+    def _by_numpy(self, program: Program, reuse: bool) -> Callable[..., Sequence[Any]]:
         """A function that runs a program by NumPy calls."""
         options = Options(shown=True)
-        steps = runnable(steps_of(program, self._implementations(program, reuse), options=options), observe)
+        steps = runnable(steps_of(program, self._implementations(program, reuse), options=options))
         registers, note = [None] * len(program.instructions), self.noting(program, is_lowered=False)
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 

@@ -25,7 +25,7 @@ from optree.cache import Cache
 from optree.compile.aliasing import Aliases, dead_after, failing, is_assignment, last_uses
 from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import Options, lower, show
-from optree.compile.program import ONE, Observer, Program, RegisterCall, Sizes, observed, plain, run_steps, taker
+from optree.compile.program import ONE, Program, RegisterCall, Sizes, plain, run_steps, taker
 from optree.op.index_map import is_view
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
@@ -298,13 +298,9 @@ def steps_of(
     return draft.steps
 
 
-def runnable(
-    steps: Sequence[Step], observe: Observer | None = None, wait: Callable[[], None] | None = None
-) -> list[tuple[Any, ...]]:
-    """The steps as `run_steps` takes them, observed; the last frees nothing, as the registers are freed after it."""
+def runnable(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
+    """The steps as `run_steps` takes them; the last frees nothing, as the registers are freed after it."""
     found = [step.runnable() for step in steps]
-    if observe is not None:
-        found = [observed(step, observe, wait) for step in found]
     return plain([*found[:-1], *(step._replace(dead=()) for step in found[-1:])])
 
 

@@ -18,7 +18,7 @@ from backends.execution.ahead import Foresight
 from backends.execution.executor import CallStep, Step, runnable, steps_of, steps_text
 from backends.execution.memory import Memory
 from backends.execution.memory_planner import planned_steps
-from backends.execution.routines import Implementation, ImplementationOf
+from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
@@ -48,7 +48,7 @@ from optree.arrays import has, is_portable
 from optree.compile.aliasing import alias_sets, last_uses, outlined
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
-from optree.compile.program import Instruction, Observer, Plan, Program, Sizes, Steps, outputs_of, run_steps
+from optree.compile.program import Instruction, Plan, Program, Sizes, Steps, outputs_of, run_steps
 from optree.dtypes import is_floating
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, OptreeError, describe, names
 from optree.locks import cached_property
@@ -393,19 +393,19 @@ class GPUBackend(Backend):
 
     # Running
 
-    def compile(self, program: Program, reuse: bool = False, observe: Observer | None = None) -> Plan:
-        lowered = self.lowered(program, shown=True) if observe is None else program
+    def compile(self, program: Program, reuse: bool = False) -> Plan:
+        lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
-        steps = self._steps(outline, reuse, observe is not None, shown=True)
-        uncaptured = "steps are timed" if observe is not None else self._uncaptured
-        watch = observe
-        if settings.value("sync"):
-            uncaptured, watch = uncaptured or "OPTREE_SYNC=1 waits for each step", observe or _unobserved
+        steps = self._steps(outline, reuse, shown=True)
+        waits = settings.value("sync")
+        uncaptured = self._uncaptured or ("OPTREE_SYNC=1 waits for each step" if waits else "")
         captured = reuse and not uncaptured and bool(steps)
         open_registers = [*constants, *[None] * len(outline.instructions)]
         graphs = self._graphs(program, outline, steps, open_registers) if captured else None
-        ready, outputs = runnable(steps, watch, self._wait), outputs_of(outline)
+        ready, outputs = runnable(steps), outputs_of(outline)
+        if waits:
+            ready = [(_followed(call, self._wait), *rest) for call, *rest in ready]
         note, is_new = self.noting(outline), True
 
         def run(values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
@@ -452,9 +452,8 @@ class GPUBackend(Backend):
         lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
-        steps = self._steps(
-            outline, False, False, is_atomic=False, shown=True
-        )  # its caller's arrays are nobody else's yet
+        # Its caller's arrays are nobody else's yet.
+        steps = self._steps(outline, False, is_atomic=False, shown=True)
         rest = [*constants, *[None] * len(outline.instructions)]
         run_whole = partial(run_steps, runnable(steps), rest, outputs_of(outline), self.noting(outline))
         is_new = True
@@ -475,12 +474,12 @@ class GPUBackend(Backend):
     def planned(self, program: Program) -> Steps:
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        return planned_steps(lowered, self._steps(lowered, True, False), constants)
+        return planned_steps(lowered, self._steps(lowered, True), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "plan":
             lowered = self.lowered(program)
-            return steps_text(lowered, self._steps(lowered, False, False))
+            return steps_text(lowered, self._steps(lowered, False))
         return "" if self.kernels is None else "\n".join(self.sources(program, "cuda", self.kernels.device))
 
     def _graphs(self, program: Program, outline: Program, steps: list[Step], open: list[Any]) -> Graphs:
@@ -488,13 +487,11 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
-    def _steps(
-        self, program: Program, reuse: bool, is_observed: bool, is_atomic: bool = True, shown: bool = False
-    ) -> list[Step]:
-        """The steps: kernels and calls, or where the program is observed or too long, a call for each instruction."""
+    def _steps(self, program: Program, reuse: bool, is_atomic: bool = True, shown: bool = False) -> list[Step]:
+        """The steps: kernels and calls, or where the program is too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         options = self.lowering._replace(shown=shown)
-        if self.kernels is not None and not is_observed and len(program.instructions) <= LONGEST:
+        if self.kernels is not None and len(program.instructions) <= LONGEST:
             compile = partial(CudaNest, host=self.kernels)
 
             def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
@@ -502,18 +499,7 @@ class GPUBackend(Backend):
 
             return steps_of(program, plain, fused, options, self.memory, is_atomic)
 
-        def implementation(index: int) -> Implementation:
-            is_composite = isinstance(program.instructions[index].op, CompositeOperator)  # else it is decomposed
-            return Implementation(self._parts(program, index)) if is_composite and is_observed else plain(index)
-
-        return steps_of(program, implementation, options=options)
-
-    def _parts(self, program: Program, index: int) -> Callable[..., Any]:
-        """A composite op's instruction as a function of arrays, decomposed into simpler ops."""
-        op, inputs, node = program.instructions[index]
-        leaves = [Input(program.type_of(i)) if i >= len(program.leaves) else program.leaves[i] for i in inputs]
-        plan = self.compile(Program(leaves, [Instruction(op, tuple(range(len(leaves))), node)], [len(leaves)]))
-        return lambda *values: plan.run(list(values), None)[0]
+        return steps_of(program, plain, options=options)
 
     def remark(self, instruction: Instruction) -> str:
         op = instruction.op
@@ -534,8 +520,15 @@ class GPUBackend(Backend):
         return Plan(run_on_host, lambda: "not captured as a CUDA graph: its mode runs it op by op on the host")
 
 
-def _unobserved(*_: object) -> None:
-    """An observer of steps that wait for the device."""
+def _followed(call: Callable[..., Any], wait: Callable[[], None]) -> Callable[..., Any]:
+    """A call, after which the device is waited for."""
+
+    def run(*operands: object, **out: object) -> Any:
+        value = call(*operands, **out)
+        wait()
+        return value
+
+    return run
 
 
 def _has_kernels(step: Step) -> bool:

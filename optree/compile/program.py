@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -222,7 +221,7 @@ class RegisterCall(NamedTuple):
     dead : sequence of int
         The registers whose last use is this step.
     number : int
-        The index of its last instruction, for errors and observers.
+        The index of its last instruction, for errors.
     fallback : callable or None
         A function of the registers, called if `call` returns true, because it could not run.
     """
@@ -274,9 +273,6 @@ class Plan:
 
 #: Adds a note to an error: its instruction, by index, in the trees that ran.
 Note = Callable[[Exception, int, Any], None]
-
-#: Called after a step with the index of its instruction, its seconds, its operands and its value.
-Observer = Callable[[int, float, Sequence[Any], Any], None]
 
 
 def run_steps(
@@ -340,29 +336,6 @@ def taker(numbers: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
     if len(numbers) > 1:
         return itemgetter(*numbers)
     return itemgetter(slice(numbers[0], numbers[0] + 1)) if numbers else itemgetter(slice(0, 0))
-
-
-def observed(step: RegisterCall, observe: Observer, wait: Callable[[], None] | None = None) -> RegisterCall:
-    """A step that reports to an observer.
-
-    Parameters
-    ----------
-    wait : callable, optional
-        Synchronises the device.
-    """
-    call, index = step.call, step.number
-
-    def run(*operands: object, **out: object) -> Any:
-        if wait is not None:
-            wait()
-        start = perf_counter()
-        value = call(*operands, **out)
-        if wait is not None:
-            wait()
-        observe(index, perf_counter() - start, operands, value)
-        return value
-
-    return step._replace(call=run)
 
 
 # Sizes

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.arrays import overlap
 from optree.cache import Cache
-from optree.compile.program import Instruction, Observer, Program, RegisterCall, observed, run_steps, taker
+from optree.compile.program import Instruction, Program, RegisterCall, run_steps, taker
 from optree.dtypes import in_float32, widens
 from optree.errors import DefinitionError, ReentryError, describe
 from optree.locks import Locked
@@ -30,20 +30,15 @@ _ARRAYS = frozenset((np.ndarray, *(dtype.type for dtype in DTYPES)))
 SHAPES = 64
 
 
-def evaluate(program: Program, values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
+def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     """The outputs of a program whose leaves have these values.
-
-    Parameters
-    ----------
-    observe : callable, optional
-        Called after each step.
 
     Raises
     ------
     DefinitionError
         If an op's `perform` breaks its contract.
     """
-    return run_each(program, values, lambda instruction, *inputs: performer(instruction)(*inputs), observe)
+    return run_each(program, values, lambda instruction, *inputs: performer(instruction)(*inputs))
 
 
 def prepared(program: Program) -> Callable[..., list[Any]]:
@@ -57,17 +52,15 @@ def prepared(program: Program) -> Callable[..., list[Any]]:
     return _runner(program, [*map(call_of, program.instructions)])
 
 
-def run_each(
-    program: Program, values: Sequence[Any], compute: Callable[..., Any], observe: Observer | None = None
-) -> list[Any]:
+def run_each(program: Program, values: Sequence[Any], compute: Callable[..., Any]) -> list[Any]:
     """The outputs of a program whose leaves have these values; `compute` takes an instruction and its operands."""
-    return _runner(program, [partial(compute, instruction) for instruction in program.instructions])(values, observe)
+    return _runner(program, [partial(compute, instruction) for instruction in program.instructions])(values)
 
 
 def _runner(program: Program, calls: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
     """A function of the leaves' values to the outputs, by a call for each instruction."""
     first, instructions = len(program.leaves), program.instructions
-    unobserved = [
+    steps = [
         RegisterCall(call, taker(instruction.inputs), first + index, None, (), index)
         for index, (call, instruction) in enumerate(zip(calls, instructions, strict=True))
     ]
@@ -76,8 +69,7 @@ def _runner(program: Program, calls: Sequence[Callable[..., Any]]) -> Callable[.
     def note(error: Exception, index: int, roots: object) -> None:
         error.add_note(f"while running {describe(instructions[index].node)}")
 
-    def run(values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
-        steps = unobserved if observe is None else [observed(step, observe) for step in unobserved]
+    def run(values: Sequence[Any]) -> list[Any]:
         with np.errstate(all="ignore"):
             return list(run_steps(steps, [None] * len(steps), outputs, note, list(values)))
 

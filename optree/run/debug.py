@@ -15,7 +15,7 @@ import numpy as np
 
 from optree.compile.aliasing import byte_bounds
 from optree.compile.pipeline import PASSES, each_pass, lower
-from optree.compile.program import Instruction, Observer, Program
+from optree.compile.program import Instruction, Program
 from optree.compile.reference import is_widened, performer, run_each, taken, value_of
 from optree.dtypes import finfo, is_floating
 from optree.errors import ContractError, NotFiniteError, describe, line_of
@@ -36,8 +36,8 @@ LAST_BITS = 16
 _CONTAINERS = (list, dict, set, bytearray)
 
 
-def evaluate(program: Program, values: Sequence[Any], observe: Observer | None = None) -> list[Any]:
-    """The outputs of a program for these values of its leaves; `observe` is called after each step.
+def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
+    """The outputs of a program for these values of its leaves.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def evaluate(program: Program, values: Sequence[Any], observe: Observer | None =
     NotFiniteError
         If an op computes a nan or an infinity from finite inputs.
     """
-    return run_each(program, values, _checked, observe)
+    return run_each(program, values, _checked)
 
 
 def check_rewrites(program: Program, values: Sequence[Any], without: Sequence[str] = ()) -> None:

@@ -23,7 +23,7 @@ from optree.locks import Locked
 from optree.records import NamedTuple
 from optree.run import debug
 from optree.run.memory import MemoryReport, memory_of
-from optree.run.profile import Profile
+from optree.run.profile import Profile, TimedSteps
 from optree.run.updates import assignments, checked_updates, pairs_of
 from optree.tree.lazy import LazyValue, lazy_values, settle
 from optree.tree.node import OpTreeNode, flat_list, from_flat_list, uncollected
@@ -137,7 +137,7 @@ def function(
     on_unused_input : {'raise', 'warn', 'ignore'}
         The response to an input that no output depends on.
     profile : bool
-        Whether `Function.profile` records each step.
+        Whether its kernels and calls run one by one and are timed (`Function.profile`), in the default mode.
     allow_input_downcast : bool, optional
         Whether arguments are converted where that loses precision: all, none, or (None) Python's floats alone.
     memory : {'report'}, optional
@@ -179,8 +179,6 @@ class Function(Locked):
         The program that runs; its outputs are the outputs, then the updates.
     arguments_of : dict
         From its inputs to the leaves that they are; a tensor's is an Input.
-    profile : Profile or None
-        Calls, time, flops and bytes of each step, if they are recorded.
     """
 
     def __init__(
@@ -226,8 +224,8 @@ class Function(Locked):
         self.written = lower([*values[: len(self.outputs)], *written], shown, last="program")
         self.program = lower(self.written, shown, first="passes")
         self._check_leaves(on_unused_input)
-        self.profile = Profile(self.program) if profile else None
-        self._plan = self._compile()
+        self._timed = TimedSteps(self.planned(), self.backend) if profile else None
+        self._plan = self._compile() if self._timed is None else self._timed
         value_of = reference.value_of if self.backend is None else self.backend.value_of
         arguments, leaves = list(self.arguments_of.values()), self.program.leaves
         #: The leaves' values, None for an argument's, and the index of each argument among them.
@@ -274,20 +272,23 @@ class Function(Locked):
     @uncollected
     def _compile(self) -> Any:
         runs_here = self.mode.kind == "default"
-        observe = None if self.profile is None else self.profile.observe
         if not runs_here or self.backend is None:
-            evaluate = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
-            run = partial(evaluate, observe=observe)
+            run = self._debug if self.mode.kind == "debug" else partial(reference.evaluate, self.program)
             if self.backend is not None:
                 return self.backend.on_host(self.program, run)
             return Plan(lambda values, roots: run(values))
-        return self.backend.compile(self.program, reuse=True, observe=observe)
+        return self.backend.compile(self.program, reuse=True)
 
-    def _debug(self, values: list[Any], observe: Any) -> list[Any]:
+    def _debug(self, values: list[Any]) -> list[Any]:
         before = deepcopy(values)
-        found = debug.evaluate(self.program, values, observe)
+        found = debug.evaluate(self.program, values)
         debug.check_rewrites(self.written, before, self.mode.without)
         return found
+
+    @property
+    def profile(self) -> Profile | None:
+        """The time, flops and bytes of each kernel and call, if they are timed; None before the first call."""
+        return self._timed.profile() if self._timed is not None and self._timed.times else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs, and then write the updates.

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from optree.pictures import Picture
-from optree.train.profiles import StepProfile
+from optree.run.profile import Profile
 
 #: The colours of kernels and of calls.
 COLORS = {"kernel": "#08519c", "call": "#d94801"}
@@ -15,7 +15,7 @@ COLORS = {"kernel": "#08519c", "call": "#d94801"}
 NAMED = 6
 
 
-def roofline(profile: StepProfile) -> Picture:
+def roofline(profile: Profile) -> Picture:
     """A roofline plot of a profile on the left, and the time of each part on the right.
 
     Each part is plotted by its flops per byte (x) and flops per second (y); its area is its time. The roof is the
@@ -31,7 +31,7 @@ def roofline(profile: StepProfile) -> Picture:
 
     Parameters
     ----------
-    profile : StepProfile
+    profile : Profile
         Of `optree.train.profile`.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")

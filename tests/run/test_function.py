@@ -399,18 +399,17 @@ def test_a_profile_counts(be):
     f = function([x], be.sum(x * x), profile=True)
     for n in (10, 20):
         f(np.ones(n))
-    mul = next(cost for cost in f.profile.costs if cost.instruction.op.name == "mul")
-    assert (mul.calls, mul.flops, mul.bytes) == (2, 30, 30 * 3 * 8) and mul.seconds > 0
-    assert "mul" in str(f.profile) and "test_function.py" in str(f.profile)
+    profile = f.profile
+    assert sum(part.flops for part in profile.parts) == 20 + 20
+    assert all(part.seconds > 0 for part in profile.parts) and "test_function.py" in str(profile)
+    assert f(np.full(3, 2.0)).item() == 12 and debugprint(f, file="str").endswith("and are timed")
+    assert f.profile.parts[0].bytes < profile.parts[0].bytes  # of the latest call
 
 
 @pytest.mark.parametrize("mode", ["reference", "debug"])
-def test_every_mode_counts_for_a_profile(be, mode):
-    x = VECTOR("x")
-    f = function([x], x * x, profile=True, mode=mode)
-    f(np.ones(10))
-    (mul,) = [cost for cost in f.profile.costs if cost.instruction.op.name == "mul"]
-    assert (mul.calls, mul.flops, mul.bytes) == (1, 10, 240) and mul.seconds > 0
+def test_the_default_mode_alone_has_kernels_to_time(be, mode):
+    with pytest.raises(OperandError, match="in the default mode"):
+        function([], be.ones(2) * 2, profile=True, mode=mode)
 
 
 def test_debugprint_lists_the_steps(be):
@@ -524,7 +523,7 @@ def test_a_profile_counts_the_work_of_products_and_reductions(be):
     for tree, flops in trees.items():
         f = function([], tree, profile=True)
         f()
-        assert sum(cost.flops for cost in f.profile.costs if cost.instruction.op.name == tree.op.name) == flops
+        assert sum(part.flops for part in f.profile.parts) == flops
 
 
 @pytest.mark.parametrize(

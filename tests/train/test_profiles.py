@@ -12,7 +12,7 @@ import optree
 from backends import gen_backend
 from optree import TensorType, train
 from optree.errors import OperandError
-from optree.train import profiles
+from optree.run import profile as profiles
 
 
 @pytest.fixture(autouse=True)
