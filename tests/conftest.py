@@ -273,6 +273,16 @@ def simulated(device_kind: str, request: Any) -> Any:
 
 
 @pytest.fixture
+def on() -> Iterator[Any]:
+    """The rig, with devices; whoever breaks one repairs it."""
+    if why_no_rig():
+        pytest.skip(str(why_no_rig()))
+    with rig().on(seed=1) as found:
+        yield found
+        found.recovered()
+
+
+@pytest.fixture
 def real() -> Any:
     """A backend on a real GPU."""
     return home("gpu")

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.messages import message_of
-from harness.rig.install import Rig, rig, why_no_rig
+from harness.rig.install import Rig
 
 from backends import gen_backend
 from backends.gpu import cupy_device
 from optree import function
 from optree.errors import DeviceFault
 from optree.settings import override
-
-pytestmark = pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
-
-
-@pytest.fixture
-def on() -> Iterator[Rig]:
-    with rig().on(seed=1) as found:
-        yield found
-        found.recovered()
 
 
 @pytest.fixture

@@ -10,23 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.rig.install import Rig, refusing, rig, why_no_rig
+from harness.rig.install import Rig, refusing, rig
 
 from backends import gen_backend
 from optree import Input, TensorType, function, grad
 from optree.errors import DeviceMemoryError
 
-pytestmark = pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
-
 VALUES = np.random.RandomState(0).standard_normal((4, 6)).astype(np.float32)
 LABELS = np.array([0, 2, 1, 2])
-
-
-@pytest.fixture
-def on() -> Iterator[Rig]:
-    with rig().on(seed=1) as found:
-        yield found
-        found.recovered()
 
 
 class Step:

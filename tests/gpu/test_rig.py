@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -26,14 +26,6 @@ from optree.errors import BackendError
 from optree.ops.indexing import Take
 
 pytestmark = pytest.mark.skipif(why_no_rig() is not None, reason=str(why_no_rig()))
-
-
-@pytest.fixture
-def on() -> Iterator[Rig]:
-    """The rig, with devices; whoever breaks one repairs it."""
-    with rig().on(seed=1) as found:
-        yield found
-        found.recovered()
 
 
 @pytest.fixture
