@@ -16,7 +16,7 @@ typedef int32_t integer;
 #if defined __clang__
 #pragma clang fp contract(fast)
 #elif defined __GNUC__
-#pragma GCC optimize("fp-contract=fast")
+#pragma GCC optimize("fp-contract=fast", "no-gcse", "no-gcse-after-reload")
 #endif
 
 /* TILE: the number of rows whose sums, two vectors each, fit the registers. */
