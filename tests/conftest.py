@@ -208,7 +208,6 @@ def no_backend_of_other_tests() -> None:
 BEYOND_THE_RIG = {
     "test_new_sizes_and_slices_leave_memory_bounded": "simulated devices remember the sources of their kernels",
     "test_ten_thousand_assignments_leave_memory_flat": "what simulated devices have still to do is in Python's memory",
-    "test_time_is_linear_in_the_number_of_nodes": "simulated devices have no times",
     "CUBLAS_STATUS_NOT_SUPPORTED": "cuBLAS is simulated for float32 and float64 alone",
 }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import time
 import tracemalloc
 import weakref
 
 import numpy as np
 import pytest
+from harness.calls import calls_of
 from harness.each import for_each
 from harness.op_examples import examples_for, has_examples
 
@@ -398,16 +398,18 @@ def test_a_diamond_of_64_levels(be):
     assert copy.deepcopy(f).key() == f.key()
 
 
-def test_time_is_linear_in_the_number_of_nodes(be):
-    def seconds(n):
-        x = of(be, [0.5], "x")
-        start = time.process_time()  # others' turns on a busy machine are longer than those of 4,000 nodes
-        f = chain(be, x, n)
-        f.key(), f.traverse(), f.pp(), f.asnumpyarray()
-        return time.process_time() - start
+def test_calls_are_linear_in_the_number_of_nodes(cpu):
+    def calls(n):
+        x = of(cpu, [0.5], "x")
 
-    seconds(1000)
-    assert min(seconds(16_000) for _ in range(3)) < 12 * min(seconds(4_000) for _ in range(3))
+        def run():
+            f = chain(cpu, x, n)
+            f.key(), f.traverse(), f.pp(), f.asnumpyarray()
+
+        return len(calls_of(run))
+
+    calls(100)
+    assert calls(2_000) < 4.1 * calls(500)
 
 
 def test_a_released_tree_dies_with_its_tensors_at_once(be):
