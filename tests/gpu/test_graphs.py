@@ -533,7 +533,7 @@ def test_an_algorithm_that_a_capture_would_load_is_loaded_and_the_capture_tried_
         if number == 1:
             gpu.product._algorithms.clear()
             gpu.product._known.clear()
-            simulated.desk.loaded_algorithms.clear()
+            simulated.cublaslt.loaded.clear()
     assert counts(gpu) == (1, 2)
 
 

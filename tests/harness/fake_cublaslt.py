@@ -47,15 +47,14 @@ class FakeCuBLASLt:
     living : dict
         What was created and not destroyed.
     loaded : set
-        The kinds of product whose algorithms are loaded, `loaded_algorithms` of the machine: the first product of a
-        kind loads its algorithm, which no capture allows.
+        The kinds of product whose algorithms are loaded: the first product of a kind loads its algorithm, which no
+        capture allows.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.living: dict[int, dict[Any, Any]] = {}
         self.loaded: set[Any] = set()
-        machine.loaded_algorithms = self.loaded
         self._numbers = count(1)
         for name, arguments in cublaslt._FUNCTIONS.items():
             result = ctypes.c_void_p if name == "GetStatusName" else ctypes.c_int

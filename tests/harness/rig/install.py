@@ -58,10 +58,11 @@ class Rig:
         os.environ["CUPY_ACCELERATORS"] = ""  # CUB's headers are for NVIDIA's compilers alone
         functions, compiler = self.driver.entries(), self.compiler.entries()
         self.desk = Desk(self.machine, lambda: self.cupy.cuda.get_current_stream())
+        self.cublaslt = FakeCuBLASLt(self.desk)
         served = {
             "cuda": SimpleNamespace(**functions),
             "nvrtc": SimpleNamespace(**compiler, _handle=1),
-            "cublasLt": FakeCuBLASLt(self.desk),
+            "cublasLt": self.cublaslt,
             "cublas": SimpleNamespace(),
             "cusolver": SimpleNamespace(),
         }
