@@ -1,7 +1,6 @@
 #if defined __AVX512F__ && defined __GNUC__ && !defined __clang__
 #pragma GCC target("prefer-vector-width=512")
 #endif
-
 static inline __attribute__((always_inline)) void columns(const int64_t *const a, const float *y0, const float *y1, double *r4, const int64_t b, const int64_t e, const int64_t first, const int64_t c, const int64_t rows, const int64_t m)
 {
     const int64_t s0_0 = a[7];

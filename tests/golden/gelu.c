@@ -1,7 +1,6 @@
 #if defined __AVX512F__ && defined __GNUC__ && !defined __clang__
 #pragma GCC target("prefer-vector-width=512")
 #endif
-
 static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;

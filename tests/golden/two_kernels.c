@@ -26,7 +26,6 @@ void kernel(const int64_t *a)
 #if defined __AVX512F__ && defined __GNUC__ && !defined __clang__
 #pragma GCC target("prefer-vector-width=512")
 #endif
-
 static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
