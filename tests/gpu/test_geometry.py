@@ -403,5 +403,6 @@ def test_the_golden_trees_fill_every_device(be: Any, tree: Any) -> None:
                 "softmax_in_parts",
                 "pool",
                 "spaced",
+                "sum_of_taps",
             )
             assert few or prod(launch.grid) >= device.multiprocessors
