@@ -576,3 +576,11 @@ def c_text(path: Path, defined: Mapping[str, object], generated: Mapping[str, st
         return texts[name] if name in texts else _INCLUDE.sub(included, path.with_name(name).read_text())
 
     return head + _INCLUDE.sub(included, path.read_text())
+
+
+def after_definitions(text: str, definitions: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    """A text of C after the definitions that it calls, each of which may call those before it."""
+    for called, definition in reversed(definitions):
+        if called.search(text):
+            text = definition + text
+    return text

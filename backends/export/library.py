@@ -17,11 +17,11 @@ import numpy as np
 from backends.cpu.codegen import printer as c
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.transposes import transpose_functions
-from backends.cpu.codegen.vector_math import FMOD, VECTOR_MATH, WIDE_VECTORS, own_functions
-from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS
+from backends.cpu.codegen.vector_math import WIDE_VECTORS, WITH_HEADERS
+from backends.cpu.compiler import FLAGS, OPTIONAL_FLAGS, after_definitions
 from backends.cpu.routines.vectors import vector_source
 from backends.execution.printer_common import Lines, braced, functions_called, without_unused
-from optree.compile.loopnest import LoopNest, Statement
+from optree.compile.loopnest import LoopNest
 from optree.errors import ExportError
 from optree.records import NamedTuple
 from optree.train import safetensors
@@ -326,8 +326,6 @@ class Files:
             functions, body = printer.functions()
             called = [*(transpose_functions(nest) if nest.across >= 0 else []), *functions_called(nest, c.C)]
             helpers |= dict.fromkeys(definitions([*called, *printer.searches()]))
-            if any("fmod(" in made.expression for made in nest.statements if isinstance(made, Statement)):
-                helpers[FMOD] = None
             head = f"KERNEL static void {c.NAME}(const int64_t *a)"
             text = "\n".join([*printer.joins(), *functions, head, *braced(without_unused(body)), ""])
             text = re.sub(rf"\b({c.NAME}|shared_loop|columns|accumulate|stage\d+|join\d+)\b", rf"\1_{number}", text)
@@ -345,7 +343,7 @@ class Files:
             f"int64_t {self.of_products('product_scratch', dtype)}(int64_t rows, int64_t columns, int64_t inner);\n"
             for dtype in self.products
         ]
-        before = [VECTOR_MATH, "#include <tgmath.h>", own_functions(used)] if kernels else []
+        before = [after_definitions(used, WITH_HEADERS).removesuffix(used)] if kernels else []
         return portable("\n".join([*before, c.SHARED, *helpers])), portable("\n".join([*declared, *kernels]))
 
     def pointer(self, region: int) -> str:

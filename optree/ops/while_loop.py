@@ -68,15 +68,7 @@ def while_loop(
     >>> root.item(), optree.grad(root, x).item()
     (1.4142135381698608, 0.3535533845424652)
     """
-    for name, given in (("condition", condition), ("step", step)):
-        if isinstance(given, Variable) or not callable(given):
-            raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
-    if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 0:
-        raise OperandError(f"while_loop: limit is the maximum number of steps, an integer of 0 or more, not {limit!r}")
-    if checkpoints is not None and (
-        isinstance(checkpoints, bool) or not hasattr(checkpoints, "__index__") or checkpoints < 1
-    ):
-        raise OperandError(f"while_loop: checkpoints is a number of states, 1 or more, or None, not {checkpoints!r}")
+    _check_arguments(condition, step, limit, checkpoints)
     begun = [typed_state(x, "while_loop") for x in flat(initial)]
     first = _checked(condition(in_form_of(initial, begun)))
     states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
@@ -97,6 +89,18 @@ def while_loop(
         loop = _in_segments(loop, int(limit), length)
     found, _ = loop.applied()
     return in_form_of(initial, found[:-1])
+
+
+def _check_arguments(condition: object, step: object, limit: Any, checkpoints: Any) -> None:
+    for name, given in (("condition", condition), ("step", step)):
+        if isinstance(given, Variable) or not callable(given):
+            raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
+    if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 0:
+        raise OperandError(f"while_loop: limit is the maximum number of steps, an integer of 0 or more, not {limit!r}")
+    if checkpoints is not None and (
+        isinstance(checkpoints, bool) or not hasattr(checkpoints, "__index__") or checkpoints < 1
+    ):
+        raise OperandError(f"while_loop: checkpoints is a number of states, 1 or more, or None, not {checkpoints!r}")
 
 
 def _segment(limit: int, begun: Sequence[Variable], checkpoints: int | None) -> int:

@@ -17,8 +17,8 @@ import pytest
 from backends.cpu import compiler
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
 from backends.cpu.codegen.printer import NAME, SHARED
-from backends.cpu.codegen.vector_math import FMOD, mathematics
-from backends.cpu.compiler import compile_source, find_compiler
+from backends.cpu.codegen.vector_math import MATHEMATICS
+from backends.cpu.compiler import after_definitions, compile_source, find_compiler
 from backends.execution import compilations as cache
 from backends.execution.printer_common import quotients
 
@@ -112,11 +112,10 @@ def in_one_file(kernels):
         kernel = kernel.partition(SHARED)[2]
         for head in narrow:
             kernel = kernel.removeprefix(head)
-        kernel = kernel.replace(divisions, "").replace(FMOD, "")
+        kernel = kernel.replace(divisions, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+|philox_\w+)\b", rf"\g<1>_{i}", kernel))
-    remainders = FMOD * any(FMOD in kernel for kernel in kernels)
-    text = "".join([narrow[0], remainders, divisions, *bodies])
-    return "".join(["#include <stdint.h>\n", mathematics(text, ()), SHARED, text])
+    text = "".join([SHARED, narrow[0], divisions, *bodies])
+    return f"#include <stdint.h>\n{after_definitions(text, MATHEMATICS)}"
 
 
 def appears(path):

@@ -12,7 +12,8 @@ from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import PITCH, TILE, Loop, tiles_along, transpose_functions, transposed_reads
-from backends.cpu.codegen.vector_math import FMOD, VECTOR_CALL, WIDE_VECTORS, mathematics
+from backends.cpu.codegen.vector_math import MATHEMATICS, UNKNOWN, VECTOR_CALL, WIDE_VECTORS, WITH_HEADERS
+from backends.cpu.compiler import after_definitions
 from backends.execution.printer_common import (
     Access,
     Dialect,
@@ -117,12 +118,10 @@ def source(nest: LoopNest) -> str:
 def file_of(nests: Sequence[LoopNest], text: str) -> str:
     """A file with the kernels of nests, of which a text is given, after the declarations of what that uses."""
     narrow = list(dict.fromkeys(dtype for nest in nests for dtype in narrow_dtypes(nest)))
-    made = [each for nest in nests for each in nest.statements if isinstance(each, Statement)]
-    before = narrow_functions(narrow) if narrow else ""
-    before += FMOD * any("fmod(" in each.expression for each in made)
-    maths = mathematics(before + text, (each.expression for each in made))
-    wide = WIDE_VECTORS * any(map(prefers_wide_vectors, nests))
-    return f"{wide}#include <stdint.h>\n{maths}{SHARED}{before}\n{text}\n"
+    text = f"{SHARED}{narrow_functions(narrow) if narrow else ''}\n{text}\n"
+    made = [each.expression for nest in nests for each in nest.statements if isinstance(each, Statement)]
+    text = after_definitions(text, WITH_HEADERS if any(map(UNKNOWN.search, made)) else MATHEMATICS)
+    return f"{WIDE_VECTORS * any(map(prefers_wide_vectors, nests))}#include <stdint.h>\n{text}"
 
 
 def parts_of(nest: LoopNest) -> str:

@@ -42,12 +42,11 @@ INSTRUCTIONS = ("fabs", "sqrt", "copysign")
 #: A call of a function that has vector variants, in a kernel expression.
 VECTOR_CALL = re.compile(rf"\b({'|'.join((*FIRST, *LATER, 'pow', *LATER_OF_TWO))})\(")
 
-#: A function or macro that an expression names: one of the C library that is not declared here needs its headers.
-_NAMED = re.compile(r"\b([a-z]\w*)\(|\b([A-Z]\w+)\b")
-_KNOWN = re.compile(
-    rf"(?:{'|'.join((*OF_ONE, *OF_TWO, *OF_INT))})|(?:quotient_of|philox)_\w+|_Generic|sizeof|INFINITY|NAN"
+#: A function or macro, named by an expression, that may be one of the C library's that are not declared here.
+UNKNOWN = re.compile(
+    rf"\b(?!(?:{'|'.join((*OF_ONE, *OF_TWO, *OF_INT))}|(?:quotient_of|philox)_\w+|_Generic|sizeof|INFINITY|NAN)\b)"
+    r"(?:[a-z]\w*\(|[A-Z]\w)"
 )
-
 
 #: GCC prefers vectors of 256 bits even where there are some of 512. With these the C library's functions take half to a
 #: third of the time, and conversions of float16; but loops over short rows take longer, as less of them is vectorised.
@@ -76,8 +75,23 @@ def vector_variants(names: Iterable[str]) -> str:
     return "\n".join([*lines, "#endif", ""]) if first or later else ""
 
 
-#: Declarations of all functions and their vector variants, which replace ``#include <math.h>``.
+#: All declarations, which replace ``#include <math.h>`` and ``<tgmath.h>``.
 VECTOR_MATH = f"#include <math.h>\n{vector_variants((*FIRST, 'pow', *LATER, *LATER_OF_TWO))}"
+
+
+def _declaration(name: str) -> str:
+    """The declarations of one function, its vector variants, and the macro of `<tgmath.h>`, after `<stdint.h>`."""
+    second = ", {0}" if name in OF_TWO else ", int" if name in OF_INT else ""
+    linkage = "" if name in INSTRUCTIONS else "extern "
+    lines = [
+        f"{linkage}{dtype} {name}{suffix}({dtype}{second.format(dtype)});"
+        for dtype, suffix in (("double", ""), ("float", "f"))
+    ]
+    parameters = "x, y" if second else "x"
+    chosen = f"float: {name}f, default: {name}"
+    of_both = f"float: _Generic((y), {chosen}), default: {name}" if name in OF_TWO else chosen
+    macro = f"#define {name}({parameters}) _Generic((x), {of_both})({parameters})\n"
+    return "\n".join([*lines, vector_variants([name]) + macro])
 
 
 #: a * b + c with one rounding where the processor has an instruction for it.
@@ -90,7 +104,7 @@ MULTIPLY_ADD = c_text(FOLDER / "multiply_add.h", {})
 #: no denormal where the result is one. A denormal is computed scaled, and rounded to its unit by the addition of a
 #: power of two, whose last bit is its unit: processors take a hundred cycles for a result that underflows. The
 #: polynomials are of (exp(s) - 1 - s) / s**2.
-EXP = f"{MULTIPLY_ADD}{c_text(FOLDER / 'exp.h', {})}"
+EXP = c_text(FOLDER / "exp.h", {})
 
 #: log of float32 and float64 within 2 units in the last place, as `EXP`, which it follows. The C library's takes
 #: twenty times as long where an element is 0, negative, infinite or nan. log(x) = k * log(2) + log(1 + f) for
@@ -117,44 +131,24 @@ POW = c_text(FOLDER / "pow.h", {})
 FMOD = c_text(FOLDER / "fmod.h", {})
 
 
-def own_functions(text: str) -> str:
-    """The definitions of exp, log, pow and multiply_add that a text calls."""
-    own = [made for name, made in (("log", LOG), ("pow", POW)) if re.search(rf"\b{name}\(", text)]
-    first = EXP if own or "exp(" in text else MULTIPLY_ADD * ("multiply_add" in text)
-    return "".join([first, *own])
+#: op-tree's own definitions, each with what a text has that calls it. A definition may call those before it.
+OWN = (
+    (re.compile(r"\bmultiply_add"), MULTIPLY_ADD),
+    *((re.compile(rf"\b{name}\("), made) for name, made in (("exp", EXP), ("log", LOG), ("pow", POW), ("fmod", FMOD))),
+)
 
+#: All that kernels call, in place of headers, which with all vector variants would take half of the time to compile a
+#: small kernel.
+MATHEMATICS = (
+    (re.compile(r"\bINFINITY\b"), "#define INFINITY __builtin_inff()\n"),
+    (re.compile(r"\bNAN\b"), '#define NAN __builtin_nanf("")\n'),
+    *(
+        (re.compile(rf"\b{name}(?:f|##S)?\("), _declaration(name))
+        for name in (*OF_ONE, *OF_TWO, *OF_INT)
+        if name not in ("exp", "log")  # which are op-tree's own
+    ),
+    *OWN,
+)
 
-def mathematics(text: str, expressions: Iterable[str]) -> str:
-    """The head of a file for the functions of `<math.h>` that a text calls, after ``#include <stdint.h>``.
-
-    The headers and the declarations of all vector variants would take half of the time to compile a small kernel: they
-    are included only where an expression names what is not declared here, as one of a user's op may.
-    """
-    own = own_functions(text)
-    if not all(_KNOWN.fullmatch(a or b) for each in expressions for a, b in _NAMED.findall(each)):
-        return f"{VECTOR_MATH}#include <tgmath.h>\n{own}"
-    text, lines = own + text, []
-    lines += [f"#define {name} {value}" for name, value in _CONSTANTS if name in text]
-    called = [name for name in (*OF_ONE, *OF_TWO, *OF_INT) if re.search(rf"\b{name}(?:f|##S)?\(", text)]
-    called = [name for name in called if name not in ("exp", "log")]  # which are op-tree's own
-    for name in called:
-        second = {name in OF_TWO: ", {0}", name in OF_INT: ", int"}.get(True, "")
-        linkage = "" if name in INSTRUCTIONS else "extern "
-        for dtype, suffix in (("double", ""), ("float", "f")):
-            lines.append(f"{linkage}{dtype} {name}{suffix}({dtype}{second.format(dtype)});")
-    variants = vector_variants(called)
-    generic = [_generic(name) for name in called]
-    return "\n".join([*lines, variants + "\n".join([*generic, ""])]) + own if lines else own
-
-
-#: Macros of `<math.h>`, by what GCC and Clang know without it.
-_CONSTANTS = (("INFINITY", "__builtin_inff()"), ("NAN", '__builtin_nanf("")'))
-
-
-def _generic(name: str) -> str:
-    """The function for the type of its operands, as `<tgmath.h>` defines it."""
-    parameters = "x, y" if name in (*OF_TWO, *OF_INT) else "x"
-    chosen = f"float: {name}f, default: {name}"
-    if name in OF_TWO:
-        chosen = f"float: _Generic((y), {chosen}), default: {name}"
-    return f"#define {name}({parameters}) _Generic((x), {chosen})({parameters})"
+#: The same with all of the headers' functions and macros, for expressions of users' ops.
+WITH_HEADERS = ((re.compile(""), f"{VECTOR_MATH}#include <tgmath.h>\n"), *OWN)

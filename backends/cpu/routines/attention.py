@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.cpu.codegen.vector_math import EXP, VECTOR_MATH, WIDE_VECTORS
+from backends.cpu.codegen.vector_math import EXP, MULTIPLY_ADD, VECTOR_MATH, WIDE_VECTORS
 from backends.cpu.compiler import Source
 from backends.cpu.openblas import share_products
 from backends.cpu.routines.products import TYPES, is_in_elements
@@ -36,7 +36,9 @@ NAMES = ("attend", "scratch_bytes", "panel_width")
 
 
 #: The functions of vectors that the C calls, as one file.
-_MATH = (("vector_math.h", f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{EXP}"),)
+_MATH = (
+    ("vector_math.h", f"{WIDE_VECTORS}#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{MULTIPLY_ADD}{EXP}"),
+)
 
 
 def source(number: str, is_gradient: bool) -> str:
