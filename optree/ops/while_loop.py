@@ -69,6 +69,16 @@ def while_loop(
     (1.4142135381698608, 0.3535533845424652)
     """
     _check_arguments(condition, step, limit, checkpoints)
+    loop = _traced(condition, step, initial, int(limit))
+    length = _segment(int(limit), [x for _, x in loop.states[:-1]], checkpoints)
+    if length > 1 and all(None not in x.shape for x, *_ in loop.slices):
+        loop = _in_segments(loop, int(limit), length)
+    found, _ = loop.applied()
+    return in_form_of(initial, found[:-1])
+
+
+def _traced(condition: Callable[..., Any], step: Callable[..., Any], initial: Any, limit: int) -> Loop:
+    """The loop of at most `limit` steps; its first slice is the step's number, its last state whether it goes on."""
     begun = [typed_state(x, "while_loop") for x in flat(initial)]
     first = _checked(condition(in_form_of(initial, begun)))
     states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
@@ -78,17 +88,11 @@ def while_loop(
     new = [variable_of(x, "while_loop: a new state") for x in flat(step(in_form_of(initial, states)))]
     check_states(begun, new, "while_loop")
     goes_on = runs & _checked(condition(in_form_of(initial, new)))
-    slices = [(number, constant(np.arange(int(limit))), 0)]
+    slices = [(number, constant(np.arange(limit)), 0)]
     carried = [*zip(states, begun, strict=True), (runs, first)]
     new, _ = draw_before([*new, goes_on], [], carried, slices, since)
     new[:-1] = [f.where(runs, x, before) for x, before in zip(new[:-1], states, strict=True)]
-    loop = Loop(carried, slices, new, [], False, flag=runs)
-    length = _segment(int(limit), begun, checkpoints)
-    if length > 1 and all(None not in x.shape for x, *_ in slices):
-        loop.new_states[-1] &= number < limit - 1  # the last segment may end beyond the limit
-        loop = _in_segments(loop, int(limit), length)
-    found, _ = loop.applied()
-    return in_form_of(initial, found[:-1])
+    return Loop(carried, slices, new, [], False, flag=runs)
 
 
 def _check_arguments(condition: object, step: object, limit: Any, checkpoints: Any) -> None:
@@ -116,6 +120,7 @@ def _segment(limit: int, begun: Sequence[Variable], checkpoints: int | None) -> 
 def _in_segments(loop: Loop, limit: int, length: int) -> Loop:
     """The loop of loops of `length` steps, whose derivative stores the states before each, and runs it again."""
     count = -(-limit // length)
+    loop.new_states[-1] &= loop.slices[0][0] < limit - 1  # the last segment may end beyond the limit
     states = [(Input(x.type), begun) for x, begun in loop.states]
     slices, inner = [], []
     for x, sequence, _ in loop.slices:
