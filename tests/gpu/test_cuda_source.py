@@ -12,7 +12,7 @@ import pytest
 from harness.golden import CUDA_TREES, check_golden, softmax_by_warps
 from harness.nvrtc import ARCHITECTURES, compile_cuda, needs_nvrtc, ptx_of, under_way, version
 
-from backends import launches, source
+from backends import gen_backend, launches, source
 from backends.gpu.launch_config import DEVICES
 from backends.gpu.runtime import OPTIONS
 from optree import OpTreeNode, function
@@ -23,6 +23,12 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 USAGE = GOLDEN / "usage.json"
 
 trees = pytest.mark.parametrize("tree", CUDA_TREES, ids=lambda tree: tree.__name__)
+
+
+@pytest.fixture
+def be() -> Any:
+    """The CPU's backend: sources and launches are those of a tree, without a device."""
+    return gen_backend("cpu")
 
 
 @trees

@@ -42,6 +42,12 @@ EVERY = {
 }
 
 
+@pytest.fixture
+def be() -> Any:
+    """The CPU's backend: sources and launches are those of a tree, without a device."""
+    return gen_backend("cpu")
+
+
 def _input(shape: tuple[int, ...], dtype: str = "float32") -> Any:
     return TensorType(dtype, shape)("x")
 

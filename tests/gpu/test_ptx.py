@@ -46,6 +46,12 @@ TINY = 2.0**-140
 # Golden kernels
 
 
+@pytest.fixture
+def be() -> Any:
+    """The CPU's backend: sources and launches are those of a tree, without a device."""
+    return gen_backend("cpu")
+
+
 def _softmax(x: np.ndarray) -> list[np.ndarray]:
     exponentials = np.exp(x - x.max(axis=1, keepdims=True))
     return [exponentials / exponentials.sum(axis=1, keepdims=True)]
