@@ -44,8 +44,6 @@ TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
 #: The maximum outputs of a panel, and positions read beyond the end of a packed row, on any processor.
 WIDTH, BEYOND = 32, 128
 
-AXES = 4
-
 
 class Axis(NamedTuple):
     """One axis of positions.
