@@ -283,6 +283,24 @@ def test_new_memory_is_full_of_nans(cupy: Any) -> None:
     assert again.data.ptr == address and again.nbytes == size and np.isnan(again.get()).all()
 
 
+def test_memory_that_another_thread_frees_is_reused_in_the_order_of_its_stream(cupy: Any) -> None:
+    stream, made = cupy.cuda.Stream(non_blocking=True), [cupy.ones(3)]  # the default stream has had work, too
+
+    def fill(value: int) -> None:
+        with stream:
+            made.append(cupy.full(64, value))
+
+    for value in range(8):
+        for each in (-1, value):
+            made.clear()  # frees in this thread what another thread has allocated
+            thread = Thread(target=fill, args=(each,))
+            thread.start()
+            thread.join()
+        stream.synchronize()
+        cupy.cuda.runtime.deviceSynchronize()
+        assert (made[0].get() == value).all()
+
+
 def test_a_captured_graph_reads_memory_as_it_is_then(cupy: Any) -> None:
     stream, x = cupy.cuda.Stream(non_blocking=True), cupy.zeros(4, np.float32)
     add = cupy.ElementwiseKernel("", "float32 x", "x = x + 1", "add_one")

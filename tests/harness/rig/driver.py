@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,9 @@ class Driver:
         self.to_host = self.to_device = 0
         #: The error with which a call of a name fails; 0 if it does not.
         self.refuses: Callable[[str], int] = lambda name: 0
+        #: What runs in each thread at its first call.
+        self.meets: Callable[[], None] | None = None
+        self._threads = threading.local()
         self._names: dict[tuple[int, str], Any] = {}
         self._thresholds: dict[int, int] = {}
 
@@ -92,6 +96,9 @@ class Driver:
                 return 35
             try:
                 with machine.lock:
+                    if self.meets is not None and not hasattr(self._threads, "met"):
+                        self._threads.met = True
+                        self.meets()
                     if not function.any_time:
                         self._check_context(name)
                     self.calls[name] += 1

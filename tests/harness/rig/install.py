@@ -22,7 +22,7 @@ from harness.fake_cublaslt import FakeCuBLASLt
 from harness.rig.compiler import Compiler
 from harness.rig.driver import Driver
 from harness.rig.libraries import CuBLAS, Desk, Thrust
-from harness.rig.machine import Machine
+from harness.rig.machine import Machine, Stream
 from harness.rig.redirect import SUPPORTED, redirect, serve, stub
 from harness.rig.solver import Solver
 from optree.settings import override
@@ -85,6 +85,7 @@ class Rig:
         # What CuPy drops when Python ends comes to these functions still.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, self]))
         self.cupy: Any = import_module("cupy")
+        self.driver.meets = _poisoning(self)
         self.machine.is_on = True
         self.cupy.cuda.runtime.setDevice(0)
         self.cupy.cuda.driver.ctxGetCurrent()  # CuPy looks for the driver and the compiler once
@@ -103,7 +104,7 @@ class Rig:
         self.machine.random.seed(seed)
         self.machine.is_on = True
         try:
-            with override(cache_dir=self.folder / "optree"), _hook(self):
+            with override(cache_dir=self.folder / "optree"):
                 yield self
         finally:
             self.machine.is_on = False
@@ -143,26 +144,32 @@ def _loaded(module: str) -> Path:
     return _file(module)
 
 
-def _hook(rig: Rig) -> Any:
-    """CuPy's hook of its pools: what they give is full of NaNs, and of others what they have taken back."""
+def _poisoning(rig: Rig) -> Callable[[], None]:
+    """What lets CuPy's pools give this thread memory full of NaNs, and fill with others what it gives back.
+
+    CuPy's hooks are those of a thread. Memory belongs to the stream that was current when it was given.
+    """
 
     class Hook(rig.cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
         name = "Poison"
 
         def __init__(self) -> None:
-            self._streams: dict[int, int] = {}
+            self._streams: dict[int, Stream] = {}
 
         def malloc_postprocess(self, **given: Any) -> None:
             address, size = given["mem_ptr"], given["mem_size"]
-            rig.allocations += 1
-            self._streams[address] = rig.cupy.cuda.get_current_stream().ptr
-            rig.machine.poison(self._streams[address], address, size, is_new=True)
+            if rig.machine.is_on and address:
+                rig.allocations += 1
+                self._streams[address] = rig.machine.stream(rig.cupy.cuda.get_current_stream().ptr)
+                rig.machine.poison(self._streams[address], address, size, is_new=True)
 
         def free_preprocess(self, **given: Any) -> None:
             address, size = given["mem_ptr"], given["mem_size"]
-            rig.machine.poison(self._streams.pop(address, 0), address, size, is_new=False)
+            stream = self._streams.pop(address, None)
+            if rig.machine.is_on and stream is not None:
+                rig.machine.poison(stream, address, size, is_new=False)
 
-    return Hook()
+    return Hook().__enter__
 
 
 @cache

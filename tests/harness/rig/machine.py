@@ -368,18 +368,17 @@ class Machine:
             made.append(self._put(stream, run, node.what, [made[i] for i in node.after] or entry))
         graph.last = self._put(stream, None, "the end of a graph", [*made, *entry])
 
-    def poison(self, handle: int, address: int, size: int, is_new: bool) -> None:
+    def poison(self, stream: Stream, address: int, size: int, is_new: bool) -> None:
         """Fill memory that a pool gives or takes back, on the stream that it belongs to.
 
         A stream that has run nothing is one that is captured alone: its memory is used on others, and has their order.
+        That of a stream that was destroyed is given to nobody.
         """
         with self.lock:
             device = self.device_at(address)
-            if device is None:
+            if device is None or stream.capture is not None or stream.last is None:
                 return
-            defaults = {0: device.legacy, PER_THREAD: device.of_threads.get(threading.get_ident())}
-            stream = self.handles.get(handle, defaults.get(handle))
-            if not isinstance(stream, Stream) or stream.capture is not None or stream.last is None:
+            if stream not in (device.legacy, *device.streams, *device.of_threads.values()):
                 return
 
             def work() -> None:
