@@ -72,8 +72,6 @@ class When(NamedTuple):
 
     Attributes
     ----------
-    executor : Executor
-    options : Options
     small : int
         Elements of the largest value.
     work : int
@@ -182,8 +180,6 @@ class KernelPlan(Plan):
         It makes the function that runs the program by NumPy calls, when that is first needed.
     implementation_of : callable
         From the index of an instruction that no kernel runs to its implementation.
-    note : callable
-    when : When
     arguments : list of int, optional
         The leaves that differ from call to call, in a plan for one caller at a time.
     contracted : callable, optional
@@ -428,7 +424,6 @@ class CPUBackend(Backend):
 
         Parameters
         ----------
-        array : numpy.ndarray
         name : str, optional
             For errors and printing.
 

@@ -65,7 +65,6 @@ def implementation(
         The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     known : dict
         Those of values so far, by node: applications of one type from one line share theirs.
-    index : int
     """
     node = program.instructions[index].node
     found = known.get(id(node)) or _of_its_own(backend, program, last, index)

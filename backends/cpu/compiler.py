@@ -556,7 +556,6 @@ def c_text(path: Path, defined: Mapping[str, object], generated: Mapping[str, st
 
     Parameters
     ----------
-    path : Path
     defined : mapping
         From macros, with their parameters, to their texts.
     generated : mapping, optional

@@ -41,11 +41,9 @@ class _Part(NamedTuple):
 
     Attributes
     ----------
-    value : int
     op : Op
     inputs : tuple of int
         Those that are read; others are used for their shape alone.
-    dtype : numpy.dtype
     call : callable
         Its function of arrays, and of `out`, an array for its value, or None.
     slot : int or None

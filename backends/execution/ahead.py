@@ -27,7 +27,6 @@ class Foreseen(NamedTuple):
 
     Attributes
     ----------
-    kernel : FusedKernel
     arrays : list
         Those that it loads, then those that it stores, None for a new one.
     input_shapes : list of tuple of int

@@ -44,7 +44,6 @@ class Epilogue(NamedTuple):
         The index of the product's instruction.
     inputs : tuple of int
         The operands among the program's values, x and y first.
-    alpha, beta : Factor
     addend, bias : int or None
         The addend and the bias among the inputs.
     """
@@ -64,7 +63,6 @@ class ProductWithEpilogue:
     ----------
     product : callable
         Of x, y, alpha, the addend, beta, the bias, and `out`.
-    epilogue : Epilogue
     """
 
     def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:

@@ -44,7 +44,6 @@ class KernelCall(NamedTuple):
 
     Attributes
     ----------
-    run : callable
     makes : list of (int, callable)
         The values that are stored in new arrays, and the functions that make these.
     input_shapes : list of tuple of int
@@ -324,7 +323,6 @@ class Step:
 
     Attributes
     ----------
-    kind : {'kernel', 'call'}
     numbers : sequence of int
         The indices of its instructions.
     index : int

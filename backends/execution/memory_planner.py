@@ -35,13 +35,10 @@ class BoundSteps:
 
     Parameters
     ----------
-    program : Program
-    steps : list of Step
     arguments : list of int
         The leaves that differ from call to call.
     open : list
         The registers that follow the leaves at the start of a call.
-    note : callable
     """
 
     def __init__(

@@ -253,13 +253,11 @@ class Printer:
 
     Parameters
     ----------
-    nest : LoopNest
     cache : bool
         Whether values that are expensive to recompute are cached for later stages.
 
     Attributes
     ----------
-    dialect : Dialect
     stages : list of Stage
     traversals : list of Stage
         The same, but for those that share a traversal.

@@ -22,7 +22,6 @@ def rounded_when_stored(
 
     Parameters
     ----------
-    statements : sequence of Statement or Reduction
     dtypes, levels : sequence
         The dtypes and levels of the values that come before those of the statements.
     """

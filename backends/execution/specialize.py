@@ -160,7 +160,6 @@ class ExecutableKernel:
         ----------
         arrays : sequence
             Those that are loaded, then those that are stored, None for a new one in C order.
-        input_shapes : sequence of tuple of int
         """
         return None
 
@@ -171,7 +170,6 @@ class ExecutableKernel:
 
         Parameters
         ----------
-        found : Specialized
         values : sequence
         written : sequence of int
             The index among `values` of the array that each value is stored in.
@@ -214,7 +212,6 @@ class ExecutableKernel:
         ----------
         arrays : sequence
             Those that are loaded, then those that are stored; None where there is none.
-        input_shapes : sequence of tuple of int
         """
         sizes = [1] * self.rank
         shapes = [None if x is None else x.shape for x in arrays]
@@ -232,12 +229,10 @@ class Operands(NamedTuple):
 
     Attributes
     ----------
-    reads, writes : dict of int to array
     in_place : sequence of bool
         For each write and, within it, each read, whether the two may begin at the same address.
     numbers : sequence of (int, numpy.dtype)
         With the dtypes that they are converted to.
-    layout : tuple
     bases : mapping of int to (int, array)
         For each array of `reads` that is not in the list of values, but a view of one that is, that one's index
         and itself.
@@ -263,7 +258,6 @@ class CheckedCall:
 
     Parameters
     ----------
-    operands : Operands
     memory : Memory
         The memory of the arrays.
     launch : callable, optional
@@ -313,8 +307,6 @@ class FusedKernel(ExecutableKernel):
 
     Parameters
     ----------
-    program : Program
-    kernel : Kernel
     sizes : Sizes
         The program's.
     compile : callable

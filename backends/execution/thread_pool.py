@@ -107,7 +107,6 @@ def share(
 
     Parameters
     ----------
-    tasks : sequence
     worker : callable
         Called in each thread; returns the function that runs a task there.
     stop : callable, optional

@@ -90,7 +90,6 @@ class Call(NamedTuple):
     numbers : tuple
         The offset of each array in bytes; then of a kernel the layout and the bytes of its scratch arrays, and of a
         product the sizes and strides that `stacked_products.c` takes.
-    comment : str
     """
 
     what: Any

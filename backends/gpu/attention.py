@@ -44,7 +44,6 @@ class FusedAttention:
     Parameters
     ----------
     device : GPUBackend
-    op : AttentionOperator
     """
 
     def __init__(self, device: Any, op: AttentionOperator) -> None:

@@ -29,7 +29,6 @@ class Convolution:
     Parameters
     ----------
     device : GPUBackend
-    op : ConvolutionOperator
     """
 
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
@@ -123,13 +122,10 @@ class CuDNNKernel(ExecutableKernel):
 
     Parameters
     ----------
-    convolution : Convolution
-    kernel : FusedKernel
     operands : sequence of int
         The convolution's, among the values of the program.
     value : int
         The convolution's value.
-    addends : Addends
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class Matrix:
 
     Attributes
     ----------
-    rows, columns : int
     leading_dimension : int
         The stride between columns.
     batch_stride : int
@@ -80,7 +79,6 @@ class Problem:
         Whether float32 is multiplied in TensorFloat-32.
     count : int
         The number of matrices of a batch.
-    a, b, c, d : Matrix
     transposed : tuple of bool
         Whether a and b are transposed.
     bias : int
@@ -250,10 +248,8 @@ class Algorithm:
         ----------
         addresses : sequence of int
             The addresses of a, b, c and d; c is not read where beta is 0.
-        alpha, beta : float
         bias, workspace : int
             The addresses of the bias and the workspace.
-        stream : int
         """
         if bias is not None:
             self._library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(bias))

@@ -52,8 +52,6 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    steps : list of Step
-    is_graph : bool
     waits : bool
         Whether they run only after the host has checked the indices of all earlier steps.
     ready : list of RegisterCall

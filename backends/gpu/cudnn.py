@@ -147,7 +147,6 @@ class CuDNN(Locked):
             Those of images, filters and windows, and of an epilogue's addend and bias.
         workspace : int
             The address of as many bytes as the plan needs; 0 if it needs none.
-        stream : int
         """
         with self.lock:
             self.frontend.set_stream(handle=self.handle, stream=stream)
@@ -159,8 +158,6 @@ class Plan:
 
     Parameters
     ----------
-    frontend : module
-    problem : Problem
     **options
         The front end's handle, or the properties of a device that is not here, as ``device_property``.
 

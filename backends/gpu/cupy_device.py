@@ -68,7 +68,6 @@ class Active:
     ----------
     cuda : module
         ``cupy.cuda``.
-    device_id : int
     malloc : callable, optional
         The allocator, if it is not CuPy's current one.
     described : callable

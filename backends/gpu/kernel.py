@@ -142,13 +142,7 @@ class _Printed:
 
 
 class _Specialized:
-    """A nest's kernels, specialised to one layout; they are loaded when they are first bound.
-
-    Attributes
-    ----------
-    printed : _Printed
-    nest : LoopNest
-    """
+    """A nest's kernels, specialised to one layout; they are loaded when they are first bound."""
 
     def __init__(self, nest: LoopNest, host: Host, config: LaunchConfig, layout: Layout, printed: _Printed) -> None:
         (sizes, flat), names = layout, printed.parameters
@@ -217,7 +211,6 @@ class LaunchCall(CheckedCall):
     ----------
     operands, memory
         As of `CheckedCall`.
-    specialized : _Specialized
     """
 
     def __init__(self, operands: Operands, memory: Memory, specialized: _Specialized) -> None:

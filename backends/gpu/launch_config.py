@@ -105,7 +105,6 @@ class DeviceLimits:
 
     Attributes
     ----------
-    multiprocessors : int
     shared : int
         The maximum shared memory of a block in bytes.
     threads : int
@@ -157,7 +156,6 @@ class Launch:
 
     Attributes
     ----------
-    name : str
     grid : tuple of int
         Blocks along x and y.
     block : int
@@ -178,7 +176,6 @@ class LaunchConfig:
 
     Attributes
     ----------
-    variant : Variant
     launches : list of Launch
         In order.
     part : int
@@ -216,7 +213,6 @@ def configure(
         For each array its strides along the loops, in elements.
     addresses : sequence of int
         The addresses of the arrays.
-    device : DeviceLimits
     """
     extents = (sum(abs(stride) * (n - 1) for stride, n in zip(each, sizes, strict=True)) for each in strides)
     wide_index = max(max(extents, default=0), prod(sizes)) >= INT32_LIMIT

@@ -47,7 +47,6 @@ class Launcher(Protocol):
         ----------
         kernel : object
             A kernel of `load`.
-        grid, block : tuple of int
         words : sequence of int
             For each parameter a signed integer of 8 bytes; the parameter is its first bytes.
         shared : int

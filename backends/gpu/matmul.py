@@ -81,7 +81,6 @@ class Products(Locked):
 
     Parameters
     ----------
-    cupy : module
     tf32 : bool
         Whether float32 is multiplied in TensorFloat-32.
     """
@@ -113,8 +112,6 @@ class Products(Locked):
 
         Parameters
         ----------
-        x, y : cupy.ndarray
-        alpha, beta : float
         addend : cupy.ndarray, optional
             It has the shape of the product, and may be `out` itself.
         bias : cupy.ndarray, optional

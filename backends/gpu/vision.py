@@ -29,7 +29,6 @@ class Regions:
     Parameters
     ----------
     device : GPUBackend
-    op : ArgmaxRoi
     """
 
     def __init__(self, device: Any, op: ArgmaxRoi) -> None:

@@ -273,7 +273,6 @@ class Moment(NamedTuple):
     ----------
     begun : float
         The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
-    level : float
     """
 
     begun: float

@@ -71,7 +71,6 @@ class Reduction(NamedTuple):
         The result's number in the nest.
     argument : int
         The number of the value that is reduced.
-    accumulator : Accumulator
     dtype : numpy.dtype
         The dtype to which elements are converted: the result's, but where that is an index.
     stage : int
@@ -105,7 +104,6 @@ class Spaced(NamedTuple):
     ----------
     quotient : int
         Its number in `LoopNest.quotients`.
-    is_remainder : bool
     cells : int
         The tap reads where the remainder is below it.
     """

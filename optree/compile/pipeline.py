@@ -68,10 +68,8 @@ class Fused(NamedTuple):
 
     Attributes
     ----------
-    program : Program
     sizes : Sizes
         Its symbolic dimensions.
-    steps : list of Kernel or Call
     """
 
     program: Program
@@ -84,7 +82,6 @@ class Stage(NamedTuple):
 
     Attributes
     ----------
-    name : str
     reason : str
         The reason for its position.
     run : callable
@@ -222,7 +219,6 @@ def lower(
     ----------
     given : sequence of trees, or Program
         Trees, or the result of the stage before `first`.
-    options : Options
     first, last : str
         The first and last stage to run. Up to ``'parts'`` the result is a program; after ``'fusion'``, `Fused`.
     """
@@ -247,8 +243,6 @@ def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_
     Parameters
     ----------
     given : sequence of trees, or Program
-    name : str
-    options : Options
     backend : Backend, optional
         Prints the stages that follow fusion.
     is_flat : bool
@@ -343,7 +337,6 @@ def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) 
 
     Parameters
     ----------
-    program : Program
     fixed : bool
         Whether the program's numbers and constants cannot change, so that rules may read
         them. They can in a plan that serves other trees too.

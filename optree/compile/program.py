@@ -52,7 +52,6 @@ class Program(NamedTuple):
     ----------
     leaves : list
         Tensors, inputs, constants and Python numbers, in the order of `node.signature`.
-    instructions : list of Instruction
     outputs : list of int
         The numbers of the roots' values.
     owners : list of int, optional
@@ -178,7 +177,6 @@ class Builder:
         ----------
         given : int, optional
             The number of leaves that are live, used or not; by default all.
-        replaced : collection of int
         """
         first, count = len(self.leaves), len(self.ops)
         # By number: those of instructions are from -1 down, and so index a list from its end.
@@ -293,7 +291,6 @@ def run_steps(
         The initial registers after `values`. If empty, `values` are the registers.
     outputs : callable or None
         A function of the registers to the outputs (`outputs_of`).
-    note : callable
     values : list
         The leaves' values.
     roots : object

@@ -78,7 +78,6 @@ class Change(NamedTuple):
 
     Attributes
     ----------
-    rule : str
     before, after : OpTreeNode or leaf
         The old and the new node.
     """

@@ -23,7 +23,6 @@ class Apply:
     Parameters
     ----------
     op : Op
-    inputs : sequence of Variable
     outputs : sequence of Variable
         Variables that `Op.make_node` has made of the outputs' types, as by ``double()``. They
         then represent the nodes that compute them.

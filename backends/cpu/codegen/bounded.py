@@ -24,7 +24,6 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
     printer : CPrinter
     element : callable
         The body at an index, `i`.
-    start, end : str
     """
     nest, last = printer.nest, printer.last
     along = [n for n, loop in enumerate(nest.ranges) if loop == last]

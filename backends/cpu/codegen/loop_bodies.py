@@ -40,7 +40,6 @@ def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
 
     Parameters
     ----------
-    calls : sequence of BodyCall
     declared : list of str
         The declarations of what words are expressions of.
     """

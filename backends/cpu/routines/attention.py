@@ -58,7 +58,6 @@ class CompiledAttention:
     Parameters
     ----------
     backend : CPUBackend
-    op : AttentionOperator
     """
 
     def __init__(self, backend: Any, op: AttentionOperator) -> None:

@@ -176,12 +176,8 @@ class Problem:
 
     Parameters
     ----------
-    axes : list of Axis
-    channels : Channels
     packed, other : Image
         The packed operand, and the operand with a position for each sum.
-    block : list of int
-    parts, splits : int
     """
 
     def __init__(
@@ -269,7 +265,6 @@ class _Plan:
     ----------
     functions : dict
         The C functions.
-    op : ConvolutionOperator
     arrays : sequence of numpy.ndarray
         The images x, the weights and the images delta, or arrays of the same layouts.
     """
@@ -541,7 +536,6 @@ class Convolution:
     Parameters
     ----------
     backend : CPUBackend
-    op : ConvolutionOperator
     """
 
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:

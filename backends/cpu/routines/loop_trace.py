@@ -73,13 +73,10 @@ class Nested(NamedTuple):
     Attributes
     ----------
     steps : LoopInC
-    arguments : list of Argument
     places : dict of int to int
         From the address of each array of these, as traced, to the value that it is.
-    length : int
     flag : int or None
         The number of the argument that tells whether a step runs.
-    states : int
     written : int
         The number of the first state after a step, among the arguments.
     """
@@ -114,7 +111,6 @@ class Trace:
 
     Parameters
     ----------
-    program : Program
     steps : sequence of Step
         The steps of the program.
     arguments, values : list

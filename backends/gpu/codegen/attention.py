@@ -70,14 +70,10 @@ class Attention(NamedTuple):
 
     Attributes
     ----------
-    dtype : numpy.dtype
     features, values : int
         Of a query and of a value, rounded up to whole tiles of 16.
-    causal : bool
-    mask : numpy.dtype or None
     axes : int
         The number of leading axes.
-    is_gradient : bool
     shared : int
         The maximum bytes of shared memory of a block.
     """
@@ -111,9 +107,6 @@ class Kernel:
 
     Parameters
     ----------
-    of : Attention
-    name : str
-    held, streamed : list of Operand
     rows : int
         The most tiles of 16 rows of a warp.
     """

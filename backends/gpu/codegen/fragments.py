@@ -53,7 +53,6 @@ class Fragments(CudaPrinter):
 
     Parameters
     ----------
-    nest : LoopNest
     places : sequence of Held
         Of the arrays that it reads and writes.
     numbers : sequence
@@ -152,7 +151,6 @@ def statements(
     ----------
     function : callable
         From the operands as trees to the new values of some of them.
-    operands : sequence of (Held, numpy.dtype)
     writes : sequence of int
         The operands that are written.
     columns : str
