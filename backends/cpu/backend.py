@@ -424,6 +424,7 @@ class CPUBackend(Backend):
 
         Parameters
         ----------
+        array : numpy.ndarray
         name : str, optional
             For errors and printing.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from optree.errors import OperandError, ParameterError, describe
 from optree.networks.windows import layout_of
+from optree.op.parameters import complete
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.types import DType
@@ -35,14 +36,6 @@ GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "se
 def zeros(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
     """A new tensor of zeros, as for biases.
 
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-
     Examples
     --------
     >>> from optree import train
@@ -54,14 +47,6 @@ def zeros(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -
 
 def ones(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -> Tensor:
     """A new tensor of ones, as for the gains of a normalisation.
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
 
     Examples
     --------
@@ -76,15 +61,6 @@ def uniform(
     be: Any, shape: Shape, low: float = -0.05, high: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
     """Uniform draws from [low, high).
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    low, high : float
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
 
     Examples
     --------
@@ -102,15 +78,6 @@ def normal(
     be: Any, shape: Shape, mean: float = 0.0, deviation: float = 0.05, dtype: DType = None, name: str | None = None
 ) -> Tensor:
     """Normal draws.
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    mean, deviation : float
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
 
     Examples
     --------
@@ -138,14 +105,8 @@ def truncated_normal(
 
     Parameters
     ----------
-    be : Backend
-    shape : int or tuple of int
-    mean, deviation : float
     bound : float
         In deviations from the mean.
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
 
     Raises
     ------
@@ -176,18 +137,6 @@ def glorot_uniform(
 ) -> Tensor:
     """Uniform draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's).
 
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    gain : float or str
-        A factor, or the name of an activation that has one, such as ``'relu'``.
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-    layout : str, optional
-        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
-
     Examples
     --------
     >>> glorot_uniform(be, (3, 2), name="w").shape
@@ -202,18 +151,6 @@ def glorot_normal(
     be: Any, shape: Shape, gain: Gain = 1.0, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
     """Normal draws of variance ``gain**2 * 2 / (inputs + outputs)`` (Glorot and Bengio, 2010; also Xavier's).
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    gain : float or str
-        A factor, or the name of an activation that has one, such as ``'relu'``.
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-    layout : str, optional
-        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
 
     Examples
     --------
@@ -234,15 +171,6 @@ def kaiming_uniform(
     layout: str | None = None,
 ) -> Tensor:
     """Uniform draws of variance ``gain**2 / inputs`` (He et al., 2015).
-
-    Parameters
-    ----------
-    gain : float or str
-        A factor, or the name of a nonlinearity in `GAINS`: ``'relu'`` is the square root of 2.
-    fan : {'inputs', 'outputs'}
-        The divisor: ``'outputs'`` preserves the variance of the backward pass.
-    layout : str, optional
-        The names of the axes of weights with more than two, such as ``"OIHW"``.
 
     Raises
     ------
@@ -272,20 +200,6 @@ def kaiming_normal(
 ) -> Tensor:
     """Normal draws of variance ``gain**2 / inputs`` (He et al., 2015); for the parameters see `kaiming_uniform`.
 
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    gain : float or str
-        A factor, or the name of an activation that has one, such as ``'relu'``.
-    fan : str
-        ``'inputs'`` or ``'outputs'``.
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-    layout : str, optional
-        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
-
     Examples
     --------
     >>> kaiming_normal(be, (3, 2), name="w").shape
@@ -298,16 +212,6 @@ def lecun_normal(
     be: Any, shape: Shape, dtype: DType = None, name: str | None = None, layout: str | None = None
 ) -> Tensor:
     """Truncated normal draws of variance ``1 / inputs`` (LeCun et al., 1998).
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-    layout : str, optional
-        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
 
     Examples
     --------
@@ -324,18 +228,6 @@ def orthogonal(
     """A random matrix with orthonormal rows or columns, whichever are fewer, uniformly drawn (Saxe et al., 2014).
 
     For more than two axes, all axes but the outputs form the rows.
-
-    Parameters
-    ----------
-    be : Backend
-    shape : int or tuple of int
-    gain : float or str
-        A factor, or the name of an activation that has one, such as ``'relu'``.
-    dtype : dtype, optional
-        By default the backend's `datatype`.
-    name : str, optional
-    layout : str, optional
-        A letter for each axis, as ``'OIHW'``: needed for more than two axes.
 
     Examples
     --------
@@ -397,3 +289,6 @@ def _fan(shape: Shape, layout: str | None, fan: str, what: str) -> float:
     if fan not in ("inputs", "outputs"):
         raise ParameterError(f"{what}: fan is 'inputs' or 'outputs', not {fan!r}")
     return _fans(shape, layout, what)[fan == "outputs"]
+
+
+complete("initializers", __name__, globals())

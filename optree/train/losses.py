@@ -19,6 +19,7 @@ import numpy as np
 from optree.dtypes import wide_dtype
 from optree.errors import DTypeError, ParameterError, ShapeError, describe
 from optree.instead import instead
+from optree.op.parameters import complete
 from optree.ops.shape import strong
 from optree.registry import f
 from optree.run.function import last_backend
@@ -56,8 +57,6 @@ def cross_entropy(
         The share of each label that is spread evenly over all classes.
     ignored : int, optional
         A label whose examples have no loss and are left out of the mean.
-    axis : int
-    reduce : {'mean', 'sum', 'none'}
     check_labels : bool, optional
         Whether a label that names no class raises when it runs; by default on the CPU.
 
@@ -289,7 +288,6 @@ def binary_cross_entropy(
         A factor of the term of positive labels.
     smoothing : number
         The share of each label that is spread over both classes.
-    reduce : {'mean', 'sum', 'none'}
     check_labels : bool, optional
         Whether an integer label other than 0 and 1 raises at run time; by default on the CPU.
     """
@@ -336,14 +334,6 @@ def focal(
 def mean_squared_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
     """The squared differences of values and targets, reduced.
 
-    Parameters
-    ----------
-    values, targets : operand
-        Of equal shapes.
-    weights : operand, optional
-        A factor for each element.
-    reduce : {'mean', 'sum', 'none'}
-
     Examples
     --------
     >>> from optree import train
@@ -356,14 +346,6 @@ def mean_squared_error(values: Operand, targets: Operand, weights: Operand | Non
 
 def mean_absolute_error(values: Operand, targets: Operand, weights: Operand | None = None, reduce: str = "mean") -> Any:
     """The absolute differences of values and targets, reduced.
-
-    Parameters
-    ----------
-    values, targets : operand
-        Of equal shapes.
-    weights : operand, optional
-        A factor for each element.
-    reduce : {'mean', 'sum', 'none'}
 
     Examples
     --------
@@ -382,13 +364,8 @@ def huber(
 
     Parameters
     ----------
-    values, targets : operand
-        Of equal shapes.
     delta : number
         The difference beyond which the loss is linear.
-    weights : operand, optional
-        A factor for each element.
-    reduce : {'mean', 'sum', 'none'}
 
     Examples
     --------
@@ -420,9 +397,6 @@ def hinge(
         Of equal shapes; labels are -1 or 1.
     margin : operand
         The least product of score and label without a loss.
-    weights : operand, optional
-        A factor for each element.
-    reduce : {'mean', 'sum', 'none'}
     check_labels : bool, optional
 
     Examples
@@ -446,8 +420,6 @@ def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduc
         Logits.
     probabilities : operand
         Of the same shape, with a sum of 1 along the axis.
-    axis : int
-    reduce : {'mean', 'sum', 'none'}
 
     Examples
     --------
@@ -543,3 +515,6 @@ def _reduced(each: Any, reduce: str, what: str, total: object = None) -> Any:
     if total is None:
         return f.mean(each, keepdims=False)
     return f.sum(each, keepdims=False) / f.sum(f.cast(total, each.dtype), keepdims=False)
+
+
+complete("losses", __name__, globals())

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 from optree.errors import ParameterError
+from optree.op.parameters import complete
 from optree.registry import f
 from optree.train.counter import Number, Weights
 from optree.train.optimizer import Numbers, Optimizer, Options, OptionsButDecay, is_used, number_in
@@ -31,8 +32,6 @@ class SGD(Optimizer):
         The decay of the running sum of gradients, which replaces the gradient.
     nesterov : bool
         Whether to use Nesterov momentum.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -68,13 +67,8 @@ class RMSProp(Optimizer):
     ----------
     decay : number
         The decay of the mean square.
-    epsilon : number
-        Added to the root.
-    momentum : number
     centered : bool
         Whether the running variance replaces the mean square.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -121,9 +115,6 @@ class Adagrad(Optimizer):
         The rate is divided by 1 + rate_decay * the number of earlier steps.
     initial_sum : float
         The initial value of the sums.
-    epsilon : number
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -166,8 +157,6 @@ class Adadelta(Optimizer):
     Parameters
     ----------
     decay, epsilon : number
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -201,15 +190,6 @@ class Adadelta(Optimizer):
 
 class Adam(Optimizer):
     """Adam: the bias-corrected mean of gradients, divided by the root of their mean square (Kingma and Ba, 2015).
-
-    Parameters
-    ----------
-    beta1, beta2 : number
-        The decay of the mean, and of the mean square.
-    epsilon : number
-        Added to the root.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -256,12 +236,8 @@ class AdamW(Adam):
 
     Parameters
     ----------
-    beta1, beta2, epsilon : number
-        As in `Adam`.
     weight_decay : number
         The part of the rate by which weights shrink.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -296,10 +272,6 @@ class Adamax(Adam):
     ----------
     beta1, beta2 : number
         The decay of the mean, and of the largest gradient.
-    epsilon : number
-        Added to the divisor.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -343,8 +315,6 @@ class LAMB(Adam):
     ----------
     beta1, beta2, epsilon, weight_decay : number
         As in `AdamW`.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -386,11 +356,8 @@ class LARS(Optimizer):
 
     Parameters
     ----------
-    momentum : number
     trust : number
         The norm of the change, relative to the weight's.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -427,8 +394,6 @@ class Lion(Optimizer):
     ----------
     beta1, beta2 : number
         The weight of the mean gradient in the sign, and the decay of the mean.
-    weights, rate, **options
-        See `Optimizer`.
 
     Examples
     --------
@@ -463,3 +428,6 @@ def _trust(above: Operand, below: Operand) -> Any:
     """The trust ratio: a quotient of norms, 1 where one of them is 0."""
     counts = f.logical_and(f.gt(above, 0), f.gt(below, 0))
     return f.where(counts, above / f.where(counts, below, 1), 1)
+
+
+complete("optimizers", __name__, globals())

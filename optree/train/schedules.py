@@ -18,6 +18,7 @@ from numbers import Real
 from typing import Any
 
 from optree.errors import ParameterError, describe
+from optree.op.parameters import complete
 from optree.registry import f
 from optree.tree.variable import Operand, Variable
 
@@ -27,10 +28,6 @@ Schedule = Callable[[Any], Any]
 
 def constant(rate: object) -> Schedule:
     """A constant number.
-
-    Parameters
-    ----------
-    rate : number
 
     Examples
     --------
@@ -47,11 +44,8 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
     Parameters
     ----------
-    rate : float
-        The number at the start.
     every : int
         The number of steps between changes.
-    factor : float
 
     Examples
     --------
@@ -71,9 +65,6 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 
     Parameters
     ----------
-    rate : float
-        The number at the start.
-    factor : float
     every : int
         The number of steps in which it is multiplied by `factor` once.
 
@@ -93,13 +84,6 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """Linear interpolation from `rate` to `end` over `steps`, then `end`.
 
-    Parameters
-    ----------
-    rate, end : float
-        The first and the last number.
-    steps : int
-        The number of steps between them.
-
     Examples
     --------
     >>> from optree import train
@@ -114,13 +98,6 @@ def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
 def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
     """Cosine annealing from `rate` to `end` over `steps`, then `end`.
-
-    Parameters
-    ----------
-    rate, end : float
-        The first and the last number.
-    steps : int
-        The number of steps between them.
 
     Examples
     --------
@@ -288,3 +265,6 @@ def _cos(x: Any) -> Any:
 
 def _power(base: float, exponent: Any) -> Any:
     return f.exp(exponent * math.log(base)) if isinstance(exponent, Variable) else base**exponent
+
+
+complete("schedules", __name__, globals())
