@@ -69,16 +69,6 @@ class RMSProp(Optimizer):
         The decay of the mean square.
     centered : bool
         Whether the running variance replaces the mean square.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.RMSProp([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([-4., -3.], dtype=float32)
     """
 
     def __init__(
@@ -115,16 +105,6 @@ class Adagrad(Optimizer):
         The rate is divided by 1 + rate_decay * the number of earlier steps.
     initial_sum : float
         The initial value of the sums.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.Adagrad([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.5, 1.5], dtype=float32)
     """
 
     slots = ("squares",)
@@ -157,16 +137,6 @@ class Adadelta(Optimizer):
     Parameters
     ----------
     decay, epsilon : number
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.Adadelta([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.998, 1.998], dtype=float32)
     """
 
     slots = ("square", "change")
@@ -189,18 +159,7 @@ class Adadelta(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam: the bias-corrected mean of gradients, divided by the root of their mean square (Kingma and Ba, 2015).
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.Adam([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.5, 1.5], dtype=float32)
-    """
+    """Adam: the bias-corrected mean of gradients, divided by the root of their mean square (Kingma and Ba, 2015)."""
 
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
     powers: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
@@ -238,16 +197,6 @@ class AdamW(Adam):
     ----------
     weight_decay : number
         The part of the rate by which weights shrink.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.AdamW([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.495, 1.49 ], dtype=float32)
     """
 
     is_decoupled = True
@@ -272,16 +221,6 @@ class Adamax(Adam):
     ----------
     beta1, beta2 : number
         The decay of the mean, and of the largest gradient.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.Adamax([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.5, 1.5], dtype=float32)
     """
 
     slots = ("mean", "largest")
@@ -315,16 +254,6 @@ class LAMB(Adam):
     ----------
     beta1, beta2, epsilon, weight_decay : number
         As in `AdamW`.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.LAMB([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.213, 1.206], dtype=float32)
     """
 
     is_elementwise = False
@@ -358,16 +287,6 @@ class LARS(Optimizer):
     ----------
     trust : number
         The norm of the change, relative to the weight's.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.LARS([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([1.   , 1.999], dtype=float32)
     """
 
     slots = ("momentum",)
@@ -394,16 +313,6 @@ class Lion(Optimizer):
     ----------
     beta1, beta2 : number
         The weight of the mean gradient in the sign, and the decay of the mean.
-
-    Examples
-    --------
-    >>> from optree import train
-    >>> w = be.array([1.0, 2.0])
-    >>> opt = train.Lion([w], rate=0.5)
-    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
-    >>> step()
-    >>> w.get().round(3)
-    array([0.5, 1.5], dtype=float32)
     """
 
     slots = ("mean",)
@@ -429,5 +338,21 @@ def _trust(above: Operand, below: Operand) -> Any:
     counts = f.logical_and(f.gt(above, 0), f.gt(below, 0))
     return f.where(counts, above / f.where(counts, below, 1), 1)
 
+
+#: The example of an optimizer that has none of its own, for its help.
+EXAMPLE = """
+    Examples
+    --------
+    >>> from optree import train
+    >>> w = be.array([1.0, 2.0])
+    >>> opt = train.{name}([w], rate=0.5)
+    >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
+    >>> step()
+    >>> opt.step.item()
+    1
+    """
+
+for _class in (RMSProp, Adagrad, Adadelta, Adam, AdamW, Adamax, LAMB, LARS, Lion):
+    _class.__doc__ = f"{(_class.__doc__ or '').rstrip()}\n{EXAMPLE.format(name=_class.__name__)}"
 
 complete("optimizers", __name__, globals())
