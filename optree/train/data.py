@@ -34,10 +34,9 @@ def arrays(path: str | Path) -> Any:
     Examples
     --------
     >>> import tempfile
-    >>> from optree import train
     >>> path = tempfile.mkdtemp() + "/x.npy"
     >>> np.save(path, np.arange(3))
-    >>> np.asarray(train.arrays(path))
+    >>> np.asarray(optree.train.arrays(path))
     array([0, 1, 2])
     """
     path = Path(path)

@@ -45,11 +45,10 @@ class ImageFolder(Sequence[np.ndarray]):
     >>> import tempfile
     >>> from pathlib import Path
     >>> from PIL import Image
-    >>> from optree import train
     >>> folder = Path(tempfile.mkdtemp())
     >>> (folder / "cats").mkdir()
     >>> Image.new("RGB", (4, 2)).save(folder / "cats" / "1.png")
-    >>> images = train.ImageFolder(folder)
+    >>> images = optree.train.ImageFolder(folder)
     >>> len(images), images.classes, images.labels
     (1, ['cats'], array([0]))
     """

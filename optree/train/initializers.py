@@ -38,8 +38,7 @@ def zeros(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) -
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.initializers.zeros(be, 2, name="b").get()
+    >>> optree.train.initializers.zeros(be, 2, name="b").get()
     array([0., 0.], dtype=float32)
     """
     return _new(be, shape, dtype, name).fill(0)
@@ -50,8 +49,7 @@ def ones(be: Any, shape: Shape, dtype: DType = None, name: str | None = None) ->
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.initializers.ones(be, 2, name="gain").get()
+    >>> optree.train.initializers.ones(be, 2, name="gain").get()
     array([1., 1.], dtype=float32)
     """
     return _new(be, shape, dtype, name).fill(1)
@@ -64,8 +62,7 @@ def uniform(
 
     Examples
     --------
-    >>> from optree import train
-    >>> w = train.initializers.uniform(be, (2, 3), -0.1, 0.1)
+    >>> w = optree.train.initializers.uniform(be, (2, 3), -0.1, 0.1)
     >>> bool(np.all(np.abs(w.get()) <= 0.1))
     True
     """
@@ -81,8 +78,7 @@ def normal(
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.initializers.normal(be, (2, 3), deviation=0.02).shape
+    >>> optree.train.initializers.normal(be, (2, 3), deviation=0.02).shape
     (2, 3)
     """
     found = _new(be, shape, dtype, name)

@@ -336,8 +336,7 @@ def mean_squared_error(values: Operand, targets: Operand, weights: Operand | Non
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.losses.mean_squared_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
+    >>> optree.train.losses.mean_squared_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
     2.5
     """
     values, targets = _pair("mean_squared_error", values, targets)
@@ -349,8 +348,7 @@ def mean_absolute_error(values: Operand, targets: Operand, weights: Operand | No
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.losses.mean_absolute_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
+    >>> optree.train.losses.mean_absolute_error(be.array([1.0, 2.0]), np.array([0.0, 4.0])).item()
     1.5
     """
     values, targets = _pair("mean_absolute_error", values, targets)
@@ -369,8 +367,7 @@ def huber(
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.losses.huber(be.array([1.0, 2.0]), np.array([0.0, 5.0]), reduce="none").get()
+    >>> optree.train.losses.huber(be.array([1.0, 2.0]), np.array([0.0, 5.0]), reduce="none").get()
     array([0.5, 2.5], dtype=float32)
     """
     values, targets = _pair("huber", values, targets)
@@ -401,8 +398,7 @@ def hinge(
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.losses.hinge(be.array([0.5, 2.0]), np.array([1, -1]), reduce="none").get()
+    >>> optree.train.losses.hinge(be.array([0.5, 2.0]), np.array([1, -1]), reduce="none").get()
     array([0.5, 3. ], dtype=float32)
     """
     scores, labels = _pair("hinge", scores, labels, (-1, 1), check_labels)
@@ -423,8 +419,7 @@ def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduc
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.losses.kl_divergence(be.zeros((1, 2)), np.array([[0.5, 0.5]])).item()
+    >>> optree.train.losses.kl_divergence(be.zeros((1, 2)), np.array([[0.5, 0.5]])).item()
     0.0
     """
     scores, probabilities = _pair("kl_divergence", scores, probabilities)

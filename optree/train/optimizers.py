@@ -35,9 +35,8 @@ class SGD(Optimizer):
 
     Examples
     --------
-    >>> from optree import train
     >>> w = be.array([1.0, 2.0])
-    >>> opt = train.SGD([w], rate=0.5, momentum=0.9)
+    >>> opt = optree.train.SGD([w], rate=0.5, momentum=0.9)
     >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
     >>> step()
     >>> w.get()
@@ -343,9 +342,8 @@ def _trust(above: Operand, below: Operand) -> Any:
 EXAMPLE = """
     Examples
     --------
-    >>> from optree import train
     >>> w = be.array([1.0, 2.0])
-    >>> opt = train.{name}([w], rate=0.5)
+    >>> opt = optree.train.{name}([w], rate=0.5)
     >>> step = optree.function([], updates=opt.updates(be.sum(be.square(w))))
     >>> step()
     >>> opt.step.item()

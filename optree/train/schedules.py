@@ -31,8 +31,7 @@ def constant(rate: object) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> train.schedules.constant(0.1)(7)
+    >>> optree.train.schedules.constant(0.1)(7)
     0.1
     """
     _check_numbers("constant", rate)
@@ -49,8 +48,7 @@ def step(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> rate = train.schedules.step(0.5, every=10)
+    >>> rate = optree.train.schedules.step(0.5, every=10)
     >>> rate(9), rate(10)
     (0.5, 0.05)
     """
@@ -70,8 +68,7 @@ def exponential(rate: float, factor: float, every: int = 1) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> rate = train.schedules.exponential(1.0, 0.25, every=2)
+    >>> rate = optree.train.schedules.exponential(1.0, 0.25, every=2)
     >>> rate(1), rate(2)
     (0.5, 0.25)
     """
@@ -86,8 +83,7 @@ def linear(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> rate = train.schedules.linear(1.0, 4)
+    >>> rate = optree.train.schedules.linear(1.0, 4)
     >>> rate(1), rate(9)
     (0.75, 0.0)
     """
@@ -101,8 +97,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> rate = train.schedules.cosine(1.0, 4)
+    >>> rate = optree.train.schedules.cosine(1.0, 4)
     >>> rate(0), rate(4)
     (1.0, 0.0)
     """
@@ -127,8 +122,7 @@ def warmup(schedule: object, steps: int, start: float = 0.0) -> Schedule:
 
     Examples
     --------
-    >>> from optree import train
-    >>> rate = train.schedules.warmup(train.schedules.linear(1.0, 10), 4)
+    >>> rate = optree.train.schedules.warmup(optree.train.schedules.linear(1.0, 10), 4)
     >>> rate(0), rate(2), rate(4)
     (0.0, 0.5, 1.0)
     """
