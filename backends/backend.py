@@ -41,23 +41,15 @@ PLANS = 4096
 
 
 class Within(NamedTuple):
-    """A compiled function of arrays, for calls within a step of a plan.
+    """A compiled function of arrays, for calls within a step of a plan."""
 
-    Attributes
-    ----------
-    run : callable
-        Of a list of the arrays.
-    loop : callable
-        Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number.
-    reads_flag : bool
-        Whether `loop` ends before a call that a flag says is not to run, and returns the number of calls.
-    is_captured : bool
-        Whether a CUDA graph can capture it.
-    """
-
+    #: Of a list of the arrays.
     run: Callable[[Any], Any]
+    #: Calls it many times: of the arrays of all calls (`optree.ops.loop_steps.Steps`), and their number.
     loop: Callable[[Any, int], Any]
+    #: Whether a CUDA graph can capture it.
     is_captured: bool = False
+    #: Whether `loop` ends before a call that a flag says is not to run, and returns the number of calls.
     reads_flag: bool = False
 
     @classmethod

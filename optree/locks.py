@@ -15,14 +15,9 @@ _Value = TypeVar("_Value")
 
 
 class Locked:
-    """Base of objects with a lock, taken by ``with x.lock:``.
+    """Base of objects with a lock, taken by ``with x.lock:``."""
 
-    Attributes
-    ----------
-    lock : threading.RLock
-        Its `_is_owned` tells whether this thread holds it, and so detects reentry.
-    """
-
+    #: Its `_is_owned` tells whether this thread holds it, and so detects reentry.
     lock: Any
 
     def __init__(self) -> None:

@@ -123,28 +123,18 @@ def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Pictur
 
 @dataclass(eq=False)
 class _Box:
-    """An operation or a leaf on the page.
+    """An operation or a leaf on the page."""
 
-    Attributes
-    ----------
-    name : str
-        Its first line.
-    details : list of str
-        The smaller lines below.
-    kind : str
-        A key of `COLORS`.
-    operands : list of _Box
-    rank : int
-        The layer, the root's being 0.
-    x, y : float
-        The middle.
-    """
-
+    #: Its first line.
     name: str
+    #: The smaller lines below.
     details: list[str]
+    #: A key of `COLORS`.
     kind: str
     operands: list[_Box] = field(default_factory=list)
+    #: The layer, the root's being 0.
     rank: int = 0
+    #: The middle.
     x: float = 0.0
     y: float = 0.0
 
@@ -161,19 +151,13 @@ class _Box:
 
 @dataclass(eq=False)
 class _Edge:
-    """A line from an operation to an operand.
-
-    Attributes
-    ----------
-    numbers : list of int
-        The operand's positions among the operation's operands, counted from 1.
-    bends : list of tuple of float
-        The points at which the line passes the layers between.
-    """
+    """A line from an operation to an operand."""
 
     parent: _Box
     child: _Box
+    #: The operand's positions among the operation's operands, counted from 1.
     numbers: list[int]
+    #: The points at which the line passes the layers between.
     bends: list[tuple[float, float]] = field(default_factory=list)
 
 

@@ -36,26 +36,17 @@ class SettingError(OptreeError, ValueError):
 
 
 class Setting(NamedTuple):
-    """The description of a setting.
+    """The description of a setting."""
 
-    Attributes
-    ----------
-    variable : str
-        Its name in the environment.
-    takes : str
-        The accepted values, in words.
-    read : callable
-        Its value from text, or from what `override` is given; raises ValueError for any other.
-    default : object
-        Its value where the environment has none.
-    meaning : str
-        The effect, in a sentence.
-    """
-
+    #: Its name in the environment.
     variable: str
+    #: The accepted values, in words.
     takes: str
+    #: Its value from text, or from what `override` is given; raises ValueError for any other.
     read: Callable[[Any], Any]
+    #: Its value where the environment has none.
     default: Any
+    #: The effect, in a sentence.
     meaning: str
 
 

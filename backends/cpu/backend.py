@@ -68,19 +68,13 @@ SMALL_FOR_BLOCKS = 1 << 20
 
 
 class When(NamedTuple):
-    """The executor of kernels, how programs are lowered for it, and the thresholds below which NumPy runs a plan.
-
-    Attributes
-    ----------
-    small : int
-        Elements of the largest value.
-    work : int
-        Work of the plan so far, in elements times instructions.
-    """
+    """The executor of kernels, how programs are lowered for it, and the thresholds below which NumPy runs a plan."""
 
     executor: Executor
     options: Options
+    #: Elements of the largest value.
     small: int
+    #: Work of the plan so far, in elements times instructions.
     work: int
 
 

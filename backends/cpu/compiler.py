@@ -81,17 +81,11 @@ Source = tuple[str, tuple[str, ...]]
 
 
 class Compiler(NamedTuple):
-    """A C compiler.
+    """A C compiler."""
 
-    Attributes
-    ----------
-    command : tuple of str
-        The executable, and arguments from CC.
-    identity : str
-        A text that differs between compilers and their versions.
-    """
-
+    #: The executable, and arguments from CC.
     command: tuple[str, ...]
+    #: A text that differs between compilers and their versions.
     identity: str
 
     def __str__(self) -> str:

@@ -37,24 +37,17 @@ from optree.registry import OWN
 
 
 class _Part(NamedTuple):
-    """One instruction of a kernel.
-
-    Attributes
-    ----------
-    op : Op
-    inputs : tuple of int
-        Those that are read; others are used for their shape alone.
-    call : callable
-        Its function of arrays, and of `out`, an array for its value, or None.
-    slot : int or None
-        The scratch memory for its value.
-    """
+    """One instruction of a kernel."""
 
     value: int
+    #: An `Op`.
     op: Any
+    #: Those that are read; others are used for their shape alone.
     inputs: tuple[int, ...]
     dtype: np.dtype
+    #: Its function of arrays, and of `out`, an array for its value, or None.
     call: Callable[..., Any]
+    #: The scratch memory for its value.
     slot: int | None
 
     @property

@@ -70,59 +70,40 @@ C = Options(indices=True, windows=True)
 
 
 class Record(NamedTuple):
-    """The beginning of a call as C takes it, in words.
+    """The beginning of a call as C takes it, in words."""
 
-    Attributes
-    ----------
-    kernel, share : int
-        The addresses of the kernel, and of the function that shares work among threads; 0 if it uses none.
-    type, head : int
-        The address of NumPy's type of arrays, and the bytes of the head of an object.
-    arrays, reads : int
-        The number of arrays, the first of which it reads.
-    without_memory : int
-        The number of null pointers between the addresses of reads and writes.
-    words, numbers, offsets : int
-        The number of sizes and strides, of Python numbers, and of scratch arrays.
-    thread_stride : int
-        The bytes between the scratch arrays of two threads.
-    is_shared : int
-        Whether threads share them.
-    """
-
+    #: The addresses of the kernel, and of the function that shares work among threads; 0 if it uses none.
     kernel: int
     share: int
+    #: The address of NumPy's type of arrays, and the bytes of the head of an object.
     type: int
     head: int
+    #: The number of arrays, the first of which it reads.
     arrays: int
     reads: int
+    #: The number of null pointers between the addresses of reads and writes.
     without_memory: int
+    #: The number of sizes and strides, of Python numbers, and of scratch arrays.
     words: int
     numbers: int
     offsets: int
+    #: The bytes between the scratch arrays of two threads.
     thread_stride: int
+    #: Whether threads share them.
     is_shared: int
 
 
 class ArrayRecord(NamedTuple):
-    """An array, followed by the sizes and strides of the one among the values.
+    """An array, followed by the sizes and strides of the one among the values."""
 
-    Attributes
-    ----------
-    number, rank : int
-        The number and the rank of that one.
-    alignment : int
-        In bytes.
-    offset : int
-        The bytes from that one's first element to the array's own.
-    low, high : int
-        The bounds of its memory, from its first element.
-    """
-
+    #: The number and the rank of that one.
     number: int
     rank: int
+    #: In bytes.
     alignment: int
+    #: The bytes from that one's first element to the array's own.
     offset: int
+    #: The bounds of its memory, from its first element.
     low: int
     high: int
 

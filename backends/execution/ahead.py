@@ -23,17 +23,12 @@ from optree.records import NamedTuple
 
 
 class Foreseen(NamedTuple):
-    """A kernel's run.
-
-    Attributes
-    ----------
-    arrays : list
-        Those that it loads, then those that it stores, None for a new one.
-    input_shapes : list of tuple of int
-    """
+    """A kernel's run."""
 
     kernel: FusedKernel
+    #: Those that it loads, then those that it stores, None for a new one.
     arrays: list[Any]
+    #: Tuples of int.
     input_shapes: list[Any]
 
 

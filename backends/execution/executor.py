@@ -40,18 +40,12 @@ Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel
 
 
 class KernelCall(NamedTuple):
-    """A kernel's call for arrays of one layout.
-
-    Attributes
-    ----------
-    makes : list of (int, callable)
-        The values that are stored in new arrays, and the functions that make these.
-    input_shapes : list of tuple of int
-        The kernel's `input_shapes`, if they do not follow from the layouts that the call checks.
-    """
+    """A kernel's call for arrays of one layout."""
 
     run: Run
+    #: The values that are stored in new arrays, and the functions that make these.
     makes: list[tuple[int, Callable[[], Any]]]
+    #: The kernel's `input_shapes`, if they do not follow from the layouts that the call checks.
     input_shapes: list[Any]
 
 
@@ -319,37 +313,26 @@ def with_views(program: Program, steps: Sequence[Step]) -> list[Step]:
 
 
 class Step:
-    """One step of a plan: a kernel (`KernelStep`), or a call of an instruction's implementation (`CallStep`).
+    """One step of a plan: a kernel (`KernelStep`), or a call of an instruction's implementation (`CallStep`)."""
 
-    Attributes
-    ----------
-    numbers : sequence of int
-        The indices of its instructions.
-    index : int
-        The last of them.
-    uses, defines : sequence of int
-        The registers that it reads, and those that it sets.
-    makes : sequence of int
-        Those of them that are in new memory.
-    plannable : sequence of int
-        The values that it can write into preallocated memory.
-    persistent : set of int
-        Those of them whose memory stays in the registers from run to run.
-    out : int or None
-        The register of an operand, or of a tensor, in whose memory a call's value is.
-    dead : sequence of int
-        The values whose last use it is.
-    """
-
+    #: ``'kernel'`` or ``'call'``.
     kind: str
+    #: The indices of its instructions.
     numbers: Sequence[int]
+    #: The last of them.
     index: int
+    #: The registers that it reads, and those that it sets.
     uses: Sequence[int]
     defines: Sequence[int]
+    #: Those of them that are in new memory.
     makes: Sequence[int]
+    #: The values that it can write into preallocated memory.
     plannable: Sequence[int]
+    #: Those of them whose memory stays in the registers from run to run.
     persistent: frozenset[int] | set[int] = frozenset()
+    #: The register of an operand, or of a tensor, in whose memory a call's value is.
     out: int | None = None
+    #: The values whose last use it is.
     dead: Sequence[int] = ()
 
     def runnable(self) -> RegisterCall:

@@ -22,29 +22,19 @@ def unallocated_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 class Memory(NamedTuple):
-    """The type, conversion, allocator and addresses of a backend's arrays.
+    """The type, conversion, allocator and addresses of a backend's arrays."""
 
-    Attributes
-    ----------
-    kind : type
-        The type of the arrays.
-    array : callable
-        From any value of a plan to an array.
-    empty : callable
-        From a shape and a dtype to an uninitialised array.
-    address : callable
-        From an array to the address of its first element.
-    unallocated : callable
-        From a shape and a dtype to an array in C order with memory for one element, for its layout alone.
-    alignment : int
-        The alignment in bytes up to which an array's address is part of its layout.
-    """
-
+    #: The type of the arrays.
     kind: type[Any]
+    #: From any value of a plan to an array.
     array: Callable[[Any], Any]
+    #: From a shape and a dtype to an uninitialised array.
     empty: Callable[[Any, Any], Any]
+    #: From an array to the address of its first element.
     address: Callable[[Any], int]
+    #: From a shape and a dtype to an array in C order with memory for one element, for its layout alone.
     unallocated: Callable[[Any, Any], Any] = unallocated_array
+    #: The alignment in bytes up to which an array's address is part of its layout.
     alignment: int = 1
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], Any]:

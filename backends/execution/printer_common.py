@@ -32,26 +32,17 @@ NARROW_NAMES = {"float16": "half", "bfloat16": "bfloat"}
 
 
 class Dialect(NamedTuple):
-    """The types and qualifiers of a C-like language.
+    """The types and qualifiers of a C-like language."""
 
-    Attributes
-    ----------
-    types : mapping of str
-        From a dtype's name to the type of an array's elements.
-    byte : str
-        The type in which bools are read from arrays and accumulated.
-    inline : str
-        The qualifiers of a helper function.
-    cast : str
-        The cast to the type of indices, where sizes and strides have another.
-    upper_product : str
-        The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
-    """
-
+    #: From a dtype's name to the type of an array's elements.
     types: Mapping[str, str]
+    #: The type in which bools are read from arrays and accumulated.
     byte: str
+    #: The qualifiers of a helper function.
     inline: str
+    #: The cast to the type of indices, where sizes and strides have another.
     cast: str = ""
+    #: The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
     upper_product: str = ""
 
     def type_of(self, dtype: np.dtype) -> str:
@@ -225,23 +216,15 @@ def random_functions(nest: LoopNest, dialect: Dialect) -> Lines:
 
 
 class Access(NamedTuple):
-    """The expressions by which one element is loaded, accumulated and stored.
+    """The expressions by which one element is loaded, accumulated and stored."""
 
-    Attributes
-    ----------
-    load : callable
-        From an array that is read, or a value that an earlier stage has cached, to the expression that loads it.
-    part : callable
-        From a reduction to the name of its partial accumulator.
-    cache : callable
-        From a value that later stages need to the statement that caches it.
-    store : callable
-        From an array that is written and its value to the statement that stores an element.
-    """
-
+    #: From an array that is read, or a value that an earlier stage has cached, to the expression that loads it.
     load: Callable[[int], str]
+    #: From a reduction to the name of its partial accumulator.
     part: Callable[[Reduction], str]
+    #: From a value that later stages need to the statement that caches it.
     cache: Callable[[int], str]
+    #: From an array that is written and its value to the statement that stores an element.
     store: Callable[[int, int], str]
 
 

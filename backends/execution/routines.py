@@ -17,47 +17,32 @@ from optree.records import NamedTuple
 
 
 class Implementation(NamedTuple):
-    """A function of arrays that computes an instruction, and what it can do.
+    """A function of arrays that computes an instruction, and what it can do."""
 
-    Attributes
-    ----------
-    call : callable
-        Of the operands.
-    into : callable or None
-        The same with `out`, an array that the value is written into; it may overlap the operands. Where there is such
-        a function, `call` gives a new array.
-    is_strided : bool
-        Whether `out` may be of any layout.
-    in_place : bool
-        Whether `out` may as well be an operand of the value's own type.
-    update : callable or None
-        Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
-        raises, nothing is written.
-    is_atomic : bool
-        Whether `into` writes nothing if it raises.
-    takes_epilogue : bool
-        Whether it computes what an `Epilogue` says along with a product.
-    with_sum : callable or None
-        From an executable kernel that only adds to its value, which nothing else needs, its operands and its value
-        among the program's, to an executable kernel of both; None if there is none.
-    is_captured : bool
-        Whether a CUDA graph can capture it.
-    is_routine : bool
-        Whether it is a library's, for which a CUDA graph pays.
-    label : str
-        Its name in listings, if that is not the op's alone.
-    """
-
+    #: Of the operands.
     call: Callable[..., Any]
+    #: The same with `out`, an array that the value is written into; it may overlap the operands. Where there is such a
+    #: function, `call` gives a new array.
     into: Callable[..., Any] | None = None
+    #: Whether `out` may be of any layout.
     is_strided: bool = True
+    #: Whether `out` may as well be an operand of the value's own type.
     in_place: bool = False
+    #: Of the operands; writes the value, of which it changes parts, over the first of them, and gives that. If it
+    #: raises, nothing is written.
     update: Callable[..., Any] | None = None
+    #: Whether `into` writes nothing if it raises.
     is_atomic: bool = False
+    #: Whether it computes what an `Epilogue` says along with a product.
     takes_epilogue: bool = False
+    #: From an executable kernel that only adds to its value, which nothing else needs, its operands and its value among
+    #: the program's, to an executable kernel of both; None if there is none.
     with_sum: Callable[..., Any] | None = None
+    #: Whether a CUDA graph can capture it.
     is_captured: bool = False
+    #: Whether it is a library's, for which a CUDA graph pays.
     is_routine: bool = False
+    #: Its name in listings, if that is not the op's alone.
     label: str = ""
 
 
@@ -66,30 +51,20 @@ ImplementationOf = Callable[[int], Implementation]
 
 
 class Routine(NamedTuple):
-    """A library's routine for an op: a row of a backend's table, from op classes to these.
+    """A library's routine for an op: a row of a backend's table, from op classes to these."""
 
-    Attributes
-    ----------
-    bind : callable
-        From the backend and the op to the function of arrays.
-    takes : callable
-        From a program and the number of an instruction of that class, whether the routine computes that.
-    writes_out : bool
-        Whether the function takes `out`, as `Implementation.into` does.
-    takes_epilogue, is_captured : bool
-        Further capabilities (`Implementation`).
-    computes : bool
-        Whether it does more than to make views.
-    label : callable, optional
-        From the backend to its name in listings.
-    """
-
+    #: From the backend and the op to the function of arrays.
     bind: Callable[[Any, Any], Callable[..., Any]]
+    #: From a program and the number of an instruction of that class, whether the routine computes that.
     takes: Callable[[Program, int], bool]
+    #: Whether the function takes `out`, as `Implementation.into` does.
     writes_out: bool = False
+    #: Further capabilities (`Implementation`).
     takes_epilogue: bool = False
     is_captured: bool = False
+    #: Whether it does more than to make views.
     computes: bool = True
+    #: From the backend to its name in listings.
     label: Callable[[Any], str] | None = None
 
     def implementation(self, backend: Backend, op: Op) -> Implementation:

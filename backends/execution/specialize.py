@@ -83,20 +83,13 @@ Layout = tuple[Sequence[int], Sequence[int]]
 
 
 class Specialized(NamedTuple):
-    """A kernel's loop nest for arrays of one layout.
+    """A kernel's loop nest for arrays of one layout."""
 
-    Attributes
-    ----------
-    shapes : list of tuple of int
-        Of the stored values.
-    nest : LoopNest or None
-        None where there are no elements.
-    layout : tuple
-        The arrays' layout along its loops.
-    """
-
+    #: Of the stored values.
     shapes: list[tuple[int, ...]]
+    #: None where there are no elements.
     nest: LoopNest | None
+    #: The arrays' layout along its loops.
     layout: Layout
 
 
@@ -225,24 +218,17 @@ class ExecutableKernel:
 
 
 class Operands(NamedTuple):
-    """The arrays and numbers of a kernel's call, each under its index in the list of values.
-
-    Attributes
-    ----------
-    in_place : sequence of bool
-        For each write and, within it, each read, whether the two may begin at the same address.
-    numbers : sequence of (int, numpy.dtype)
-        With the dtypes that they are converted to.
-    bases : mapping of int to (int, array)
-        For each array of `reads` that is not in the list of values, but a view of one that is, that one's index
-        and itself.
-    """
+    """The arrays and numbers of a kernel's call, each under its index in the list of values."""
 
     reads: dict[int, Any]
     writes: dict[int, Any]
+    #: For each write and, within it, each read, whether the two may begin at the same address.
     in_place: Sequence[bool]
+    #: With the dtypes that they are converted to.
     numbers: Sequence[tuple[int, np.dtype]]
     layout: Layout
+    #: For each array of `reads` that is not in the list of values, but a view of one that is, that one's index and
+    #: itself.
     bases: Mapping[int, tuple[int, Any]]
 
 

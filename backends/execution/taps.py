@@ -10,24 +10,16 @@ from optree.records import NamedTuple
 
 
 class Reach(NamedTuple):
-    """The elements of an array that a tap reads.
+    """The elements of an array that a tap reads."""
 
-    Attributes
-    ----------
-    offset : int
-        That of the element at index 0, in elements.
-    strides : list of int
-        Along the domain's axes, in elements.
-    bounds : dict of int to (int, int)
-        Along each axis of the domain that has some, those of the indices at which it reads.
-    spaced : dict of int to (int, int, bool, int)
-        Along each axis of the domain where the index is a quotient or remainder: spacing and phase, as of `Quotient`,
-        whether it is the remainder, and the cells, as of `Spaced`.
-    """
-
+    #: That of the element at index 0, in elements.
     offset: int
+    #: Along the domain's axes, in elements.
     strides: list[int]
+    #: Along each axis of the domain that has some, those of the indices at which it reads.
     bounds: dict[int, tuple[int, int]]
+    #: Along each axis of the domain where the index is a quotient or remainder: spacing and phase, as of `Quotient`,
+    #: whether it is the remainder, and the cells, as of `Spaced`.
     spaced: dict[int, tuple[int, int, bool, int]]
 
 

@@ -79,21 +79,14 @@ class Region(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call.
+    """A call."""
 
-    Attributes
-    ----------
-    what : tuple
-        ``('kernel', nest, numbers)``, each number with its dtype, or ``('product', dtype, rank of the stack)``.
-    regions : tuple of int
-        The memory of each array.
-    numbers : tuple
-        The offset of each array in bytes; then of a kernel the layout and the bytes of its scratch arrays, and of a
-        product the sizes and strides that `stacked_products.c` takes.
-    """
-
+    #: ``('kernel', nest, numbers)``, each number with its dtype, or ``('product', dtype, rank of the stack)``.
     what: Any
+    #: The memory of each array.
     regions: tuple[int, ...]
+    #: The offset of each array in bytes; then of a kernel the layout and the bytes of its scratch arrays, and of a
+    #: product the sizes and strides that `stacked_products.c` takes.
     numbers: tuple[Any, ...]
     comment: str
 

@@ -90,17 +90,11 @@ class Convolution:
 
 
 class Addends(NamedTuple):
-    """The addends of a convolution, among the values of the program.
+    """The addends of a convolution, among the values of the program."""
 
-    Attributes
-    ----------
-    whole : int or None
-        An array of its shape.
-    bias : int
-        A vector with an element for each channel.
-    """
-
+    #: An array of its shape.
     whole: int | None
+    #: A vector with an element for each channel.
     bias: int
 
 

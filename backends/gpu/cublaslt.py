@@ -51,52 +51,36 @@ _NO_MEMORY, _NOT_SUPPORTED = 3, 15
 
 @dataclass(frozen=True)
 class Matrix:
-    """The layout of a matrix, or of a batch of them, in elements.
-
-    Attributes
-    ----------
-    leading_dimension : int
-        The stride between columns.
-    batch_stride : int
-        The stride between matrices.
-    """
+    """The layout of a matrix, or of a batch of them, in elements."""
 
     rows: int
     columns: int
+    #: The stride between columns.
     leading_dimension: int
+    #: The stride between matrices.
     batch_stride: int = 0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product ``d = alpha * a @ b + beta * c`` with a bias: all that the choice of its algorithm depends on.
+    """A product ``d = alpha * a @ b + beta * c`` with a bias: all that the choice of its algorithm depends on."""
 
-    Attributes
-    ----------
-    dtype, target : numpy.dtype
-        The dtypes of a and b, and of c and d: the same, or float32 for sums of halves.
-    tf32 : bool
-        Whether float32 is multiplied in TensorFloat-32.
-    count : int
-        The number of matrices of a batch.
-    transposed : tuple of bool
-        Whether a and b are transposed.
-    bias : int
-        The alignment in bytes of a vector that is added to each column; 0 where there is none.
-    aligned : tuple of int
-        The alignments in bytes of a, b, c and d.
-    """
-
+    #: The dtypes of a and b, and of c and d: the same, or float32 for sums of halves.
     dtype: np.dtype
     target: np.dtype
+    #: Whether float32 is multiplied in TensorFloat-32.
     tf32: bool
+    #: The number of matrices of a batch.
     count: int
     a: Matrix
     b: Matrix
     c: Matrix
     d: Matrix
+    #: Whether a and b are transposed.
     transposed: tuple[bool, bool]
+    #: The alignment in bytes of a vector that is added to each column; 0 where there is none.
     bias: int
+    #: The alignments in bytes of a, b, c and d.
     aligned: tuple[int, ...]
 
 

@@ -48,19 +48,13 @@ class Counts:
 
 
 class Part(NamedTuple):
-    """Consecutive steps, captured as one graph or run uncaptured.
-
-    Attributes
-    ----------
-    waits : bool
-        Whether they run only after the host has checked the indices of all earlier steps.
-    ready : list of RegisterCall
-        The steps as `run_steps` takes them.
-    """
+    """Consecutive steps, captured as one graph or run uncaptured."""
 
     steps: list[Step]
     is_graph: bool
+    #: Whether they run only after the host has checked the indices of all earlier steps.
     waits: bool = False
+    #: The steps as `run_steps` takes them.
     ready: Sequence[RegisterCall] = ()
 
 
@@ -177,22 +171,15 @@ class Graphs:
 
 
 class _Captured(NamedTuple):
-    """A captured part.
+    """A captured part."""
 
-    Attributes
-    ----------
-    graph : cupy.cuda.Graph
-    views : dict
-        The addresses and strides of views at its capture.
-    flags : array or None
-        The bools on the device, in one array, that it sets where an index is out of range.
-    held : list
-        References to its memory, which must not be reused, and its kernels, which must not be unloaded.
-    """
-
+    #: A `cupy.cuda.Graph`.
     graph: Any
+    #: The addresses and strides of views at its capture.
     views: dict[int, Any]
+    #: The bools on the device, in one array, that it sets where an index is out of range.
     flags: DeviceArray | None
+    #: References to its memory, which must not be reused, and its kernels, which must not be unloaded.
     held: list[Any]
 
 

@@ -55,34 +55,23 @@ class Layout(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A convolution or a derivative of one: the key of its plan.
+    """A convolution or a derivative of one: the key of its plan."""
 
-    Attributes
-    ----------
-    computed : {'windows', 'images', 'filters'}
-        Which of the three arrays is computed from the others.
-    dtype : numpy.dtype
-        The dtype of all arrays.
-    tf32 : bool
-        Whether float32 is multiplied in TensorFloat-32.
-    images, filters, windows : Layout
-        The images, the weights and the convolution of both.
-    slidings : tuple of Sliding
-        The windows along each spatial axis.
-    bias : Layout or None
-        The bias of an epilogue: (1, C, 1, ...).
-    addend : Layout or None
-        The array of an epilogue that is added before the bias.
-    """
-
+    #: Which of the three arrays is computed from the others: 'windows', 'images' or 'filters'.
     computed: str
+    #: The dtype of all arrays.
     dtype: np.dtype
+    #: Whether float32 is multiplied in TensorFloat-32.
     tf32: bool
+    #: The images, the weights and the convolution of both.
     images: Layout
     filters: Layout
     windows: Layout
+    #: The windows along each spatial axis.
     slidings: tuple[Sliding, ...]
+    #: The bias of an epilogue: (1, C, 1, ...).
     bias: Layout | None = None
+    #: The array of an epilogue that is added before the bias.
     addend: Layout | None = None
 
     @property

@@ -175,23 +175,15 @@ class _Specialized:
 
 
 class _BoundCall(NamedTuple):
-    """The arguments of a call, and its launches.
+    """The arguments of a call, and its launches."""
 
-    Attributes
-    ----------
-    arrays : list of (int, weakref.ref)
-        Each with its index in the list of values.
-    pointers : list of int
-        The addresses of the arrays.
-    numbers : list of (int, object)
-        Each with its index in the list of values.
-    launches : list of callable
-        The bound launches; none if they need new scratch memory each time.
-    """
-
+    #: Each with its index in the list of values.
     arrays: list[tuple[int, Any]]
+    #: The addresses of the arrays.
     pointers: list[int]
+    #: Each with its index in the list of values.
     numbers: list[tuple[int, Any]]
+    #: The bound launches; none if they need new scratch memory each time.
     launches: list[Callable[[], Any]]
 
     def matches(self, values: list[Any]) -> bool:

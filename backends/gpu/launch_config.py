@@ -101,18 +101,12 @@ INT32_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """A CUDA device's limits.
-
-    Attributes
-    ----------
-    shared : int
-        The maximum shared memory of a block in bytes.
-    threads : int
-        The maximum resident threads of a multiprocessor.
-    """
+    """A CUDA device's limits."""
 
     multiprocessors: int
+    #: The maximum shared memory of a block in bytes.
     shared: int
+    #: The maximum resident threads of a multiprocessor.
     threads: int
 
 
@@ -152,47 +146,31 @@ def limits_of(arch: str) -> DeviceLimits:
 
 @dataclass(frozen=True)
 class Launch:
-    """The launch of one kernel.
-
-    Attributes
-    ----------
-    grid : tuple of int
-        Blocks along x and y.
-    block : int
-        Threads.
-    shared : int
-        Bytes of dynamic shared memory.
-    """
+    """The launch of one kernel."""
 
     name: str
+    #: Blocks along x and y.
     grid: tuple[int, int]
+    #: Threads.
     block: int
+    #: Bytes of dynamic shared memory.
     shared: int = 0
 
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """The kernels' variant and launches, for a nest and the layout of its arrays.
-
-    Attributes
-    ----------
-    launches : list of Launch
-        In order.
-    part : int
-        The accesses of a split row that one block has.
-    parts : int
-        The number of blocks that share a row.
-    entries : int
-        The elements of each array of parts.
-    cached_accesses : int
-        The accesses of a row that are cached in shared memory, where that is a part.
-    """
+    """The kernels' variant and launches, for a nest and the layout of its arrays."""
 
     variant: Variant
+    #: In order.
     launches: tuple[Launch, ...]
+    #: The accesses of a split row that one block has.
     part: int = 0
+    #: The number of blocks that share a row.
     parts: int = 1
+    #: The elements of each array of parts.
     entries: int = 0
+    #: The accesses of a row that are cached in shared memory, where that is a part.
     cached_accesses: int = 0
 
 

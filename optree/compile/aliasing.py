@@ -267,14 +267,9 @@ def _halves(instruction: Instruction) -> Any:
 
 
 class Moment(NamedTuple):
-    """When an instruction runs, for the order of a program.
+    """When an instruction runs, for the order of a program."""
 
-    Attributes
-    ----------
-    begun : float
-        The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
-    """
-
+    #: The number of ops of level 0 that have begun before; an infinity for what runs after all of them.
     begun: float
     level: float
 

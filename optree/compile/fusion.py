@@ -37,17 +37,11 @@ NEIGHBOURS = 8
 
 
 class Call(NamedTuple):
-    """An instruction that runs as one library routine, with others that are fused into it as its epilogue.
+    """An instruction that runs as one library routine, with others that are fused into it as its epilogue."""
 
-    Attributes
-    ----------
-    instruction : int
-        Its index in the program.
-    fused : tuple of int
-        The indices of those that the routine computes too, whose values nothing else needs.
-    """
-
+    #: Its index in the program.
     instruction: int
+    #: The indices of those that the routine computes too, whose values nothing else needs.
     fused: tuple[int, ...] = ()
 
     @property

@@ -28,32 +28,21 @@ _FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
 class Statement(NamedTuple):
-    """An assignment ``value = expression(arguments)``.
+    """An assignment ``value = expression(arguments)``."""
 
-    Attributes
-    ----------
-    value : int
-        The value's number in the nest: arrays that are read come first, then Python numbers, then statements.
-    expression : str
-        The op's kernel expression, of ``{0}``, ``{1}``, ...
-    arguments : tuple of int
-        The numbers of the operands.
-    loop : tuple of numpy.dtype
-        The op's loop dtypes, to which the arguments are converted.
-    dtype : numpy.dtype
-        The value's dtype.
-    level : {'once', 'outer', 'inner'}
-        Whether it is computed once, at each index of the outer loops, or at each element.
-    stage : int
-        The number of stages that come before it.
-    """
-
+    #: The value's number in the nest: arrays that are read come first, then Python numbers, then statements.
     value: int
+    #: The op's kernel expression, of ``{0}``, ``{1}``, ...
     expression: str
+    #: The numbers of the operands.
     arguments: tuple[int, ...]
+    #: The op's loop dtypes, to which the arguments are converted.
     loop: tuple[np.dtype, ...]
+    #: The value's dtype.
     dtype: np.dtype
+    #: Whether it is computed ``once``, at each index of the ``outer`` loops, or at each element (``inner``).
     level: str = "inner"
+    #: The number of stages that come before it.
     stage: int = 0
 
     @property
@@ -63,24 +52,16 @@ class Statement(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A reduction of one value over the inner loops.
+    """A reduction of one value over the inner loops."""
 
-    Attributes
-    ----------
-    value : int
-        The result's number in the nest.
-    argument : int
-        The number of the value that is reduced.
-    dtype : numpy.dtype
-        The dtype to which elements are converted: the result's, but where that is an index.
-    stage : int
-        The number of the stage that accumulates it.
-    """
-
+    #: The result's number in the nest.
     value: int
+    #: The number of the value that is reduced.
     argument: int
     accumulator: Accumulator
+    #: The dtype to which elements are converted: the result's, but where that is an index.
     dtype: np.dtype
+    #: The number of the stage that accumulates it.
     stage: int = 0
 
     @property
@@ -98,113 +79,73 @@ class Quotient(NamedTuple):
 
 
 class Spaced(NamedTuple):
-    """A tap's index along a loop that is a quotient, or the remainder.
+    """A tap's index along a loop that is a quotient, or the remainder."""
 
-    Attributes
-    ----------
-    quotient : int
-        Its number in `LoopNest.quotients`.
-    cells : int
-        The tap reads where the remainder is below it.
-    """
-
+    #: Its number in `LoopNest.quotients`.
     quotient: int
     is_remainder: bool
+    #: The tap reads where the remainder is below it.
     cells: int
 
 
 class Tap(NamedTuple):
-    """A read of another read's array from an offset, with strides of its own.
+    """A read of another read's array from an offset, with strides of its own."""
 
-    Attributes
-    ----------
-    array : int
-        The number of the array.
-    outside : int or float
-        The element out of bounds.
-    like : int or None
-        The number of an earlier tap of the same array, with the same strides and quotients.
-    ranges : tuple of int
-        Of `LoopNest.ranges`, those within which it reads.
-    spaced : tuple of Spaced
-        Its indices along loops that are not the loop's.
-    """
-
+    #: The number of the array.
     array: int
+    #: The element out of bounds.
     outside: Any
+    #: The number of an earlier tap of the same array, with the same strides and quotients.
     like: int | None = None
+    #: Of `LoopNest.ranges`, those within which it reads.
     ranges: tuple[int, ...] = ()
+    #: Its indices along loops that are not the loop's.
     spaced: tuple[Spaced, ...] = ()
 
 
 class LoopNest(NamedTuple):
-    """A fused kernel: statements and reductions over nested loops. Equal nests are printed as equal source.
+    """A fused kernel: statements and reductions over nested loops. Equal nests are printed as equal source."""
 
-    Attributes
-    ----------
-    reads : tuple of numpy.dtype
-        The dtypes of the arrays that are read. The last of them are `taps`; those
-        before, `flat_indices`, are flat indices in C order, computed from strides
-        instead of loaded.
-    numbers : tuple of numpy.dtype
-        The dtypes of the Python numbers: bool, int64, uint64 or float64.
-    statements : tuple of Statement or Reduction
-        In topological order; their numbers follow those of the arrays and Python numbers.
-    writes : tuple of int
-        The numbers of the values that are stored.
-    stored : tuple of numpy.dtype
-        The dtypes of the arrays that they are stored in.
-    rank : int
-        The number of loops, after axes that are contiguous together are collapsed.
-    outer : int
-        The number of outer loops; the inner ones are reduced. All loops, in a nest
-        without reductions.
-    levels : tuple of str
-        For each array, those read and then those written, the loops that it varies
-        along, as a `Statement`'s level; ``'base'`` of one that taps and lookups alone read.
-    vector_strides : tuple of int
-        For each array, those read and then those written, the stride in elements
-        along the vector loop if it is 0 or 1; -1 if it is known at the call.
-    columns : bool
-        Whether the vector loop is the innermost outer one; it is the innermost
-        inner one otherwise.
-    split : bool
-        Whether the inner loops are split among threads, where the outer ones are too few.
-    across : int
-        Another loop than the innermost, along which some array is contiguous; -1
-        where there is none, or the nest reduces.
-    flat_indices : int
-        The number of reads that are flat indices.
-    taps : tuple of Tap
-        The reads that have no array of their own.
-    ranges : tuple of int
-        The loops of the ranges of indices in which taps read.
-    quotients : tuple of Quotient
-        Those that are indices of taps.
-    registers : bool
-        Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
-    rows : tuple of bool
-        Whether each array is the same in all rows of such a tile, which are indices of the loop around the columns.
-        Empty where tiles have one row.
-    """
-
+    #: The dtypes of the arrays that are read. The last of them are `taps`; those before, `flat_indices`, are flat
+    #: indices in C order, computed from strides instead of loaded.
     reads: tuple[np.dtype, ...]
+    #: The dtypes of the Python numbers: bool, int64, uint64 or float64.
     numbers: tuple[np.dtype, ...]
+    #: In topological order; their numbers follow those of the arrays and Python numbers.
     statements: tuple[Statement | Reduction, ...]
+    #: The numbers of the values that are stored.
     writes: tuple[int, ...]
+    #: The dtypes of the arrays that they are stored in.
     stored: tuple[np.dtype, ...]
+    #: The number of loops, after axes that are contiguous together are collapsed.
     rank: int
+    #: The number of outer loops; the inner ones are reduced. All loops, in a nest without reductions.
     outer: int
+    #: For each array, those read and then those written, the loops that it varies along, as a `Statement`'s level;
+    #: ``'base'`` of one that taps and lookups alone read.
     levels: tuple[str, ...]
+    #: For each array, those read and then those written, the stride in elements along the vector loop if it is 0 or 1;
+    #: -1 if it is known at the call.
     vector_strides: tuple[int, ...]
+    #: Whether the vector loop is the innermost outer one; it is the innermost inner one otherwise.
     columns: bool = False
+    #: Whether the inner loops are split among threads, where the outer ones are too few.
     split: bool = False
+    #: Another loop than the innermost, along which some array is contiguous; -1 where there is none, or the nest
+    #: reduces.
     across: int = -1
+    #: The number of reads that are flat indices.
     flat_indices: int = 0
+    #: The reads that have no array of their own.
     taps: tuple[Tap, ...] = ()
+    #: The loops of the ranges of indices in which taps read.
     ranges: tuple[int, ...] = ()
+    #: Those that are indices of taps.
     quotients: tuple[Quotient, ...] = ()
+    #: Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
     registers: bool = False
+    #: Whether each array is the same in all rows of such a tile, which are indices of the loop around the columns.
+    #: Empty where tiles have one row.
     rows: tuple[bool, ...] = ()
 
     @property
@@ -397,23 +338,16 @@ class Online(NamedTuple):
     """The outer value that the sums of a nest's second stage are relative to (`Accumulator.rescaled`).
 
     They may be accumulated in the same traversal as the first stage.
-
-    Attributes
-    ----------
-    value : int
-        The value.
-    reduction : Reduction
-        The reduction of the first stage that it is computed from.
-    statements : list of Statement
-        The outer statements between the two.
-    sums : list of (Reduction, Reduction)
-        The sums, and the sum of all elements that each is rescaled by, itself where none are left out. One that is
-        rescaled by another comes before it.
     """
 
+    #: The value.
     value: int
+    #: The reduction of the first stage that it is computed from.
     reduction: Reduction
+    #: The outer statements between the two.
     statements: list[Statement]
+    #: The sums, and the sum of all elements that each is rescaled by, itself where none are left out. One that is
+    #: rescaled by another comes before it.
     sums: list[tuple[Reduction, Reduction]]
 
 

@@ -33,66 +33,43 @@ from optree.tree.variable import Variable, in_dtype
 
 
 class Options(NamedTuple):
-    """Options of the stages.
+    """Options of the stages."""
 
-    Attributes
-    ----------
-    fixed : bool
-        Whether numbers and constants cannot change, as in a function, so that rules may read them.
-    rewrites : bool
-        Whether passes run at all.
-    without : tuple of str
-        Names of passes and rules to leave out.
-    draws, further : bool
-        A backend's choice of what `decompose` expands.
-    indices : bool
-        Whether a backend's kernels find the indices of extremes.
-    windows : bool
-        Whether a backend's kernels read operands at affine indices.
-    shown : bool
-        Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
-    """
-
+    #: Whether numbers and constants cannot change, as in a function, so that rules may read them.
     fixed: bool = False
+    #: Whether passes run at all.
     rewrites: bool = True
+    #: Names of passes and rules to leave out.
     without: tuple[str, ...] = ()
+    #: A backend's choice of what `decompose` expands.
     draws: bool = True
     further: bool = False
+    #: Whether a backend's kernels find the indices of extremes.
     indices: bool = False
+    #: Whether a backend's kernels read operands at affine indices.
     windows: bool = False
+    #: Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
     shown: bool = False
 
 
 class Fused(NamedTuple):
-    """A program and its steps.
-
-    Attributes
-    ----------
-    sizes : Sizes
-        Its symbolic dimensions.
-    """
+    """A program and its steps."""
 
     program: Program
+    #: Its symbolic dimensions.
     sizes: Sizes
     steps: list[Kernel | Call]
 
 
 class Stage(NamedTuple):
-    """One stage.
-
-    Attributes
-    ----------
-    reason : str
-        The reason for its position.
-    run : callable
-        From the result of the stage before, and `Options`, to its own.
-    text : callable
-        The printout of its result, from the result of the stage before, its own, and `Options`.
-    """
+    """One stage."""
 
     name: str
+    #: The reason for its position.
     reason: str
+    #: From the result of the stage before, and `Options`, to its own.
     run: Callable[[Any, Options], Any]
+    #: The printout of its result, from the result of the stage before, its own, and `Options`.
     text: Callable[[Any, Any, Options], str]
 
 

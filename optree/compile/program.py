@@ -21,20 +21,14 @@ from optree.tree.variable import Input, Variable, as_variable, spec_of
 
 
 class Instruction(NamedTuple):
-    """One application of an op.
+    """One application of an op."""
 
-    Attributes
-    ----------
-    op : Op
-    inputs : tuple of int
-        The numbers of its operands' values.
-    node : OpTreeNode
-        The op, its types and its origin. The operands are inputs of the same types, so
-        that a plan keeps no tensor alive. Sizes are those of the first tree: a plan serves others too.
-    """
-
+    #: An `Op`.
     op: Any
+    #: The numbers of its operands' values.
     inputs: tuple[int, ...]
+    #: The op, its types and its origin. The operands are inputs of the same types, so that a plan keeps no tensor
+    #: alive. Sizes are those of the first tree: a plan serves others too.
     node: OpTreeNode
 
     @property
@@ -47,20 +41,14 @@ class Program(NamedTuple):
 
     Values are numbered: first the leaves, then the instructions in order. Each occurrence of a
     Python number is a separate leaf, since a plan serves trees with other numbers too.
-
-    Attributes
-    ----------
-    leaves : list
-        Tensors, inputs, constants and Python numbers, in the order of `node.signature`.
-    outputs : list of int
-        The numbers of the roots' values.
-    owners : list of int, optional
-        The result of `memories`, for an outline, whose leaves have no memory.
     """
 
+    #: Tensors, inputs, constants and Python numbers, in the order of `node.signature`.
     leaves: list[Any]
     instructions: list[Instruction]
+    #: The numbers of the roots' values.
     outputs: list[int]
+    #: The result of `memories`, for an outline, whose leaves have no memory.
     owners: list[int] | None = None
 
     def type_of(self, number: int) -> Any:
@@ -204,52 +192,34 @@ class Builder:
 
 
 class RegisterCall(NamedTuple):
-    """A call on numbered registers, which hold the values of a program.
+    """A call on numbered registers, which hold the values of a program."""
 
-    Attributes
-    ----------
-    call : callable
-        A function of operands; if `take` is None, of the registers, which it updates.
-    take : callable or None
-        A function of the registers to the operands.
-    output : int
-        The register of the call's value.
-    out : int or None
-        The register of an array that the value is written into.
-    dead : sequence of int
-        The registers whose last use is this step.
-    number : int
-        The index of its last instruction, for errors.
-    fallback : callable or None
-        A function of the registers, called if `call` returns true, because it could not run.
-    """
-
+    #: A function of operands; if `take` is None, of the registers, which it updates.
     call: Callable[..., Any]
+    #: A function of the registers to the operands.
     take: Callable[[list[Any]], Sequence[Any]] | None
+    #: The register of the call's value.
     output: int
+    #: The register of an array that the value is written into.
     out: int | None
+    #: The registers whose last use is this step.
     dead: Sequence[int]
+    #: The index of its last instruction, for errors.
     number: int
+    #: A function of the registers, called if `call` returns true, because it could not run.
     fallback: Callable[[list[Any]], Any] | None = None
 
 
 class Steps(NamedTuple):
-    """A plan's steps in order.
+    """A plan's steps in order."""
 
-    Attributes
-    ----------
-    program : Program
-        The program whose instructions and values they name.
-    steps : list of backends.execution.executor.Step
-    slots : callable
-        From the bytes of each value to the number of the memory of those that a function keeps from call to call.
-    constants : sequence
-        The values of the leaves that the program has beyond those that it was lowered from.
-    """
-
+    #: The program whose instructions and values they name.
     program: Program
+    #: Each a `backends.execution.executor.Step`.
     steps: Sequence[Any]
+    #: From the bytes of each value to the number of the memory of those that a function keeps from call to call.
     slots: Callable[[Sequence[int]], dict[int, int]]
+    #: The values of the leaves that the program has beyond those that it was lowered from.
     constants: Sequence[Any]
 
 

@@ -74,15 +74,10 @@ def on(
 
 
 class Change(NamedTuple):
-    """A replacement of one value by a rule.
-
-    Attributes
-    ----------
-    before, after : OpTreeNode or leaf
-        The old and the new node.
-    """
+    """A replacement of one value by a rule."""
 
     rule: str
+    #: The old and the new node.
     before: Any
     after: Any
 

@@ -20,24 +20,15 @@ OF_MPI = (
 
 
 class Launch(NamedTuple):
-    """The rank of a process and the environment of its launch.
+    """The rank of a process and the environment of its launch."""
 
-    Attributes
-    ----------
-    by : {'mpi', 'torchrun', 'slurm', 'alone'}
-        The launcher.
-    rank, size : int
-    local_rank : int
-        The rank among the processes of this machine, used as the number of its GPU.
-    host : str
-        The address of rank 0's machine; empty if MPI finds it.
-    port : int
-    """
-
+    #: The launcher.
     by: str
     rank: int = 0
     size: int = 1
+    #: The rank among the processes of this machine, used as the number of its GPU.
     local_rank: int = 0
+    #: The address of rank 0's machine; empty if MPI finds it.
     host: str = ""
     port: int = 0
 

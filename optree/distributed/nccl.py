@@ -169,26 +169,17 @@ class NCCLEngine(Engine):
 
 
 class _Begun(NamedTuple):
-    """An operation that was launched.
+    """An operation that was launched."""
 
-    Attributes
-    ----------
-    wait : callable
-        Makes the current stream wait for the end of the operation.
-    given : array
-        The input, referenced until the end.
-    made : array
-        The output.
-    value : array
-        The output in the operand's dtype; `made` itself if that has it.
-    divisor : int
-        The divisor of a mean, else 1.
-    """
-
+    #: Makes the current stream wait for the end of the operation.
     wait: Callable[[], None]
+    #: The input, referenced until the end.
     given: Any
+    #: The output.
     made: Any
+    #: The output in the operand's dtype; `made` itself if that has it.
     value: Any
+    #: The divisor of a mean, else 1.
     divisor: int
 
     def finish(self) -> None:
@@ -201,22 +192,15 @@ class _Begun(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """An operation that the device has not completed.
-
-    Attributes
-    ----------
-    words : str
-    until : float
-        The time at which it times out.
-    given, largest : array or None
-        The hash of this rank's description and the maximum over all ranks, for the comparison on the device.
-    event : Event
-    """
+    """An operation that the device has not completed."""
 
     words: str
+    #: The time at which it times out.
     until: float
+    #: The hash of this rank's description and the maximum over all ranks, for the comparison on the device.
     given: Any
     largest: Any
+    #: A CUDA event.
     event: Any
 
 

@@ -38,20 +38,13 @@ SHARE, LEAST, WIDTH = 4, 1 << 22, 1024
 
 
 class Step(NamedTuple):
-    """An elementwise step, of arrays or of trees, with what is reduced in it: what is a kernel where there are any.
+    """An elementwise step, of arrays or of trees, with what is reduced in it: what is a kernel where there are any."""
 
-    Attributes
-    ----------
-    function : callable
-        Of the operands, to new values of some of them.
-    writes : tuple of int
-        Which operands these are.
-    columns : tuple of int
-        The operands whose last axis has size 1.
-    """
-
+    #: Of the operands, to new values of some of them.
     function: Callable[..., tuple[Any, ...]]
+    #: Which operands these are.
     writes: tuple[int, ...]
+    #: The operands whose last axis has size 1.
     columns: tuple[int, ...]
 
 

@@ -27,23 +27,16 @@ Padding = str | tuple[tuple[int, int], ...]
 
 
 class Sliding(NamedTuple):
-    """Windows along one axis.
+    """Windows along one axis."""
 
-    Attributes
-    ----------
-    size, window, stride, dilation : int
-        Of the axis and of the window, and the steps from window to window and within one.
-    before : int
-        The padding before the axis.
-    positions : int
-        The number of windows.
-    """
-
+    #: Of the axis and of the window, and the steps from window to window and within one.
     size: int
     window: int
     stride: int
     dilation: int
+    #: The padding before the axis.
     before: int
+    #: The number of windows.
     positions: int
 
     def slices(self, element: int) -> tuple[slice, slice]:

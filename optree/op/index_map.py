@@ -15,16 +15,10 @@ from optree.tree.types import Shape, broadcast
 
 
 class Read(NamedTuple):
-    """The elements of one operand that an element of the value is computed from.
-
-    Attributes
-    ----------
-    kind : str
-    axes : tuple of int, or None
-        The axes that the kind is about.
-    """
+    """The elements of one operand that an element of the value is computed from."""
 
     kind: str
+    #: The axes that the kind is about.
     axes: tuple[int, ...] | None = None
 
 

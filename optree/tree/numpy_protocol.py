@@ -102,25 +102,16 @@ def _with_axes(x: Any, count: int) -> Any:
 
 
 class _Roles(NamedTuple):
-    """The roles of a NumPy function's arguments in ours, by their indices among the values given.
-
-    Attributes
-    ----------
-    operands : list of int
-    options : list of (str, int)
-        The optional parameters of ours that are given.
-    others : list of (str, int, object)
-        Those that ours does not have, with NumPy's defaults.
-    out, dtype : int or None
-    defaults : dict
-        NumPy's defaults of our optional parameters.
-    """
+    """The roles of a NumPy function's arguments in ours, by their indices among the values given."""
 
     operands: list[int]
+    #: The optional parameters of ours that are given.
     options: list[tuple[str, int]]
+    #: Those that ours does not have, with NumPy's defaults.
     others: list[tuple[str, int, Any]]
     out: int | None
     dtype: int | None
+    #: NumPy's defaults of our optional parameters.
     defaults: dict[str, Any]
 
 

@@ -18,20 +18,13 @@ NUMBER = re.compile(r"\*\(const (\w+) \*\)\(a \+ (\d+)\)")
 
 
 class BodyCall(NamedTuple):
-    """A call of a step, of words that are numbers and addresses.
+    """A call of a step, of words that are numbers and addresses."""
 
-    Attributes
-    ----------
-    first : int
-        The number of its first word.
-    words : list of str
-        C expressions.
-    nest : LoopNest or None
-        Of a kernel that is inlined.
-    """
-
+    #: The number of its first word.
     first: int
+    #: C expressions.
     words: Sequence[str]
+    #: Of a kernel that is inlined.
     nest: LoopNest | None
 
 

@@ -46,21 +46,14 @@ WIDTH, BEYOND = 32, 128
 
 
 class Axis(NamedTuple):
-    """One axis of positions.
+    """One axis of positions."""
 
-    Attributes
-    ----------
-    size, sums : int
-        The number of positions of the packed operand, and of the other operand, which has one for each sum.
-    step : int
-        The distance in the packed operand between the windows of adjacent sums.
-    taps : tuple of (int, int)
-        For each tap that is read: its index in the window, and its offset.
-    """
-
+    #: The number of positions of the packed operand, and of the other operand, which has one for each sum.
     size: int
     sums: int
+    #: The distance in the packed operand between the windows of adjacent sums.
     step: int
+    #: For each tap that is read: its index in the window, and its offset.
     taps: tuple[tuple[int, int], ...]
 
 

@@ -48,43 +48,29 @@ DELTA = Operand("delta", "queries", "values")
 
 
 class Tiling(NamedTuple):
-    """The tiles of a kernel.
+    """The tiles of a kernel."""
 
-    Attributes
-    ----------
-    rows : int
-        Of 16 queries or keys, those of a warp.
-    columns : int
-        The keys or queries of a tile.
-    buffers : int
-        The tiles of each operand in shared memory.
-    """
-
+    #: Of 16 queries or keys, those of a warp.
     rows: int
+    #: The keys or queries of a tile.
     columns: int
+    #: The tiles of each operand in shared memory.
     buffers: int = 2
 
 
 class Attention(NamedTuple):
-    """All that a source of attention's kernels depends on.
-
-    Attributes
-    ----------
-    features, values : int
-        Of a query and of a value, rounded up to whole tiles of 16.
-    axes : int
-        The number of leading axes.
-    shared : int
-        The maximum bytes of shared memory of a block.
-    """
+    """All that a source of attention's kernels depends on."""
 
     dtype: np.dtype
+    #: Of a query and of a value, rounded up to whole tiles of 16.
     features: int
     values: int
     causal: bool
     mask: np.dtype | None
+    #: The number of leading axes.
     axes: int
     is_gradient: bool
+    #: The maximum bytes of shared memory of a block.
     shared: int
 
     def kernels(self) -> list[Kernel]:

@@ -33,18 +33,12 @@ WIDTH = 4
 
 
 class Held(NamedTuple):
-    """Where an operand of a nest is.
+    """Where an operand of a nest is."""
 
-    Attributes
-    ----------
-    name : str
-        Of an array in registers, or of a pointer.
-    along : {'tile', 'rows', 'columns', 'memory', 'transposed'}
-        Whether it has an element at each place of the tile, at each row or at each column, in registers; or is a matrix
-        in memory, or the transposed of one. ``'once'`` is a constant.
-    """
-
+    #: Of an array in registers, or of a pointer.
     name: str
+    #: Whether it has an element at each place of the tile, at each of the rows or of the columns, in registers; or is a
+    #: matrix in memory, or transposed. ``'once'`` is a constant.
     along: str = "tile"
 
 

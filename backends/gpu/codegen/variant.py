@@ -21,45 +21,31 @@ TILE = 32
 
 @dataclass(frozen=True)
 class Variant:
-    """The specialisation of a nest's kernels, part of a compiled kernel's key.
+    """The specialisation of a nest's kernels, part of a compiled kernel's key."""
 
-    Attributes
-    ----------
-    vector : int
-        The elements of a vectorised load or store; in a team of columns, the columns of a thread.
-    wide_index : bool
-        Whether indices have 64 bits.
-    team : {'', 'tiles', 'warp', 'block', 'columns'}
-        The threads that reduce together; '' and 'tiles' are elementwise, 'tiles' with transposes in shared memory.
-    cache : {'', 'shared', 'part', 'registers'}
-        The memory that caches a row for several stages. In registers each thread has all of its accesses to a row;
-        'part' caches the row's first accesses in shared memory, of reads alone.
-    split : bool
-        Whether several blocks share the reduction of a row.
-    accesses : int
-        The loads in flight before a thread uses the first; where registers cache rows, a thread's accesses to a row.
-    whole : bool
-        Whether each access has all of its elements; otherwise the last of a row may be partial.
-    shifted : bool
-        Whether rows may begin unaligned, at the same offset in all arrays: the first access, too, may be partial.
-    threads : int
-        The threads of a block; the maximum, where a team is a block.
-    width : int
-        The lanes of a team within a warp; in a team of columns, the threads of a block along the columns.
-    online : bool
-        Whether the first two stages are one traversal (`optree.compile.loopnest.online_of`).
-    """
-
+    #: The elements of a vectorised load or store; in a team of columns, the columns of a thread.
     vector: int = 1
+    #: Whether indices have 64 bits.
     wide_index: bool = False
+    #: The threads that reduce together: 'warp', 'block' or 'columns'; '' and 'tiles' are elementwise, 'tiles' with
+    #: transposes in shared memory.
     team: str = ""
+    #: The memory that caches a row for several stages: '', 'shared', 'part' or 'registers'. In registers each thread
+    #: has all of its accesses to a row; 'part' caches the row's first accesses in shared memory, of reads alone.
     cache: str = ""
+    #: Whether several blocks share the reduction of a row.
     split: bool = False
+    #: The loads in flight before a thread uses the first; where registers cache rows, a thread's accesses to a row.
     accesses: int = 1
+    #: Whether each access has all of its elements; otherwise the last of a row may be partial.
     whole: bool = True
+    #: Whether rows may begin unaligned, at the same offset in all arrays: the first access, too, may be partial.
     shifted: bool = False
+    #: The threads of a block; the maximum, where a team is a block.
     threads: int = 256
+    #: The lanes of a team within a warp; in a team of columns, the threads of a block along the columns.
     width: int = 1
+    #: Whether the first two stages are one traversal (`optree.compile.loopnest.online_of`).
     online: bool = False
 
     @property
