@@ -88,14 +88,10 @@ class WhileItCompiles:
 
     NumPy runs what is not compiled by then. Where an op's own kernel expression does not compile, that is true of
     its kernel alone.
-
-    Attributes
-    ----------
-    failure : CompilerError or None
-        The compiler's failure.
     """
 
     def __init__(self) -> None:
+        #: The compiler's failure.
         self.failure: CompilerError | None = None
 
     def __call__(

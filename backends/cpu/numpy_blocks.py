@@ -358,13 +358,6 @@ class Tiling:
         The target size of a tile in elements.
     whole : bool
         Whether reduced axes must not be cut.
-
-    Attributes
-    ----------
-    tile_sizes : list of int
-        The size of a tile along each axis.
-    cut_axes : set of int
-        The axes that are cut.
     """
 
     def __init__(self, sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> None:
@@ -372,7 +365,9 @@ class Tiling:
         largest = _tile_sizes(sizes, self.reduced, max(1, elements), whole)
         # Of equal sizes: a last tile of a few elements would cost as many calls as the others.
         counts = [-(-size // tile) for size, tile in zip(sizes, largest, strict=True)]
+        #: The size of a tile along each axis.
         self.tile_sizes = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
+        #: The axes that are cut.
         self.cut_axes = {axis for axis, size in enumerate(sizes) if self.tile_sizes[axis] < size}
 
     @property

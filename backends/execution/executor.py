@@ -354,20 +354,12 @@ class Step:
 
 
 class CallStep(Step):
-    """The step of an instruction's implementation, which does not need operands of which it uses a known shape alone.
-
-    Attributes
-    ----------
-    inputs : sequence of int
-        The call's operands.
-    target : int or None
-        The tensor that its value is assigned to and computed in.
-    shaped : mapping
-        The dtypes of the operands of which it uses a shape that is known without them.
-    """
+    """The step of an instruction's implementation; it needs no operand of which it uses a known shape alone."""
 
     kind = "call"
+    #: The tensor that its value is assigned to and computed in.
     target: int | None = None
+    #: The dtypes of the operands of which it uses a shape that is known without them.
     shaped: Mapping[int, np.dtype] = MappingProxyType({})
 
     def __init__(
@@ -381,6 +373,7 @@ class CallStep(Step):
     ) -> None:
         instruction = program.instructions[index]
         self.op, self.index, self.implementation, self.sizes = instruction.op, index, implementation, sizes
+        #: The call's operands.
         self.inputs = instruction.inputs if inputs is None else inputs
         self.output = len(program.leaves) + index
         unread = self.op.index_map.shape_only
@@ -476,19 +469,12 @@ class KernelStep(Step):
     """A kernel's step; a value that is only assigned is stored in its target, where that overlaps nothing it loads.
 
     It runs by a call for the layout of its arrays. A kernel that has none is replaced by the calls of its instructions.
-
-    Attributes
-    ----------
-    assigned : list of (int, int, int)
-        The values that are computed in their targets, with the target and the assignment of each.
-    views : sequence of CallStep
-        The views that it makes before it runs, which nothing else reads.
-    bases : dict
-        For each loaded value among them, the one whose memory it is in.
     """
 
     kind = "kernel"
+    #: The views that it makes before it runs, which nothing else reads.
     views: Sequence[CallStep] = ()
+    #: For each loaded value among them, the one whose memory it is in.
     bases: Mapping[int, int] = NO_BASES
 
     def __init__(
@@ -500,6 +486,7 @@ class KernelStep(Step):
         calls: Mapping[int, CallStep],
     ) -> None:
         self.kernel, self.index, self.numbers, self._instruction_calls = kernel, instructions[-1], instructions, calls
+        #: The values that are computed in their targets, with the target and the assignment of each.
         self.assigned = [(i, targets[i][0], first + targets[i][1]) for i in kernel.writes if i in targets]
         self.target_of = {i: target for i, target, _ in self.assigned}
         dims = kernel.sizes.dims

@@ -26,24 +26,16 @@ Task = TypeVar("Task")
 
 
 class _Job:
-    """Work that threads may join until it is withdrawn.
-
-    Attributes
-    ----------
-    work : callable or None
-        Runs tasks until none is left; None once the job is withdrawn.
-    running : int
-        The number of threads that have joined and not ended.
-    ended : SimpleQueue
-        One entry for each thread that has ended.
-    errors : list of BaseException
-        The exceptions that ended threads.
-    """
+    """Work that threads may join until it is withdrawn."""
 
     def __init__(self, work: Callable[[], None]) -> None:
+        #: Runs tasks until none is left; None once the job is withdrawn.
         self.work: Callable[[], None] | None = work
+        #: The number of threads that have joined and not ended.
         self.running = 0
+        #: One entry for each thread that has ended.
         self.ended: SimpleQueue[None] = SimpleQueue()
+        #: The exceptions that ended threads.
         self.errors: list[BaseException] = []
 
 

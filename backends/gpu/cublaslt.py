@@ -177,13 +177,7 @@ class CuBLASLt:
 
 
 class Algorithm:
-    """The best algorithm for a problem by the library's heuristics, with its descriptors.
-
-    Attributes
-    ----------
-    choice : Choice or None
-        None where the library has no algorithm.
-    """
+    """The best algorithm for a problem by the library's heuristics, with its descriptors."""
 
     def __init__(self, library: CuBLASLt, problem: Problem) -> None:
         is_double = problem.dtype == np.float64
@@ -202,6 +196,7 @@ class Algorithm:
         read, written = (_TYPES["bfloat16" if is_bfloat16(x) else x.name] for x in (problem.dtype, problem.target))
         pairs = (read, problem.a), (read, problem.b), (written, problem.c), (written, problem.d)
         self._layouts = [self._layout(kind, matrix, problem.count) for kind, matrix in pairs]
+        #: None where the library has no algorithm.
         self.choice = library.best(self._operation, *self._layouts, self._preference(problem.aligned))
 
     def _new(self, kind: str, *arguments: Any) -> int:

@@ -149,14 +149,10 @@ class Plan:
     ----------
     **options
         The front end's handle, or the properties of a device that is not here, as ``device_property``.
-
-    Attributes
-    ----------
-    workspace : int or None
-        The bytes of its workspace; None if cuDNN has no plan.
     """
 
     def __init__(self, frontend: ModuleType, problem: Problem, **options: Any) -> None:
+        #: The bytes of its workspace; None if cuDNN has no plan.
         self.workspace: int | None = None
         unsupported = frontend.cudnnGraphNotSupportedError
         try:

@@ -82,32 +82,23 @@ def deltas_of(variable: Variable, delta: Variable | list[Any], dtype: DTypeLike)
 
 
 class _Backward:
-    """The backward pass: in reverse topological order, each variable sends its operands their deltas.
-
-    Attributes
-    ----------
-    order : list of Variable
-        The variables that the cost depends on, in topological order.
-    inputs : dict
-        The ids of the inputs of each of them, by its own.
-    dependent : set of int
-        The ids of the variables whose adjoints are wanted, or lead to one that is.
-    connected : set of int
-        The ids of the variables reached so far on whose elements the cost depends.
-    adjoints : dict
-        Absent where zero; a list for the tuple of several outputs.
-    """
+    """The backward pass: in reverse topological order, each variable sends its operands their deltas."""
 
     def __init__(
         self, seeds: dict[Variable, Any], known: dict[Variable, Any], constants: Any, dtype: DTypeLike
     ) -> None:
         self.known, self.dtype = known, dtype
         self.constants = {id(as_operand(x, "consider_constant")) for x in constants}
+        #: The ids of the inputs of each variable, by its own.
         self.inputs: dict[int, list[int]] = {}
         roots = [*seeds, *known]
+        #: The variables that the cost depends on, in topological order.
         self.order = post_order(roots, self._inputs)
+        #: The ids of the variables whose adjoints are wanted, or lead to one that is.
         self.dependent: set[int] = set()
+        #: The ids of the variables reached so far on whose elements the cost depends.
         self.connected = {id(x) for x in roots}
+        #: By variable, absent where zero; a list for the tuple of several outputs.
         self.adjoints: dict[Variable, Any] = dict(seeds)
 
     def _inputs(self, variable: Variable) -> list[Any]:

@@ -51,33 +51,22 @@ class Call(NamedTuple):
 
 
 class Kernel:
-    """Instructions that are fused into one kernel.
-
-    Attributes
-    ----------
-    domain : tuple of int
-        The dimensions of its iteration space.
-    reduced : frozenset of int
-        The inner axes of the domain, which its reductions reduce.
-    instructions : list of int
-        The indices of its instructions in the program, in order.
-    axes : dict
-        For each value that it reads or computes, the axis of the domain for each of the value's axes.
-    stages : dict
-        For each value that it computes, the number of stages that are complete before.
-    writes : list of int
-        The values that are stored, because other steps need them.
-    windowed : set of int
-        The values that it reads elsewhere: at affine indices, or at indices that are values.
-    """
+    """Instructions that are fused into one kernel."""
 
     def __init__(self, domain: Dims) -> None:
+        #: The dimensions of its iteration space.
         self.domain = domain
+        #: The inner axes of the domain, which its reductions reduce.
         self.reduced: frozenset[int] = frozenset()
+        #: The indices of its instructions in the program, in order.
         self.instructions: list[int] = []
+        #: For each value that it reads or computes, the axis of the domain for each of the value's axes.
         self.axes: dict[int, Axes] = {}
+        #: For each value that it computes, the number of stages that are complete before.
         self.stages: dict[int, int] = {}
+        #: The values that are stored, because other steps need them.
         self.writes: list[int] = []
+        #: The values that it reads elsewhere: at affine indices, or at indices that are values.
         self.windowed: set[int] = set()
 
     def is_whole(self, value: int) -> bool:

@@ -412,18 +412,12 @@ def dims_of(program: Program) -> list[Dims | None]:
 
 
 class Sizes:
-    """A program's dimensions, and the leaves that they can be read from.
-
-    Attributes
-    ----------
-    dims : list of Dims
-        The dimensions of each value, as `dims_of` gives them.
-    sources : dict
-        For each dimension of a leaf, the leaf's number and the axis.
-    """
+    """A program's dimensions, and the leaves that they can be read from."""
 
     def __init__(self, program: Program) -> None:
+        #: The dimensions of each value, as `dims_of` gives them.
         self.dims = dims_of(program)
+        #: For each dimension of a leaf, the leaf's number and the axis.
         self.sources: dict[int, tuple[int, int]] = {}
         for leaf in range(len(program.leaves)):
             for axis, dim in enumerate(self.dims[leaf] or ()):

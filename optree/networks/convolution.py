@@ -56,11 +56,6 @@ class ConvolutionOperator(ImageOperator):
     """A convolution or a derivative of one: of images x, weights and delta, two give the third.
 
     Its parameters are those of `conv`.
-
-    Attributes
-    ----------
-    roles : tuple of int
-        The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     """
 
     widened = NARROW
@@ -78,6 +73,7 @@ class ConvolutionOperator(ImageOperator):
     dilation: Any = 1
     groups: int = 1
     weights_layout: Any = None
+    #: The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:

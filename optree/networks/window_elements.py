@@ -44,13 +44,7 @@ UNROLLED, LONGEST = 16, 32
 
 
 class PoolOperator(WindowOperator):
-    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`.
-
-    Attributes
-    ----------
-    is_covered : bool
-        Whether each window must have an element that is not padding.
-    """
+    """An op on windows along some axes, or the derivative of one. Its parameters are those of `max_pool`."""
 
     raises = False
     __props__: ClassVar[tuple[str, ...] | None] = ("window", "stride", "padding", "layout", "axes", "ceil")
@@ -59,6 +53,7 @@ class PoolOperator(WindowOperator):
     padding: Any = 0
     axes: Any = None
     ceil: bool = False
+    #: Whether each window must have an element that is not padding.
     is_covered: ClassVar[bool] = True
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:

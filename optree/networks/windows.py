@@ -206,17 +206,11 @@ def arranged(shape: Shape, layout: str, letters: str) -> Shape:
 
 
 class ImageOperator(Op):
-    """An op on images, or the derivative of one.
+    """An op on images, or the derivative of one."""
 
-    Attributes
-    ----------
-    layout : str, optional
-        The axes of images, as of `conv`.
-    images : int
-        The operand that is the images, or has their shape.
-    """
-
+    #: The axes of images, as of `conv`.
     layout: Any = None
+    #: The operand that is the images, or has their shape.
     images: ClassVar[int] = 0
 
     @property

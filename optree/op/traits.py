@@ -317,30 +317,20 @@ class CompositeOperator(Op):
 
 
 class Along(NamedTuple):
-    """The operand's index along one axis of an affine read: ``(step * i + offset) // spacing`` where the value's is i.
+    """Operand's index along an axis of an affine read: ``(step * i + offset) // spacing`` where the value's is i."""
 
-    Attributes
-    ----------
-    axis : int or None
-        The operand's axis; None for one of size 1, or where the operand has none.
-    step, offset : int
-    low, high : int
-        The bounds of i, between which the operand is read.
-    spacing : int
-        1 where step is neither 1 nor -1.
-    cells : int
-        The operand is read where the remainder is below it; 1 where step is -1.
-    is_remainder : bool
-        Whether the index is the remainder, in the place of the quotient.
-    """
-
+    #: The operand's axis; None for one of size 1, or where the operand has none.
     axis: int | None
     step: int
     offset: int
+    #: The bounds of i, between which the operand is read.
     low: int
     high: int
+    #: 1 where step is neither 1 nor -1.
     spacing: int = 1
+    #: The operand is read where the remainder is below it; 1 where step is -1.
     cells: int = 1
+    #: Whether the index is the remainder, in the place of the quotient.
     is_remainder: bool = False
 
 

@@ -25,18 +25,12 @@ from optree.tree.variable import Operand
 
 
 class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
-    """A bitwise op, which refuses floating operands.
-
-    Attributes
-    ----------
-    symbol : str
-        Python's operator.
-    logical : str, optional
-        The equivalent op for bool operands.
-    """
+    """A bitwise op, which refuses floating operands."""
 
     examples = Examples(takes_floats=False)
+    #: Python's operator.
     symbol: ClassVar[str]
+    #: The equivalent op for bool operands.
     logical: ClassVar[str | None] = None
 
     def __call__(self, *inputs: Operand) -> Any:

@@ -34,15 +34,10 @@ FLOAT64 = np.dtype("float64")
 
 
 class LapackOperator(FloatOperator):
-    """An op on matrices that LAPACK computes.
-
-    Attributes
-    ----------
-    work : float
-        Its approximate floating-point operations divided by m * n * min(m, n), for profiles.
-    """
+    """An op on matrices that LAPACK computes."""
 
     index_map = IndexMap(STACKED)
+    #: Its approximate floating-point operations divided by m * n * min(m, n), for profiles.
     work: ClassVar[float] = 2.0
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
@@ -82,15 +77,10 @@ class MatrixOperator(LapackFunction, UnaryOperator):
 
 
 class Factorisation(LapackOperator, UnaryOperator):
-    """An op on matrices with several values, which `compute` returns for an array of float32 or float64.
-
-    Attributes
-    ----------
-    result : type
-        The named tuple of the values.
-    """
+    """An op on matrices with several values, which `compute` returns for an array of float32 or float64."""
 
     square: ClassVar[bool] = True
+    #: The named tuple of the values.
     result: ClassVar[Any]
 
     @classmethod

@@ -68,16 +68,11 @@ def batched_template(
 
 
 class ArraysOperator(Op):
-    """An op whose last operands are index arrays, which may be lists.
-
-    Attributes
-    ----------
-    leading : int
-        The number of operands before them.
-    """
+    """An op whose last operands are index arrays, which may be lists."""
 
     operands: ClassVar[tuple[str, ...] | None] = None
     __props__: ClassVar[tuple[str, ...] | None] = ()
+    #: The number of operands before the index arrays.
     leading: ClassVar[int] = 1
 
     def __call__(self, *inputs: object) -> Any:

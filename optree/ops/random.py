@@ -50,17 +50,13 @@ class RandomOperator(OrphanOperator):
     """A draw from a random state, the first operand, of the second operand's shape.
 
     It overwrites the state, and is therefore not merged or folded.
-
-    Attributes
-    ----------
-    dtype : dtype
-        The floating dtype of the value; None for the second operand's.
     """
 
     __props__: ClassVar[tuple[str, ...] | None] = ("dtype",)
     destroy_map = {None: [0]}
     draws = True
 
+    #: The floating dtype of the value; None for the second operand's.
     dtype: Any = None
 
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:

@@ -224,19 +224,12 @@ def to_extremes(op: ReductionOperator, x: Variable, ties: Variable, delta: Varia
 
 
 class ExtremeOperator(UfuncReduction):
-    """The maximum or minimum over axes; nan if there is one, to which the gradient then goes.
-
-    Attributes
-    ----------
-    start : str
-        The accumulator's initial value.
-    further : str
-        The C condition on which ``{1}`` replaces ``{0}``.
-    of_bools : Accumulator
-    """
+    """The maximum or minimum over axes; nan if there is one, to which the gradient then goes."""
 
     has_identity = False
+    #: The accumulator's initial value.
     start: ClassVar[str]
+    #: The C condition on which ``{1}`` replaces ``{0}``.
     further: ClassVar[str]
     of_bools: ClassVar[Accumulator]
 
@@ -300,20 +293,13 @@ SMALL = 1 << 12
 
 
 class ArgExtremeOperator(ReductionOperator, IntegerOperator, BlockOperator):
-    """The index of the first extreme along axes, flat in C order if there are several.
+    """The index of the first extreme along axes, flat in C order if there are several."""
 
-    Attributes
-    ----------
-    extreme : type
-        The op of the extreme itself.
-    index_of : callable
-        NumPy's function.
-    nan : int
-        Where nan is among 16-bit integers.
-    """
-
+    #: The op of the extreme itself.
     extreme: ClassVar[type[ExtremeOperator]]
+    #: NumPy's function.
     index_of: ClassVar[Any]
+    #: Where nan is among 16-bit integers.
     nan: ClassVar[int]
     has_identity = False
 

@@ -39,14 +39,9 @@ UNLOCKED = 512
 
 
 class OneAxisOperator(AxisOperator, UnaryOperator, BlockOperator):
-    """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None.
+    """An op along one axis that keeps its operand's shape; the operand is flattened if the axis is None."""
 
-    Attributes
-    ----------
-    least_rows : int
-        The least rows along the axis in a block of those that threads share.
-    """
-
+    #: The least rows along the axis in a block of those that threads share.
     least_rows: ClassVar[int] = 1
     examples: ClassVar[Examples | Cases] = Examples(random_props=one_axis)
 

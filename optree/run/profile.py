@@ -96,17 +96,12 @@ class Profile:
 
 
 class TimedSteps(Plan):
-    """A plan whose steps run one by one, and whose times are kept. On a GPU, each is waited for.
-
-    Attributes
-    ----------
-    times : deque of list of float
-        The seconds of each step, by call.
-    """
+    """A plan whose steps run one by one, and whose times are kept. On a GPU, each is waited for."""
 
     def __init__(self, steps: Steps, be: Any) -> None:
         super().__init__(self._timed, lambda: "its steps run one by one, and are timed")
         self.steps, self.backend = steps, be
+        #: The seconds of each step, by call.
         self.times: deque[list[float]] = deque(maxlen=KEPT)
         self._outputs, self._note = taker(steps.program.outputs), be.noting(steps.program)
         self._latest: Sequence[Any] = ()

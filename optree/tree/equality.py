@@ -49,15 +49,10 @@ def bits_of(leaf: Any) -> Any:
 
 
 class _Tokens:
-    """One token for each expression.
-
-    Attributes
-    ----------
-    of : dict
-        From an operand's id to its token.
-    """
+    """One token for each expression."""
 
     def __init__(self) -> None:
+        #: From an operand's id to its token.
         self.of: dict[int, int] = {}
         self._known: dict[Any, int] = {}
         self._parts: dict[int, tuple[Any, int, int]] = {}

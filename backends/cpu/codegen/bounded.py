@@ -123,13 +123,7 @@ class _Spacing(NamedTuple):
 
 
 class _Tests:
-    """The conditions of taps as limits of the vector loop's index: GCC vectorises no load whose condition is constant.
-
-    Attributes
-    ----------
-    rows : list of str
-        The conditions along outer loops.
-    """
+    """Conditions of taps as limits of the vector loop's index: GCC vectorises no load whose condition is constant."""
 
     def __init__(self, printer: Any, along: Sequence[int], end: str) -> None:
         self._end, taps, first = end, printer.nest.taps, len(printer.nest.reads) - len(printer.nest.taps)
@@ -137,6 +131,7 @@ class _Tests:
         for array, tap in enumerate(taps, first):
             row = printer.within(array, range(printer.last), lambda loop: None)
             self._of[array] = row, next((n for n in along if n in tap.ranges), None)
+        #: The conditions along outer loops.
         self.rows = sorted({row for row, _ in self._of.values()} - {""})
         self._limits = list(dict.fromkeys(each for each in self._of.values() if each != ("", None)))
 

@@ -25,11 +25,6 @@ class Tiles(Printer):
     """The part of `TilePrinter` that prints tiles: each outer index is one of 4 rows and 32 columns.
 
     Without `LoopNest.rows` it has one row.
-
-    Attributes
-    ----------
-    packed : list of int
-        The arrays whose columns are the same for all rows and not contiguous: they are packed once for all rows.
     """
 
     #: Those of `CPrinter`.
@@ -42,6 +37,7 @@ class Tiles(Printer):
         self.width, self.row = REGISTER_TILES[0], nest.outer - 2
         self.column, self.columns = ("u", self.width * ROWS[0]) if nest.rows else ("j", self.width)
         reads = [array for array, level in enumerate(nest.levels[: len(nest.reads)]) if level == "inner"]
+        #: The arrays whose columns are the same for all rows and not contiguous: they are packed once for all rows.
         self.packed = [
             array for array in reads if any(nest.rows) and nest.rows[array] and nest.vector_strides[array] < 0
         ]

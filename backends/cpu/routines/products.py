@@ -78,14 +78,10 @@ class Products:
     ----------
     backend : CPUBackend
         The backend that compiles the C source.
-
-    Attributes
-    ----------
-    blas : callable
-        NumPy's function, for all other products.
     """
 
     def __init__(self, backend: Any) -> None:
+        #: NumPy's function, for all other products.
         self.blas: Callable[..., Any] = np.matmul if COPIES else matmul_by_copy
         self._backend, self._scratch, self._is_openblas = backend, Scratch(), openblas.threads() is not None
 

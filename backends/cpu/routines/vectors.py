@@ -24,17 +24,12 @@ def vector_source(name: str, number: str, /, generated: tuple[tuple[str, str], .
 
 
 class Struct:
-    """A C struct of 64-bit words, as a C file of this folder declares it.
-
-    Attributes
-    ----------
-    fields : dict of str to bool
-        The fields in order, and whether each is an array.
-    """
+    """A C struct of 64-bit words, as a C file of this folder declares it."""
 
     def __init__(self, file: str, name: str) -> None:
         self.name, text = name, re.sub(r"/\*.*?\*/", "", (FOLDER / file).read_text(), flags=re.DOTALL)
         (declared,) = re.findall(rf"typedef struct {{([^}}]*)}} {name};", text)
+        #: The fields in order, and whether each is an array.
         self.fields = {field: bool(size) for field, size in re.findall(r"(\w+)(\[\w*\])?(?=[,;])", declared)}
         self._index = {field: i for i, field in enumerate(self.fields)}
         self._dtype = np.dtype([(field, np.int64) for field in self.fields])
