@@ -15,14 +15,9 @@ class Cache(dict[Any, Any]):
     Look-ups are those of dict. Threads may read and write concurrently: an entry that
     another thread has just evicted is computed again.
 
-    Parameters
-    ----------
-    name : str
-        For `cache_stats`, which counts caches of one name together.
-    size : int
-        The maximum number of entries.
-    dropped : callable, optional
-        Called with the value of each evicted entry.
+    `name`: for `cache_stats`, which counts caches of one name together.
+    `size`: the maximum number of entries.
+    `dropped`: called with the value of each evicted entry.
     """
 
     __slots__ = ("__weakref__", "dropped", "size")

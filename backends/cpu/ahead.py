@@ -25,10 +25,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
 
     A failure of a kernel ends it, and is raised by the kernel when that runs: steps before it run, as without this.
 
-    Parameters
-    ----------
-    values : list
-        The registers before the first step; they change.
+    `values`: the registers before the first step; they change.
     """
     if thread_count() < 2 or "source" in settings.value("show"):  # sources are shown in the order of the steps
         return

@@ -160,20 +160,12 @@ BLOCKS = When(numpy_kernel, Options(draws=False), SMALL_FOR_BLOCKS, 0)
 class KernelPlan(Plan):
     """The plan of a program, by kernels where they pay, and by NumPy calls where they do not.
 
-    Parameters
-    ----------
-    program : Program
-        Its outline, which holds no tensors.
-    constants : list
-        The values of its last leaves, which the plan is not given.
-    by_numpy : callable
-        It makes the function that runs the program by NumPy calls, when that is first needed.
-    implementation_of : callable
-        From the index of an instruction that no kernel runs to its implementation.
-    arguments : list of int, optional
-        The leaves that differ from call to call, in a plan for one caller at a time.
-    contracted : callable, optional
-        From a plan and a program in which some of its products are sums of products to the plan of that.
+    `program`: its outline, which holds no tensors.
+    `constants`: the values of its last leaves, which the plan is not given.
+    `by_numpy`: it makes the function that runs the program by NumPy calls, when that is first needed.
+    `implementation_of`: from the index of an instruction that no kernel runs to its implementation.
+    `arguments`: the leaves that differ from call to call, in a plan for one caller at a time.
+    `contracted`: from a plan and a program in which some of its products are sums of products to the plan of that.
     """
 
     def __init__(
@@ -259,10 +251,7 @@ class KernelPlan(Plan):
     def compiled(self, program: Program, implementation_of: ImplementationOf, values: Sequence[Any]) -> list[Step]:
         """The steps of a program, whose kernels are compiled together for the layouts that follow from the leaves.
 
-        Parameters
-        ----------
-        values : sequence
-            The values of the leaves, then anything.
+        `values`: the values of the leaves, then anything.
         """
         steps = steps_of(program, implementation_of, self.when.executor, self.when.options._replace(shown=True))
         if sum(map(_is_compiled, steps)) > 1:

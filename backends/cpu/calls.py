@@ -59,12 +59,8 @@ def implementation(
 ) -> Implementation:
     """The implementation of an instruction.
 
-    Parameters
-    ----------
-    last : sequence of int or None
-        The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
-    known : dict
-        Those of values so far, by node: applications of one type from one line share theirs.
+    `last`: the `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
+    `known`: those of values so far, by node: applications of one type from one line share theirs.
     """
     node = program.instructions[index].node
     found = known.get(id(node)) or _of_its_own(backend, program, last, index)

@@ -172,15 +172,10 @@ class Work:
 
     Calls and sizes alone decide, so that it is the same in every run.
 
-    Parameters
-    ----------
-    backend : CPUBackend
-    large : int
-        The work of a call that pays by itself.
-    in_all : int
-        The work of all calls that pays.
-    least : int
-        What a call counts at least.
+    `backend`: a `CPUBackend`.
+    `large`: the work of a call that pays by itself.
+    `in_all`: the work of all calls that pays.
+    `least`: what a call counts at least.
     """
 
     def __init__(self, backend: Any, large: int, in_all: int, least: int) -> None:
@@ -288,18 +283,11 @@ def compile_source(
     Thread-safe and fork-safe; each source is compiled once. The library may be
     unloaded when its last function is freed: callers by address hold the function.
 
-    Parameters
-    ----------
-    source : str
-        C source.
-    name : str
-        The function's name in it.
-    argtypes : sequence of ctypes types
-        The function's parameters. One pointer costs the least to pass.
-    restype : ctypes type, optional
-        The type of its result; none by default.
-    compiler : Compiler, optional
-        By default what `find_compiler` finds.
+    `source`: C source.
+    `name`: the function's name in it.
+    `argtypes` (sequence of ctypes types): the function's parameters. One pointer costs the least to pass.
+    `restype` (ctypes type, optional): the type of its result; none by default.
+    `compiler`: by default what `find_compiler` finds.
 
     Raises
     ------

@@ -24,16 +24,10 @@ LEAST = 2
 class InBlocks:
     """An op's value on NumPy arrays, into `out` if that is given.
 
-    Parameters
-    ----------
-    op : Op
-        It is a `BlockOperator`, or has `fill`.
-    call : callable
-        From arrays to a new value.
-    fill : callable or None
-        It writes the value into an array that shares no memory with the operands.
-    dtype : numpy.dtype
-        The value's.
+    `op` (Op): it is a `BlockOperator`, or has `fill`.
+    `call`: from arrays to a new value.
+    `fill`: it writes the value into an array that shares no memory with the operands.
+    `dtype`: the value's.
     """
 
     def __init__(self, op: Any, call: Callable[..., Any], fill: Callable[..., None] | None, dtype: np.dtype) -> None:

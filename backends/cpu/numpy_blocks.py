@@ -348,16 +348,10 @@ MIN_ROWS = 8
 class Tiling:
     """A domain, cut into tiles.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        The sizes of the axes, the outermost in memory first.
-    reduced : sequence of int
-        The axes that are reduced.
-    elements : int
-        The target size of a tile in elements.
-    whole : bool
-        Whether reduced axes must not be cut.
+    `sizes`: the sizes of the axes, the outermost in memory first.
+    `reduced`: the axes that are reduced.
+    `elements`: the target size of a tile in elements.
+    `whole`: whether reduced axes must not be cut.
     """
 
     def __init__(self, sizes: Sequence[int], reduced: Sequence[int], elements: int, whole: bool) -> None:

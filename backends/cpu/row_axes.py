@@ -18,10 +18,7 @@ class Mixed(Exception):
 class RowAxes:
     """The axes of rows, by relations of a step's values: what is known of one tells those of others.
 
-    Parameters
-    ----------
-    registers : list
-        The arrays of the values, with all rows.
+    `registers`: the arrays of the values, with all rows.
     """
 
     def __init__(self, registers: list[Any]) -> None:
@@ -42,10 +39,7 @@ class RowAxes:
     def solved(self, states: Sequence[int]) -> list[int | None]:
         """The axis of each value, None where it is the same for all rows.
 
-        Parameters
-        ----------
-        states : sequence of int
-            The values whose first axis counts rows.
+        `states`: the values whose first axis counts rows.
 
         Raises
         ------

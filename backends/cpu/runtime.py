@@ -243,10 +243,8 @@ class CompiledNest:
     ) -> list[int]:
         """The function's address and its arguments.
 
-        Parameters
-        ----------
-        scratch : sequence of int
-            The addresses of the first thread's scratch arrays, and the stride between those of two threads.
+        `scratch` (sequence of int): the addresses of the first thread's scratch arrays, and the stride between those of
+        two threads.
         """
         sizes, strides = layout
         function = ctypes.cast(self._function, ctypes.c_void_p).value or 0

@@ -35,12 +35,8 @@ class Foreseen(NamedTuple):
 class Foresight:
     """Steps passed over with arrays in place of those that they would compute.
 
-    Parameters
-    ----------
-    values : list
-        The registers before the first step; they change.
-    memory : Memory
-        The memory of the arrays.
+    `values`: the registers before the first step; they change.
+    `memory`: the memory of the arrays.
     """
 
     def __init__(self, program: Program, steps: Sequence[Step], values: list[Any], memory: Memory) -> None:

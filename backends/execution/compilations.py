@@ -355,11 +355,8 @@ def sweep(folder: Path, written: int = 0) -> None:
     touched; no link is followed. Other processes may sweep, read and write
     meanwhile: files that one has open stay readable, and others are a miss.
 
-    Parameters
-    ----------
-    written : int
-        Bytes that have been written since the last sweep. Files are counted only
-        where they may be more than the setting ``cache_bytes``.
+    `written`: bytes that have been written since the last sweep. Files are counted only where they may be more than the
+    setting ``cache_bytes``.
     """
     if os.unlink not in os.supports_dir_fd:  # files cannot be deleted relative to an open folder
         return

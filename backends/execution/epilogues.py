@@ -59,10 +59,7 @@ class Epilogue(NamedTuple):
 class ProductWithEpilogue:
     """A function of an epilogue's inputs.
 
-    Parameters
-    ----------
-    product : callable
-        Of x, y, alpha, the addend, beta, the bias, and `out`.
+    `product`: of x, y, alpha, the addend, beta, the bias, and `out`.
     """
 
     def __init__(self, product: Callable[..., Any], epilogue: Epilogue) -> None:
@@ -80,10 +77,7 @@ def with_epilogues(
 ) -> tuple[list[Kernel | Call], dict[int, Epilogue]]:
     """The steps, with kernels fused into products as their epilogues; and the epilogues by their last instructions.
 
-    Parameters
-    ----------
-    products : collection of int
-        The indices of the products that take epilogues.
+    `products`: the indices of the products that take epilogues.
     """
     first = len(program.leaves)
     made_by = {
@@ -118,10 +112,7 @@ def before_sums(
 
     The calls are found by the last instructions of the kernels.
 
-    Parameters
-    ----------
-    calls : collection of int
-        The indices of the calls that may be merged.
+    `calls`: the indices of the calls that may be merged.
     """
     first = len(program.leaves)
     made_by = {

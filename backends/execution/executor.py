@@ -272,16 +272,10 @@ def steps_of(
 ) -> list[Step]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
-    Parameters
-    ----------
-    executor : Executor, optional
-        Without it, and where it declines, each instruction is a call.
-    options : Options
-        The backend's, of lowering: the stage of fusion is run by them.
-    memory : Memory
-        The memory of the arrays.
-    is_atomic : bool
-        Whether targets are as they were if a later step fails.
+    `executor`: without it, and where it declines, each instruction is a call.
+    `options`: the backend's, of lowering: the stage of fusion is run by them.
+    `memory`: the memory of the arrays.
+    `is_atomic`: whether targets are as they were if a later step fails.
     """
     draft = Draft(program, implementation_of, executor, options, memory, is_atomic)
     for transformation in TRANSFORMATIONS:
@@ -342,13 +336,8 @@ class Step:
     def bind(self, values: list[Any], fixed: set[int], known: KernelCall | None) -> RegisterCall | None:
         """The step, bound to registers on which it has run; None if it need not run again.
 
-        Parameters
-        ----------
-        values : list
-        fixed : set of int
-            The registers that hold the same objects in each run; those that this step fixes are added.
-        known : KernelCall or None
-            The call by which a kernel has run.
+        `fixed`: the registers that hold the same objects in each run; those that this step fixes are added.
+        `known`: the call by which a kernel has run.
         """
         raise NotImplementedError
 
@@ -601,10 +590,7 @@ class KernelStep(Step):
     def _specialized(self, values: list[Any], is_apart: bool = False) -> KernelCall | None:
         """The call for arrays of this layout, now in the table, with its new arrays among the values; None without any.
 
-        Parameters
-        ----------
-        is_apart : bool
-            Whether values are stored in new arrays instead of in their targets.
+        `is_apart`: whether values are stored in new arrays instead of in their targets.
         """
         kernel, memory, given = self.kernel, self.kernel.memory, self.given(values, is_apart)
         input_shapes = kernel.input_shapes(values)
@@ -704,10 +690,7 @@ def _targets(
     a call that writes into memory of any layout. Later steps that need the value read it from the tensor, if it is
     a leaf that nothing else writes to.
 
-    Parameters
-    ----------
-    fits : callable
-        Whether a value and a target always have the same size.
+    `fits`: whether a value and a target always have the same size.
     """
     first, instructions = len(program.leaves), program.instructions
     assigned = [index for step in steps for index in step if isinstance(instructions[index].op, Assign)]

@@ -71,12 +71,8 @@ def empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 class Overlaps:
     """Whether a write overlaps a read at given addresses, other than one that it may be over.
 
-    Parameters
-    ----------
-    reads, writes : sequence of array
-        Of the layouts of all that are asked about.
-    in_place : sequence of bool
-        For each write and, within it, each read, whether the two may begin at the same address.
+    `reads`, `writes` (sequence of array): of the layouts of all that are asked about.
+    `in_place`: for each write and, within it, each read, whether the two may begin at the same address.
     """
 
     def __init__(self, reads: Sequence[Any], writes: Sequence[Any], in_place: Sequence[bool]) -> None:
@@ -100,10 +96,7 @@ class Reused:
 
     Pages that a function frees after each call, and takes again, are cleared by the system each time.
 
-    Parameters
-    ----------
-    is_returned : sequence of bool or None
-        Of each output, as of `optree.compile.aliasing.given_away`; None where memory is always new.
+    `is_returned`: of each output, as of `optree.compile.aliasing.given_away`; None where memory is always new.
     """
 
     def __init__(self, is_returned: Sequence[bool] | None) -> None:

@@ -33,12 +33,8 @@ COMBINATIONS = 4
 class BoundSteps:
     """A program's steps, for one caller at a time, bound to the leaves that are the same in each call and to memory.
 
-    Parameters
-    ----------
-    arguments : list of int
-        The leaves that differ from call to call.
-    open : list
-        The registers that follow the leaves at the start of a call.
+    `arguments`: the leaves that differ from call to call.
+    `open`: the registers that follow the leaves at the start of a call.
     """
 
     def __init__(
@@ -103,10 +99,7 @@ def slots_of(program: Program, steps: Sequence[Step], sizes: Any = None) -> dict
 
     The largest values are given slots first, so that small ones share those in the meantime, and not the reverse.
 
-    Parameters
-    ----------
-    sizes : sequence or dict of int, optional
-        The bytes of each value.
+    `sizes` (sequence or dict of int, optional): the bytes of each value.
     """
     is_known = shapes_told(program)
     end = {i: n for n, step in enumerate(steps) for i in step.dead}
@@ -140,14 +133,9 @@ def planned(
 ) -> dict[int, Any]:
     """An array for each value that has a slot, in the same memory where that fits lifetimes and sizes.
 
-    Parameters
-    ----------
-    slots : dict
-        The result of `slots_of`.
-    values : sequence
-        The leaves' values, and others.
-    empty : callable
-        From a size and a dtype to a new array.
+    `slots`: the result of `slots_of`.
+    `values`: the leaves' values, and others.
+    `empty`: from a size and a dtype to a new array.
     """
     shapes = shapes_of(program, [leaf_shape(x) for x in values[: len(program.leaves)]])
     bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}

@@ -234,10 +234,7 @@ class Printer:
     Arrays are called ``a``, pointers to their elements at an outer index ``x`` and in a stage ``y``, the sizes of
     loops ``n``, strides ``s``, values ``v`` and accumulators ``r``, each with its number.
 
-    Parameters
-    ----------
-    cache : bool
-        Whether values that are expensive to recompute are cached for later stages.
+    `cache`: whether values that are expensive to recompute are cached for later stages.
 
     Attributes
     ----------
@@ -398,10 +395,7 @@ class Printer:
     def within(self, array: int, loops: Collection[int], index: Callable[[int], str | None]) -> str:
         """The condition along some loops that a tap reads; empty if it always does.
 
-        Parameters
-        ----------
-        index : callable
-            From a loop to its index; None where the condition along it is a flag (`flags`).
+        `index`: from a loop to its index; None where the condition along it is a flag (`flags`).
         """
         nest, tap = self.nest, self.nest.tap_of(array)
         if tap is None:

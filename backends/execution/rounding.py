@@ -20,10 +20,7 @@ def rounded_when_stored(
     change nothing any more are left out, and so are statements that are equal without them, such as the mean of x
     beside that of its variance.
 
-    Parameters
-    ----------
-    dtypes, levels : sequence
-        The dtypes and levels of the values that come before those of the statements.
+    `dtypes`, `levels`: the dtypes and levels of the values that come before those of the statements.
     """
     found, level_of, number_of = list(dtypes), list(levels), list(range(len(dtypes)))
     given = [*dtypes, *(s.dtype if isinstance(s, Statement) else s.result for s in statements)]

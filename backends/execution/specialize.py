@@ -137,22 +137,15 @@ class ExecutableKernel:
     def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
         """The values that it stores, without a call; None if it is to be run by its instructions' implementations.
 
-        Parameters
-        ----------
-        values : sequence
-            Those of all leaves and instructions of the program, None where there is none.
-        targets : sequence
-            For each stored value an array to store it in, or None for a new one.
+        `values`: those of all leaves and instructions of the program, None where there is none.
+        `targets`: for each stored value an array to store it in, or None for a new one.
         """
         return None
 
     def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
         """The loop nest for arrays of the layout of these; None where there is none.
 
-        Parameters
-        ----------
-        arrays : sequence
-            Those that are loaded, then those that are stored, None for a new one in C order.
+        `arrays`: those that are loaded, then those that are stored, None for a new one in C order.
         """
         return None
 
@@ -161,14 +154,9 @@ class ExecutableKernel:
     ) -> Run:
         """The call for arrays of the same layout as these.
 
-        Parameters
-        ----------
-        values : sequence
-        written : sequence of int
-            The index among `values` of the array that each value is stored in.
-        bases : mapping of int to int
-            For each loaded array that is a view by ops that shapes and strides alone decide, the array of which it is
-            one: the call finds the view's elements from that, and needs no view.
+        `written`: the index among `values` of the array that each value is stored in.
+        `bases`: for each loaded array that is a view by ops that shapes and strides alone decide, the array of which it
+        is one: the call finds the view's elements from that, and needs no view.
         """
         raise NotImplementedError
 
@@ -201,10 +189,7 @@ class ExecutableKernel:
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
         """The size of each axis of the domain.
 
-        Parameters
-        ----------
-        arrays : sequence
-            Those that are loaded, then those that are stored; None where there is none.
+        `arrays`: those that are loaded, then those that are stored; None where there is none.
         """
         sizes = [1] * self.rank
         shapes = [None if x is None else x.shape for x in arrays]
@@ -242,13 +227,9 @@ class CompiledNest(Protocol):
 class CheckedCall:
     """A call of a compiled nest that checks the layout of its arrays in Python.
 
-    Parameters
-    ----------
-    memory : Memory
-        The memory of the arrays.
-    launch : callable, optional
-        Runs the nest: from the addresses of its arrays and the numbers, 8 bytes each as integers. None if there are no
-        elements.
+    `memory`: the memory of the arrays.
+    `launch`: runs the nest: from the addresses of its arrays and the numbers, 8 bytes each as integers. None if there
+    are no elements.
     """
 
     def __init__(
@@ -291,14 +272,9 @@ class CheckedCall:
 class FusedKernel(ExecutableKernel):
     """A kernel of a program, specialised and compiled at its first run for each kind of layout.
 
-    Parameters
-    ----------
-    sizes : Sizes
-        The program's.
-    compile : callable
-        From a `LoopNest` to its `CompiledNest`.
-    memory : Memory
-        The memory of the arrays.
+    `sizes`: the program's.
+    `compile`: from a `LoopNest` to its `CompiledNest`.
+    `memory`: the memory of the arrays.
 
     Attributes
     ----------

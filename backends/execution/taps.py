@@ -26,15 +26,9 @@ class Reach(NamedTuple):
 def reach(x: Any, indices: Sequence[Along], axes: Sequence[int | None], sizes: Sequence[int]) -> Reach:
     """The elements of an array that a tap reads.
 
-    Parameters
-    ----------
-    x : array
-    indices : sequence of Along
-        Of the value's axes.
-    axes : sequence of int or None
-        The axis of the domain for each of these.
-    sizes : sequence of int
-        Those of the domain.
+    `indices`: of the value's axes.
+    `axes`: the axis of the domain for each of these.
+    `sizes`: those of the domain.
     """
     offset, strides, is_outside = 0, [0] * len(sizes), False
     bounds, spaced = dict[int, tuple[int, int]](), dict[int, tuple[int, int, bool, int]]()

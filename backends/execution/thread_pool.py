@@ -97,12 +97,8 @@ def share(
 ) -> None:
     """Run tasks in this thread and in others, up to `thread_count`.
 
-    Parameters
-    ----------
-    worker : callable
-        Called in each thread; returns the function that runs a task there.
-    stop : callable, optional
-        Called where an error or interrupt ends it, so that tasks of other threads end early.
+    `worker`: called in each thread; returns the function that runs a task there.
+    `stop`: called where an error or interrupt ends it, so that tasks of other threads end early.
     """
     rest, lock = iter(tasks), Lock()
     is_stopped: list[bool] = []

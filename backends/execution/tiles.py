@@ -13,11 +13,8 @@ from optree.tree.types import TensorType
 class BackendTiles(Tiles):
     """Tiles that a backend computes.
 
-    Parameters
-    ----------
-    backend : Backend
-    share : callable, optional
-        Shares tasks among threads.
+    `backend`: a `Backend`.
+    `share`: shares tasks among threads.
     """
 
     def __init__(self, backend: Any, share: Callable[[Sequence[Any], Any], None] | None = None) -> None:

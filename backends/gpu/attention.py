@@ -41,9 +41,7 @@ class DeviceTiles(BackendTiles):
 class FusedAttention:
     """Attention, or its gradient, on device arrays.
 
-    Parameters
-    ----------
-    device : GPUBackend
+    `device`: a `GPUBackend`.
     """
 
     def __init__(self, device: Any, op: AttentionOperator) -> None:

@@ -79,11 +79,8 @@ ROUTINES: dict[type, Routine] = {
 def implementation_of(device: Any, program: Program, last: Sequence[int] | None, index: int) -> Implementation:
     """The implementation of an instruction.
 
-    Parameters
-    ----------
-    device : GPUBackend
-    last : sequence of int or None
-        The `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
+    `device`: a `GPUBackend`.
+    `last`: the `last_uses` of the program's instructions, where ops may keep their outputs' memory from call to call.
     """
     if program.instructions[index].op.draws:
         found = _implementation(device, program, last, index)

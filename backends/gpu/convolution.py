@@ -26,9 +26,7 @@ _COMPUTED: dict[type, str] = {Conv: "windows", ConvInput: "images", ConvTranspos
 class Convolution:
     """A convolution, or a derivative of one, on a device's arrays.
 
-    Parameters
-    ----------
-    device : GPUBackend
+    `device`: a `GPUBackend`.
     """
 
     def __init__(self, device: Any, op: ConvolutionOperator) -> None:
@@ -64,12 +62,8 @@ class Convolution:
     ) -> bool:
         """Compute a convolution by cuDNN, which is installed; False if it has no plan.
 
-        Parameters
-        ----------
-        bias : array, optional
-            A vector to add, with an element for each channel of the value.
-        addend : array, optional
-            An array of the value's shape to add.
+        `bias`: a vector to add, with an element for each channel of the value.
+        `addend`: an array of the value's shape to add.
         """
         library, products, op = self.device.cudnn, self.device.product, self.op
         if not all(0 < prod(x.shape) < HUGE for x in (*operands, target)):
@@ -114,12 +108,8 @@ def addends_of(convolution: Convolution, kernel: FusedKernel, value: int) -> Add
 class CuDNNKernel(ExecutableKernel):
     """A convolution with a bias in one plan of cuDNN's, or the convolution and the kernel that adds the bias.
 
-    Parameters
-    ----------
-    operands : sequence of int
-        The convolution's, among the values of the program.
-    value : int
-        The convolution's value.
+    `operands`: the convolution's, among the values of the program.
+    `value`: the convolution's value.
     """
 
     def __init__(

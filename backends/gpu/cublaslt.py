@@ -132,9 +132,7 @@ def installed() -> Any:
 class CuBLASLt:
     """A handle of the library on the current device.
 
-    Parameters
-    ----------
-    library : ctypes.CDLL
+    `library`: a `ctypes.CDLL`.
     """
 
     def __init__(self, library: Any) -> None:
@@ -223,12 +221,8 @@ class Algorithm:
     ) -> None:
         """Launch the product on a stream; not thread-safe.
 
-        Parameters
-        ----------
-        addresses : sequence of int
-            The addresses of a, b, c and d; c is not read where beta is 0.
-        bias, workspace : int
-            The addresses of the bias and the workspace.
+        `addresses`: the addresses of a, b, c and d; c is not read where beta is 0.
+        `bias`, `workspace`: the addresses of the bias and the workspace.
         """
         if bias is not None:
             self._library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(bias))

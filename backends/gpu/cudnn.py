@@ -102,10 +102,7 @@ def _said(error: Exception) -> str:
 class CuDNN(Locked):
     """cuDNN on the current device.
 
-    Parameters
-    ----------
-    frontend : module
-        The front end, from `installed`.
+    `frontend`: the front end, from `installed`.
     """
 
     def __init__(self, frontend: ModuleType) -> None:
@@ -130,12 +127,8 @@ class CuDNN(Locked):
     def run(self, plan: Plan, addresses: Sequence[int], workspace: int, stream: int) -> None:
         """Execute a plan on a stream.
 
-        Parameters
-        ----------
-        addresses : sequence of int
-            Those of images, filters and windows, and of an epilogue's addend and bias.
-        workspace : int
-            The address of as many bytes as the plan needs; 0 if it needs none.
+        `addresses`: those of images, filters and windows, and of an epilogue's addend and bias.
+        `workspace`: the address of as many bytes as the plan needs; 0 if it needs none.
         """
         with self.lock:
             self.frontend.set_stream(handle=self.handle, stream=stream)
@@ -145,10 +138,7 @@ class CuDNN(Locked):
 class Plan:
     """The best plan for a convolution by cuDNN's heuristics.
 
-    Parameters
-    ----------
-    **options
-        The front end's handle, or the properties of a device that is not here, as ``device_property``.
+    `**options`: the front end's handle, or the properties of a device that is not here, as ``device_property``.
     """
 
     def __init__(self, frontend: ModuleType, problem: Problem, **options: Any) -> None:
@@ -225,12 +215,8 @@ def problem_of(
     None for layouts that cuDNN does not support: negative or zero strides, negative padding before an axis, and
     unaligned addresses.
 
-    Parameters
-    ----------
-    bias : array, optional
-        A vector with an element for each channel of the windows.
-    addend : array, optional
-        An array of the shape of the windows.
+    `bias`: a vector with an element for each channel of the windows.
+    `addend`: an array of the shape of the windows.
     """
     arrays = [x for x in (images, filters, windows, addend, bias) if x is not None]
     if any(stride <= 0 or stride % x.itemsize for x in arrays for stride in x.strides):

@@ -64,14 +64,9 @@ class Active:
 
     Every assignment enters one, and a generator-based context manager takes three times as long.
 
-    Parameters
-    ----------
-    cuda : module
-        ``cupy.cuda``.
-    malloc : callable, optional
-        The allocator, if it is not CuPy's current one.
-    described : callable
-        From an error of CUDA's to the one that is raised instead, or None.
+    `cuda`: ``cupy.cuda``.
+    `malloc`: the allocator, if it is not CuPy's current one.
+    `described`: from an error of CUDA's to the one that is raised instead, or None.
     """
 
     __slots__ = ("_allocating", "_before", "_cuda", "_described", "_device_id", "_malloc")
@@ -194,10 +189,7 @@ class Constants:
     def uploaded(self, value: np.ndarray, is_kept: bool = True) -> Any:
         """The array on the current device: copied there before it returns, as other streams read it.
 
-        Parameters
-        ----------
-        is_kept : bool
-            Whether it is used after this call, and so by any stream.
+        `is_kept`: whether it is used after this call, and so by any stream.
         """
         found, stream = self._found.get(id(value)), self._cupy.cuda.get_current_stream().ptr
         if found is None:

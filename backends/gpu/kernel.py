@@ -42,10 +42,7 @@ class Host(Protocol):
     def bound(self, kernel: object, launch: Launch, words: Sequence[int]) -> Callable[[], Any]:
         """A function that launches a kernel in stream order.
 
-        Parameters
-        ----------
-        words : sequence of int
-            For each parameter 8 bytes as a signed integer, of which the first are its own.
+        `words`: for each parameter 8 bytes as a signed integer, of which the first are its own.
         """
 
     def scratch(self, size: int) -> tuple[int, Any]:
@@ -199,10 +196,7 @@ class LaunchCall(CheckedCall):
 
     Where a call's arrays and numbers are the same objects as in an earlier call, its arguments are reused unchecked.
 
-    Parameters
-    ----------
-    operands, memory
-        As of `CheckedCall`.
+    `operands`, `memory`: as of `CheckedCall`.
     """
 
     def __init__(self, operands: Operands, memory: Memory, specialized: _Specialized) -> None:

@@ -183,14 +183,9 @@ def configure(
 ) -> LaunchConfig:
     """The launch configuration of a nest on arrays.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        The sizes of the loops.
-    strides : sequence of sequence of int
-        For each array its strides along the loops, in elements.
-    addresses : sequence of int
-        The addresses of the arrays.
+    `sizes`: the sizes of the loops.
+    `strides`: for each array its strides along the loops, in elements.
+    `addresses`: the addresses of the arrays.
     """
     extents = (sum(abs(stride) * (n - 1) for stride, n in zip(each, sizes, strict=True)) for each in strides)
     wide_index = max(max(extents, default=0), prod(sizes)) >= INT32_LIMIT
@@ -341,10 +336,7 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
 def _parts(blocks: int, accesses: int, threads: int, reread: bool, device: DeviceLimits) -> int:
     """The number of blocks that each row is split among; 1 where there are enough blocks, or rows are short.
 
-    Parameters
-    ----------
-    reread : bool
-        Whether a later stage reads rows again: split rows are not cached.
+    `reread`: whether a later stage reads rows again: split rows are not cached.
     """
     capacity = device.multiprocessors * max(1, device.threads // (2 * threads))
     enough = 2 * device.multiprocessors if reread else capacity

@@ -43,14 +43,9 @@ class Launcher(Protocol):
     def bound(self, kernel: Any, grid: Sizes, block: Sizes, words: Sequence[int], shared: int = 0) -> Callable[[], Any]:
         """A function that launches a kernel on CuPy's current stream, asynchronously.
 
-        Parameters
-        ----------
-        kernel : object
-            A kernel of `load`.
-        words : sequence of int
-            For each parameter a signed integer of 8 bytes; the parameter is its first bytes.
-        shared : int
-            Bytes of dynamic shared memory.
+        `kernel`: a kernel of `load`.
+        `words`: for each parameter a signed integer of 8 bytes; the parameter is its first bytes.
+        `shared`: bytes of dynamic shared memory.
         """
 
 

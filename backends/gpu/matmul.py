@@ -30,10 +30,7 @@ class Workspace:
 
     If a product needs more, it grows to at least twice the size; earlier captures hold the old one.
 
-    Parameters
-    ----------
-    empty : callable
-        From a size and a dtype to a new array.
+    `empty`: from a size and a dtype to a new array.
     """
 
     def __init__(self, empty: Callable[[int, Any], Any]) -> None:
@@ -79,10 +76,7 @@ class Products(Locked):
 
     Products of float16 and bfloat16 are summed in float32 and rounded once.
 
-    Parameters
-    ----------
-    tf32 : bool
-        Whether float32 is multiplied in TensorFloat-32.
+    `tf32`: whether float32 is multiplied in TensorFloat-32.
     """
 
     def __init__(self, cupy: ModuleType, tf32: bool) -> None:
@@ -110,16 +104,10 @@ class Products(Locked):
     ) -> Any:
         """``alpha * (x @ y) + beta * addend + bias``.
 
-        Parameters
-        ----------
-        addend : cupy.ndarray, optional
-            It has the shape of the product, and may be `out` itself.
-        bias : cupy.ndarray, optional
-            It has the shape of the product's last axis, if that is y's.
-        out : cupy.ndarray, optional
-            The array for the value; it may overlap the operands.
-        is_wide : bool
-            Whether the value is in float32 for halves, as the sums are; not with an addend or a bias.
+        `addend`: it has the shape of the product, and may be `out` itself.
+        `bias`: it has the shape of the product's last axis, if that is y's.
+        `out`: the array for the value; it may overlap the operands.
+        `is_wide`: whether the value is in float32 for halves, as the sums are; not with an addend or a bias.
         """
         epilogue = _Epilogue(alpha, addend, beta, bias)
         is_unaliased = out is not None and self._is_unaliased(out, x, y, addend, bias)
@@ -166,10 +154,7 @@ class Products(Locked):
     ) -> bool:
         """Compute a product with its epilogue by one library call; False if the library does not support it.
 
-        Parameters
-        ----------
-        key : tuple, optional
-            The key under which the algorithm is cached, if the operands are used as they are.
+        `key` (tuple, optional): the key under which the algorithm is cached, if the operands are used as they are.
         """
         stack, addend, bias = target.shape[:-2], epilogue.addend, epilogue.bias
         if not x.shape[-1] or not epilogue.is_read:

@@ -26,9 +26,7 @@ THREADS = 256
 class Regions:
     """The indices of the maxima of boxes of images, into a new array or a given one.
 
-    Parameters
-    ----------
-    device : GPUBackend
+    `device`: a `GPUBackend`.
     """
 
     def __init__(self, device: Any, op: ArgmaxRoi) -> None:

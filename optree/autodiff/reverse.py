@@ -38,17 +38,10 @@ def adjoints_of(
 ) -> list[Any]:
     """The adjoints of operands, given the adjoints of some variables.
 
-    Parameters
-    ----------
-    seeds : dict
-        From variables to the initial contribution to their adjoints.
-    operands : list of Variable
-    dtype : dtype
-        The floating dtype of gradients by operands of integers.
-    known : dict, optional
-        From variables to their complete adjoints; deltas sent to them are ignored.
-    constants : iterable of Variable
-        Variables through which no adjoint propagates.
+    `seeds`: from variables to the initial contribution to their adjoints.
+    `dtype`: the floating dtype of gradients by operands of integers.
+    `known` (dict, optional): from variables to their complete adjoints; deltas sent to them are ignored.
+    `constants`: variables through which no adjoint propagates.
 
     Returns
     -------

@@ -78,10 +78,8 @@ def alias_sets(program: Program, names: Sequence[Any] | None = None) -> list[fro
 
     A value's memory is its own, named by its number, or that of the inputs that it is a view of or overwrites.
 
-    Parameters
-    ----------
-    names : sequence, optional
-        For each leaf the name of its memory; by default the number of the first leaf over the same array.
+    `names` (sequence, optional): for each leaf the name of its memory; by default the number of the first leaf over the
+    same array.
     """
     shared = shared_memories(program.instructions, memories(program) if names is None else names)
     return [shared.get(i) or frozenset((i,)) for i in range(len(program.leaves) + len(program.instructions))]
@@ -120,12 +118,8 @@ def shared_memories(
 ) -> dict[int, frozenset[Any]]:
     """The alias sets of the values that are not in memory of their own.
 
-    Parameters
-    ----------
-    memories : sequence
-        For each leaf the name of its memory.
-    order : iterable of int, optional
-        A topological order of the instructions, if they are not in one.
+    `memories`: for each leaf the name of its memory.
+    `order`: a topological order of the instructions, if they are not in one.
     """
     first = len(memories)
     found = {i: frozenset((memory,)) for i, memory in enumerate(memories) if type(memory) is not int or memory != i}
@@ -142,10 +136,7 @@ def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) ->
 
     The last use of an output is the number of steps.
 
-    Parameters
-    ----------
-    steps : sequence of sequences of int, optional
-        The instructions of each step. By default each instruction is a step.
+    `steps`: the instructions of each step. By default each instruction is a step.
     """
     first, instructions = len(program.leaves), program.instructions
     last = [-1] * (first + len(instructions))
@@ -164,10 +155,7 @@ def last_uses(program: Program, steps: Sequence[Sequence[int]] | None = None) ->
 def extend(last: Any, uses: Iterable[tuple[int, int, Sequence[int], Sequence[int]]]) -> None:
     """Update last uses, a list or dict, by instructions from the last to the first.
 
-    Parameters
-    ----------
-    uses : iterable
-        For each instruction its step, its value, its inputs, and those of them that the value may alias.
+    `uses`: for each instruction its step, its value, its inputs, and those of them that the value may alias.
     """
     for step, value, inputs, shared in uses:
         for i in inputs:
@@ -190,10 +178,7 @@ def dead_after(program: Program, last: Sequence[int], count: int) -> list[list[i
 def given_away(program: Program, index: int, last: Sequence[int]) -> tuple[bool, ...]:
     """For each output of an instruction, whether an output of the program is the same memory.
 
-    Parameters
-    ----------
-    last : sequence of int
-        The `last_uses` of the program's instructions.
+    `last`: the `last_uses` of the program's instructions.
     """
     number, end = len(program.leaves) + index, len(program.instructions)
     count = len(program.instructions[index].node.owner.outputs)
@@ -678,10 +663,7 @@ def _on_host(array: Array) -> np.ndarray:
 class Region:
     """The memory of several arrays, for fast overlap tests at each call of a function.
 
-    Parameters
-    ----------
-    arrays : sequence of array
-        They are referenced, so that their memory is not reused.
+    `arrays` (sequence of array): they are referenced, so that their memory is not reused.
     """
 
     def __init__(self, arrays: Sequence[Any]) -> None:

@@ -84,12 +84,8 @@ class Kernel:
 def fuse(program: Program, sizes: Sizes, indices: bool = False, windows: bool = False) -> list[Kernel | Call]:
     """The steps that run a program, in topological order.
 
-    Parameters
-    ----------
-    indices : bool
-        Whether kernels find the indices of extremes.
-    windows : bool
-        Whether kernels read operands at affine indices.
+    `indices`: whether kernels find the indices of extremes.
+    `windows`: whether kernels read operands at affine indices.
     """
     return _Fusion(program, sizes, indices, windows).run()
 
@@ -419,10 +415,7 @@ def _moved_along(small: Kernel, kernel: Kernel) -> dict[int, Axes] | None:
 def moved_axes(instruction: Instruction, dims: Sequence[Dims | None]) -> list[int | None] | None:
     """The operand's axis for each axis of the value, None for one of size 1; None for an op that does more.
 
-    Parameters
-    ----------
-    dims : sequence of Dims
-        The operand's dimensions, and the value's.
+    `dims`: the operand's dimensions, and the value's.
     """
     if len(dims) < 2 or dims[0] is None or dims[1] is None:
         return None

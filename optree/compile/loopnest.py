@@ -297,10 +297,7 @@ class Stage:
 def stages_of(nest: LoopNest, cache: bool = True) -> list[Stage]:
     """The stages of a nest, in order.
 
-    Parameters
-    ----------
-    cache : bool
-        Whether values that are expensive to recompute are cached for later stages.
+    `cache`: whether values that are expensive to recompute are cached for later stages.
     """
     first = len(nest.reads) + len(nest.numbers)
     inner = {s.value: s for s in nest.statements if isinstance(s, Statement) and s.level == "inner"}

@@ -192,12 +192,9 @@ def lower(
 ) -> Any:
     """Lower trees, or the result of a stage, through the stages that follow.
 
-    Parameters
-    ----------
-    given : sequence of trees, or Program
-        Trees, or the result of the stage before `first`.
-    first, last : str
-        The first and last stage to run. Up to ``'parts'`` the result is a program; after ``'fusion'``, `Fused`.
+    `given` (sequence of trees, or Program): trees, or the result of the stage before `first`.
+    `first`, `last`: the first and last stage to run. Up to ``'parts'`` the result is a program; after ``'fusion'``,
+    `Fused`.
     """
     for stage in STAGES[_NAMES.index(first) : _NAMES.index(last) + 1]:
         made = stage.run(given, options)
@@ -217,13 +214,8 @@ def show(name: str, text: Callable[[], str]) -> None:
 def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_flat: bool = False) -> str:
     """The printout of a stage.
 
-    Parameters
-    ----------
-    given : sequence of trees, or Program
-    backend : Backend, optional
-        Prints the stages that follow fusion.
-    is_flat : bool
-        Whether `given` is a program.
+    `backend` (Backend, optional): prints the stages that follow fusion.
+    `is_flat`: whether `given` is a program.
 
     Raises
     ------
@@ -312,13 +304,9 @@ def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) 
 
     Its leaves are the given program's, followed by the constants that rules add.
 
-    Parameters
-    ----------
-    fixed : bool
-        Whether the program's numbers and constants cannot change, so that rules may read
-        them. They can in a plan that serves other trees too.
-    without : sequence of str
-        Names of passes, or of single rules, to leave out.
+    `fixed`: whether the program's numbers and constants cannot change, so that rules may read them. They can in a plan
+    that serves other trees too.
+    `without`: names of passes, or of single rules, to leave out.
 
     Raises
     ------
@@ -369,15 +357,10 @@ def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str
 def decompose(program: Program, draws: bool = True, further: bool = False, windows: bool = False) -> Program:
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
-    Parameters
-    ----------
-    draws : bool
-        Whether random draws are decomposed too.
-    further : bool
-        Whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to NumPy, and
-        ops `of_devices`.
-    windows : bool
-        Whether ops of windows are, for kernels that read operands at affine indices.
+    `draws`: whether random draws are decomposed too.
+    `further`: whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to
+    NumPy, and ops `of_devices`.
+    `windows`: whether ops of windows are, for kernels that read operands at affine indices.
     """
     table = _kernel_rules(draws, further, windows, dict.__len__(OPS))
     return apply_rules(program, table, False, len(program.leaves)) if _may_apply(program, table) else program

@@ -126,10 +126,7 @@ class Builder:
     def instruction(self, node: OpTreeNode, inputs: tuple[int, ...], operands: list[Any] | None) -> int:
         """Add a node's op on these inputs, whatever the node's operands; the number of its value.
 
-        Parameters
-        ----------
-        operands : list or None
-            The node's operands; None if it is an outline, of an instruction.
+        `operands` (list or None): the node's operands; None if it is an outline, of an instruction.
         """
         op_dict, _, _ = parts_of(node)
         op, key = op_dict.op, (op_dict.token, inputs)
@@ -161,10 +158,7 @@ class Builder:
 
         An op that destroys an input is live, unless it was replaced.
 
-        Parameters
-        ----------
-        given : int, optional
-            The number of leaves that are live, used or not; by default all.
+        `given`: the number of leaves that are live, used or not; by default all.
         """
         first, count = len(self.leaves), len(self.ops)
         # By number: those of instructions are from -1 down, and so index a list from its end.
@@ -253,18 +247,11 @@ def run_steps(
 ) -> Sequence[Any]:
     """Run steps in order; their outputs.
 
-    Parameters
-    ----------
-    steps : iterable of RegisterCall
-        Of steps that run often, as plain tuples (`plain`).
-    rest : list
-        The initial registers after `values`. If empty, `values` are the registers.
-    outputs : callable or None
-        A function of the registers to the outputs (`outputs_of`).
-    values : list
-        The leaves' values.
-    roots : object
-        The trees that run, for `note`.
+    `steps` (iterable of RegisterCall): of steps that run often, as plain tuples (`plain`).
+    `rest`: the initial registers after `values`. If empty, `values` are the registers.
+    `outputs`: a function of the registers to the outputs (`outputs_of`).
+    `values`: the leaves' values.
+    `roots`: the trees that run, for `note`.
     """
     registers = values + rest if rest else values
     index = 0

@@ -130,12 +130,8 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
 def performer(instruction: Instruction, given_away: Sequence[bool] | None = None) -> Callable[..., Any]:
     """A function that computes one instruction by `perform`, and checks its outputs.
 
-    Parameters
-    ----------
-    given_away : sequence of bool, optional
-        For each output, whether it is returned to a caller. Others stay in their cells, where
-        the op may reuse them in the next call. Without it, cells are new in each call, and several
-        threads may call at once.
+    `given_away`: for each output, whether it is returned to a caller. Others stay in their cells, where the op may
+    reuse them in the next call. Without it, cells are new in each call, and several threads may call at once.
 
     Raises
     ------

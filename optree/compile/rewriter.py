@@ -52,18 +52,11 @@ def on(
 
     A replacement has the value's type.
 
-    Parameters
-    ----------
-    *ops : str
-        The names of the ops whose values the rule may replace; none for all ops.
-    having : Having, optional
-        The same by a fact.
-    of : collection of str, or Having
-        The rule applies only if an op of one of these names computes an input.
-    fixed : bool
-        Whether the rule needs a program whose numbers and constants cannot change.
-    when : callable, optional
-        Whether the rule may apply to an instruction: a fast test, before a program is rewritten.
+    `*ops`: the names of the ops whose values the rule may replace; none for all ops.
+    `having`: the same by a fact.
+    `of`: the rule applies only if an op of one of these names computes an input.
+    `fixed`: whether the rule needs a program whose numbers and constants cannot change.
+    `when`: whether the rule may apply to an instruction: a fast test, before a program is rewritten.
     """
 
     def mark(rule: Any) -> Any:
@@ -98,18 +91,11 @@ def apply_rules(
 
     Values that an op destroys are not replaced, nor ops that destroy an input unless a rule names them.
 
-    Parameters
-    ----------
-    table : dict
-        The rules by the names of their ops; under None those for all ops.
-    fixed : bool
-        Whether rules may read the values of numbers and constants.
-    given : int
-        The number of leaves that come from the trees; rules have added those after them.
-    changes : list, optional
-        Replacements are appended to it.
-    only : collection of int, optional
-        The indices of the instructions that may be replaced; None for all.
+    `table`: the rules by the names of their ops; under None those for all ops.
+    `fixed`: whether rules may read the values of numbers and constants.
+    `given`: the number of leaves that come from the trees; rules have added those after them.
+    `changes`: replacements are appended to it.
+    `only`: the indices of the instructions that may be replaced; None for all.
     """
     rewriter = _Rewriter(program, table, fixed, given)
     outputs = rewriter.run(program, only)

@@ -38,14 +38,8 @@ class Engine:
     def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
         """Begin `all_reduce`, `all_gather` or `reduce_scatter`. Operations run in the order in which they begin.
 
-        Parameters
-        ----------
-        method : str
-        x : array
-        *args
-            The other arguments of the method.
-        out : array, optional
-            A contiguous array of the value's shape and the operand's dtype.
+        `*args`: the other arguments of the method.
+        `out` (array, optional): a contiguous array of the value's shape and the operand's dtype.
 
         Returns
         -------

@@ -54,12 +54,8 @@ LEAVES = "the end of its program"
 class MPIEngine(Engine):
     """The collective operations of an MPI communicator.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm, optional
-        By default a copy of ``MPI.COMM_WORLD``.
-    timeout : float
-        The seconds that a rank waits for others before it raises an error.
+    `comm` (mpi4py.MPI.Comm, optional): by default a copy of ``MPI.COMM_WORLD``.
+    `timeout`: the seconds that a rank waits for others before it raises an error.
     """
 
     name = "mpi"

@@ -208,10 +208,7 @@ class _Reader:
     ) -> None:
         """Add the outputs of nodes to the values by name.
 
-        Parameters
-        ----------
-        given : dict, optional
-            The attributes of the function that the nodes are of.
+        `given`: the attributes of the function that the nodes are of.
         """
         self.depth += 1
         for node in nodes:

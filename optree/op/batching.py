@@ -134,13 +134,9 @@ def with_images(
 ) -> Any:
     """An op on images, applied to the images of all examples together.
 
-    Parameters
-    ----------
-    axes : sequence of int or None
-        The axis that counts images in each operand's examples; None of an operand for all images.
-    axis : int or None
-        That of the value's examples. Where it is None, or an operand for all images differs between examples,
-        one example follows another.
+    `axes`: the axis that counts images in each operand's examples; None of an operand for all images.
+    `axis`: that of the value's examples. Where it is None, or an operand for all images differs between examples, one
+    example follows another.
     """
     if axis is None or any(at is None and is_batched for at, is_batched in zip(axes, batched, strict=True)):
         return in_loop(op, inputs, batched)
@@ -171,14 +167,9 @@ def batched_trees(
 ) -> list[tuple[Any, bool]]:
     """Trees of one example as trees of a batch, each with whether it has an axis of examples, in front.
 
-    Parameters
-    ----------
-    roots : sequence of operand
-    given : dict
-        From operands of the trees, found by identity, to those that have an axis of examples in front.
-    since : int, optional
-        The time of `errors.clock` from which on a draw of random numbers is part of the example, so that each has its
-        own. Earlier ones are drawn once, for all examples.
+    `given`: from operands of the trees, found by identity, to those that have an axis of examples in front.
+    `since`: the time of `errors.clock` from which on a draw of random numbers is part of the example, so that each has
+    its own. Earlier ones are drawn once, for all examples.
 
     Raises
     ------

@@ -18,12 +18,8 @@ MOST = 64
 def check_and_register(cls: Any, base: Any, function_of: Callable[[Any], Callable[..., Any]]) -> None:
     """Check an op's definition, and register it if it has a name.
 
-    Parameters
-    ----------
-    cls, base : type
-        The op, and `Op`.
-    function_of : callable
-        Makes the op's function.
+    `cls`, `base` (type): the op, and `Op`.
+    `function_of`: makes the op's function.
 
     Raises
     ------

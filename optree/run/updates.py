@@ -20,14 +20,9 @@ from optree.tree.variable import Constant, Variable, variable_of
 def checked_updates(what: str, updates: object, inputs: Sequence[Variable] = ()) -> list[tuple[Tensor, Variable]]:
     """Updates as pairs of a tensor and a variable.
 
-    Parameters
-    ----------
-    what : str
-        The caller, for errors.
-    updates : dict or list of pairs
-        From tensors to operands.
-    inputs : sequence of Variable
-        A function's inputs, which may not be targets.
+    `what`: the caller, for errors.
+    `updates` (dict or list of pairs): from tensors to operands.
+    `inputs`: a function's inputs, which may not be targets.
 
     Raises
     ------

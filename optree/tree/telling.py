@@ -20,14 +20,8 @@ def tell(
 ) -> None:
     """Warn at a frame's line, once for each line; raise, or say nothing, where the setting says so.
 
-    Parameters
-    ----------
-    setting : str
-        The name of a setting of ``warn``, ``error`` or ``ignore``.
-    warning, error : type
-    frame : frame
-    message : callable
-        Called where something is said.
+    `setting`: the name of a setting of ``warn``, ``error`` or ``ignore``.
+    `message`: called where something is said.
     """
     answer = settings.value(setting)
     line = warning, frame.f_code, frame.f_lineno

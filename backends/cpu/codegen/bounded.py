@@ -19,11 +19,8 @@ SHORT = 8
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
     """A loop without conditions, where all taps read; and one with conditions before and after it, or in its place.
 
-    Parameters
-    ----------
-    printer : CPrinter
-    element : callable
-        The body at an index, `i`.
+    `printer`: a `CPrinter`.
+    `element`: the body at an index, `i`.
     """
     nest, last = printer.nest, printer.last
     along = [n for n, loop in enumerate(nest.ranges) if loop == last]

@@ -31,10 +31,7 @@ class BodyCall(NamedTuple):
 def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
     """The text of `body` for loops.c.
 
-    Parameters
-    ----------
-    declared : list of str
-        The declarations of what words are expressions of.
+    `declared`: the declarations of what words are expressions of.
     """
     nests = list(dict.fromkeys(call.nest for call in calls if call.nest is not None))
     kernels = [_renamed(parts_of(nest), n) for n, nest in enumerate(nests)]

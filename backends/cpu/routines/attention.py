@@ -55,9 +55,7 @@ def _work(matrices: Sequence[np.ndarray]) -> int:
 class CompiledAttention:
     """Attention, or its gradient, on NumPy arrays.
 
-    Parameters
-    ----------
-    backend : CPUBackend
+    `backend`: a `CPUBackend`.
     """
 
     def __init__(self, backend: Any, op: AttentionOperator) -> None:

@@ -167,10 +167,7 @@ def _shared(axes: Sequence[Axis], block: list[int], groups: int, wanted: int) ->
 class Problem:
     """Sums over taps and channels, for the C functions of convolution.c.
 
-    Parameters
-    ----------
-    packed, other : Image
-        The packed operand, and the operand with a position for each sum.
+    `packed`, `other`: the packed operand, and the operand with a position for each sum.
     """
 
     def __init__(
@@ -254,12 +251,8 @@ class Problem:
 class _Plan:
     """The geometry of a convolution for one set of array layouts, as arguments of its C functions.
 
-    Parameters
-    ----------
-    functions : dict
-        The C functions.
-    arrays : sequence of numpy.ndarray
-        The images x, the weights and the images delta, or arrays of the same layouts.
+    `functions`: the C functions.
+    `arrays`: the images x, the weights and the images delta, or arrays of the same layouts.
     """
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
@@ -526,9 +519,7 @@ DIRECT_NAMES = ("convolve_directly", "convolve_channels", "correlate_directly", 
 class Convolution:
     """A convolution, or one of its derivatives, on NumPy arrays.
 
-    Parameters
-    ----------
-    backend : CPUBackend
+    `backend`: a `CPUBackend`.
     """
 
     def __init__(self, backend: Any, op: ConvolutionOperator) -> None:

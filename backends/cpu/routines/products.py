@@ -74,10 +74,7 @@ def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
 class Products:
     """A replacement of np.matmul: compiled C where `supports` is true, else BLAS.
 
-    Parameters
-    ----------
-    backend : CPUBackend
-        The backend that compiles the C source.
+    `backend` (CPUBackend): the backend that compiles the C source.
     """
 
     def __init__(self, backend: Any) -> None:

@@ -36,12 +36,8 @@ def matrices_source(number: str) -> str:
 def matrix_words(function: str, arrays: Sequence[np.ndarray], addresses: Sequence[Any]) -> list[Any] | None:
     """The arguments of a function of small_matrices.c; None if its stacks have no common stride.
 
-    Parameters
-    ----------
-    arrays : sequence of numpy.ndarray
-        The operands, then the values.
-    addresses : sequence
-        Those of the arrays.
+    `arrays`: the operands, then the values.
+    `addresses`: those of the arrays.
     """
     x, *others = arrays
     if function == "solve":

@@ -91,10 +91,7 @@ class Attention(NamedTuple):
 class Kernel:
     """A kernel: some operands whose rows a block holds, and some whose rows it goes through.
 
-    Parameters
-    ----------
-    rows : int
-        The most tiles of 16 rows of a warp.
+    `rows`: the most tiles of 16 rows of a warp.
     """
 
     #: How a mask is read.

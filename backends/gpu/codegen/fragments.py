@@ -45,12 +45,8 @@ class Held(NamedTuple):
 class Fragments(CudaPrinter):
     """A nest of a tile, as statements in a kernel.
 
-    Parameters
-    ----------
-    places : sequence of Held
-        Of the arrays that it reads and writes.
-    numbers : sequence
-        The values of its numbers.
+    `places`: of the arrays that it reads and writes.
+    `numbers`: the values of its numbers.
     """
 
     def __init__(self, nest: LoopNest, places: Sequence[Held], numbers: Sequence[float]) -> None:
@@ -141,14 +137,9 @@ def statements(
 ) -> Lines:
     """The statements that compute a function of operands that are held in registers, or in memory.
 
-    Parameters
-    ----------
-    function : callable
-        From the operands as trees to the new values of some of them.
-    writes : sequence of int
-        The operands that are written.
-    columns : str
-        The expression of the number of the tile's columns, over 8.
+    `function`: from the operands as trees to the new values of some of them.
+    `writes`: the operands that are written.
+    `columns`: the expression of the number of the tile's columns, over 8.
     """
     shapes = {"rows": (ROWS, 1), "columns": (1, COLUMNS)}
     leaves = [Input(TensorType(dtype, shapes.get(held.along, (ROWS, COLUMNS)))) for held, dtype in operands]

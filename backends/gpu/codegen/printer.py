@@ -558,14 +558,9 @@ class CudaPrinter(Printer):
     def batch(self, stage: Stage, letter: str, index: Lines, until: str) -> Lines:
         """A thread's next batch of accesses, from ``k``: all loads are issued before the first is used.
 
-        Parameters
-        ----------
-        letter : str
-            The first letter of pointers.
-        index : lines
-            Definitions of the indices ``k`` and ``i`` of access ``u``, and of its pointers.
-        until : str
-            The bound of ``k``.
+        `letter`: the first letter of pointers.
+        `index`: definitions of the indices ``k`` and ``i`` of access ``u``, and of its pointers.
+        `until`: the bound of ``k``.
         """
         count = self.accesses_in_flight(stage)
         steps = self.variant.cache == "registers" and count < self.variant.accesses
@@ -589,10 +584,7 @@ class CudaPrinter(Printer):
     def batch_elements(self, stage: Stage, letter: str, each_access: Callable[[Lines], Lines]) -> Lines:
         """The elements of a stage's batch, or of two stages' that share a traversal.
 
-        Parameters
-        ----------
-        each_access : callable
-            From the body for one access to the loop over a batch.
+        `each_access`: from the body for one access to the loop over a batch.
         """
         if self.online is None or not self.is_online(stage):
             return each_access(self.access_elements(stage, letter))

@@ -115,12 +115,8 @@ def traversals(stages: Sequence[Stage], online: bool) -> list[Stage]:
 def slot_bytes(nest: LoopNest, cache: bool = True, online: bool = False) -> list[int]:
     """The bytes of an element in each row that a nest caches for later stages.
 
-    Parameters
-    ----------
-    cache : bool
-        Whether values that are expensive to recompute are cached, or reads alone.
-    online : bool
-        Whether the first two stages are one traversal.
+    `cache`: whether values that are expensive to recompute are cached, or reads alone.
+    `online`: whether the first two stages are one traversal.
     """
     found = slots_of(nest, traversals(stages_of(nest, cache), online))
     return [size for _, size in sorted(set(found.values()))]
