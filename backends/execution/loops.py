@@ -10,27 +10,34 @@ from backends.execution.routines import Implementation
 from optree.compile.program import Program
 from optree.ops.loops import Scan
 from optree.ops.structure import Output
-from optree.records import NamedTuple
 from optree.run.updates import assignments
 from optree.tree.types import Shape
 
 
-class LoopCall(NamedTuple):
-    """Runs a loop, of its operands: those outputs that are wanted, by a compiled step."""
+class LoopCall:
+    """Runs a loop, of its operands: those outputs that are wanted, by a compiled step.
 
-    op: Scan
-    wanted: Sequence[bool]
-    within: Within
-    empty: Callable[[int, Shape, Any], Any] | None
+    Attributes
+    ----------
+    is_single : bool
+        Whether the loop has one output, which is no tuple.
+    bound : tuple
+        The layouts of the last call's operands, and what a backend that runs all steps in one call bound to them.
+    """
 
-    @property
-    def is_single(self) -> bool:
-        """Whether the loop has one output, which is no tuple."""
-        return len(self.wanted) == 1
+    def __init__(
+        self, op: Scan, wanted: Sequence[bool], within: Within, empty: Callable[[int, Shape, Any], Any] | None
+    ) -> None:
+        self.op, self.wanted, self.within, self.empty = op, wanted, within, empty
+        self.is_single = len(wanted) == 1
+        self.bound: tuple[Any, Any] = None, None
+        self._in_one_call = getattr(within.loop, "in_one_call", None)
 
     def __call__(self, *inputs: object) -> Any:
-        op, wanted, within, empty = self
-        found = op.run(within.loop, wanted, *inputs, empty=empty, reads_flag=within.reads_flag)
+        found = None if self._in_one_call is None else self._in_one_call(self, inputs)
+        if found is None:
+            op, within = self.op, self.within
+            found = op.run(within.loop, self.wanted, *inputs, empty=self.empty, reads_flag=within.reads_flag)
         return found[0] if self.is_single else tuple(found)
 
 

@@ -79,18 +79,9 @@ class Steps:
         found = [x.at(step, self.length) for x in self._laid_out()]
         return found if self.given is None else self.given(found)
 
-    @property
-    def ends_by(self) -> Argument | None:
-        """The argument that tells whether a step runs."""
-        return None if self.flag is None else self.arguments[self.flag]
-
     def runs(self, step: int) -> bool:
         """Whether a step runs."""
-        return self.ends_by is None or bool(self.ends_by.at(step, self.length))
-
-    def whole(self) -> Any:
-        """The arguments, as a step takes them."""
-        return self._laid_out() if self.given is None else self.given(self._laid_out())
+        return self.flag is None or bool(self.arguments[self.flag].at(step, self.length))
 
     def _laid_out(self) -> list[Argument]:
         """The arguments, with constants in C order, where there are steps enough."""
@@ -112,10 +103,9 @@ def carried_state(begun: Any, before: Any, final: Any, order: np.ndarray) -> tup
     Parameters
     ----------
     before : array or None
-        Where the states before each step are wanted.
+        Where the states before each step are wanted; the first of them is not copied yet.
     """
     if before is not None:
-        before[order[0]] = begun
         return Argument(before, 0, order, is_state=True), Argument(before, 0, np.roll(order, -1), None, final, True)
     pair, turns = np.empty((2, *begun.shape), begun.dtype, like=begun), np.arange(len(order) + 1) % 2
     return Argument(pair, 0, turns, begun, is_state=True), Argument(pair, 0, turns[1:], None, final, True)

@@ -322,6 +322,9 @@ class Scan(LoopOperator):
             order = np.array([i for i in order.tolist() if runs[i]], np.int64)
         while count := self._together(len(order), done, begun, reads_flag):
             arguments = self.laid_out([*begun, *sequences, *constants], made, order[done : done + count])
+            for x, before in zip(begun, self.befores(made), strict=True):
+                if before is not None:
+                    before[order[done]] = x
             ran = loop(Steps(arguments, count, flag=flag if reads_flag else None), count)
             done += count if ran is None else ran
             if ran is not None and ran < count:  # the states are where the step that does not run would read them
@@ -348,10 +351,9 @@ class Scan(LoopOperator):
     def laid_out(self, operands: Sequence[Any], made: Sequence[Any], order: np.ndarray) -> list[Argument]:
         """The arrays of the steps of an order: arguments, then those of `outputs`, which they write."""
         states, sequences, constants = self.parts(operands)
-        first, second = len(states) + len(self.body.outputs), 2 * len(states) + len(self.body.outputs)
         axes = [*self.out_axes, *[None] * len(states), *[0] * len(self.body.products)]
         joined = [(x, a) for x, a in zip(made[len(states) :], axes, strict=True) if x is not None and a is not None]
-        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, made[first:second], made, strict=False)]
+        carried = [carried_state(x, y, z, order) for x, y, z in zip(states, self.befores(made), made, strict=False)]
         return [
             *(read for read, _ in carried),
             *(Argument(x, a, order) for x, a in zip(sequences, self.axes, strict=True)),
@@ -359,6 +361,11 @@ class Scan(LoopOperator):
             *(written for _, written in carried),
             *(Argument(x, a, order) for x, a in joined),
         ]
+
+    def befores(self, made: Sequence[Any]) -> Sequence[Any]:
+        """Of the items of `outputs`, those of the states before each step."""
+        first = len(self.body.states) + len(self.body.outputs)
+        return made[first : first + len(self.body.states)]
 
     def order(self, length: int) -> np.ndarray:
         """The indices of so many steps in order."""

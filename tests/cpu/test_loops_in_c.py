@@ -86,18 +86,18 @@ STEPS = {
 def in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of steps that each loop has run in C."""
     counts: list[int] = []
-    whole, in_one_call = loops.LoopInC.__call__, loops.CompiledLoop.run
+    whole, in_one_call = loops.LoopInC.in_one_call, loops.BoundLoop.run
 
-    def counted(self: Any, steps: Any, length: int) -> int:
+    def counted(self: Any, *args: Any) -> Any:
         counts.append(0)
-        return whole(self, steps, length)
+        return whole(self, *args)
 
-    def noted(self: Any, arguments: Any, length: int, *others: Any) -> int | None:
-        counts[-1] += length
-        return in_one_call(self, arguments, length, *others)
+    def noted(self: Any, *args: Any) -> Any:
+        counts[-1] += self.length
+        return in_one_call(self, *args)
 
-    monkeypatch.setattr(loops.LoopInC, "__call__", counted)
-    monkeypatch.setattr(loops.CompiledLoop, "run", noted)
+    monkeypatch.setattr(loops.LoopInC, "in_one_call", counted)
+    monkeypatch.setattr(loops.BoundLoop, "run", noted)
     return counts
 
 
@@ -199,13 +199,13 @@ def test_cofactors_of_a_singular_matrix(in_c: list[int]) -> None:
 
 def test_a_stencil_computes_its_state_where_the_next_step_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     be, counts = gen_backend("cpu", jit=True), list[int]()
-    run = loops.CompiledLoop.run
+    run = loops.BoundLoop.run
 
-    def counted(self: Any, *args: Any) -> bool:
-        counts.append(self.count)
+    def counted(self: Any, *args: Any) -> Any:
+        counts.append(self.loop.count)
         return run(self, *args)
 
-    monkeypatch.setattr(loops.CompiledLoop, "run", counted)
+    monkeypatch.setattr(loops.BoundLoop, "run", counted)
     u = np.random.default_rng(0).normal(size=(9, 7))
 
     def step(u: Any, _: Any) -> Any:
@@ -463,7 +463,20 @@ def mean_in_scan(be: Any, x: Any, w: Any) -> Any:
     return be.scan(step, x[0, 0], x[:, 0])[0]
 
 
-@pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while, mean_in_scan])
+def constants_in_scan(be: Any, x: Any, w: Any) -> Any:
+    """A transposed matrix that each outer step computes, for many inner steps; both states begin with one tensor."""
+
+    def step(states: Any, part: Any) -> Any:
+        a, b = states
+        c = f.transpose(f.tanh(w + f.expand_dims(a, 1) * part))
+        inner = lambda s, _: ((f.tanh(f.sum(c * s[1], axis=1, keepdims=False)), s[0] * 0.9), None)  # noqa: E731
+        states, _ = be.scan(inner, (a, b), length=9)
+        return states, states[0]
+
+    return be.scan(step, (x[0, 0], x[0, 0]), x)[1]
+
+
+@pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while, mean_in_scan, constants_in_scan])
 def test_a_loop_in_a_loop_runs_in_the_same_call(
     in_c: list[int], formula: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -483,6 +496,25 @@ def test_a_loop_in_a_loop_runs_in_the_same_call(
     for once, again, expected in zip(*found[True], found[False][0], strict=True):
         np.testing.assert_array_equal(once, again)
         np.testing.assert_allclose(once, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_second_derivatives_of_a_while_loop_with_checkpoints(caplog: pytest.LogCaptureFixture) -> None:
+    found = []
+    for jit in (True, False):
+        be = gen_backend("cpu", jit=jit, datatype=np.float64)
+        for limit, checkpoints in ((5, 2), (40, 4)):
+            x = be.array([100.0, 3.0])
+            y = be.while_loop(
+                lambda y, x=x: f.any(f.absolute(y * y - x) > 1e-6),
+                lambda y, x=x: (y + x / y) / 2,
+                x + 1,
+                limit,
+                checkpoints,
+            )
+            slope = optree.grad(f.sum(y * y * y), x)
+            found.append([z.get() for z in optree.function([], [y, slope, optree.grad(f.sum(slope), x)])()])
+    assert not [each for each in caplog.records if "one by one" in each.getMessage()]
+    np.testing.assert_allclose(found[:2], found[2:], rtol=1e-9)
 
 
 @pytest.mark.parametrize("jit", [True, "always"])

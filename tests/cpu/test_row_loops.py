@@ -14,7 +14,7 @@ from backends import gen_backend
 from backends.cpu import backend
 from backends.cpu.routines import loops
 from backends.cpu.routines.loop_trace import ROWS
-from backends.cpu.routines.loops import CompiledLoop
+from backends.cpu.routines.loops import BoundLoop
 from backends.cpu.row_axes import Mixed, RowAxes
 from optree.registry import f
 from optree.settings import override
@@ -30,13 +30,13 @@ Step = Callable[[Any, Any], Any]
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts and threads of each loop that runs in one call."""
     found: list[tuple[int, int]] = []
-    run = CompiledLoop.run
+    run = BoundLoop.run
 
-    def counted(self: CompiledLoop, arguments: Any, length: int, threads: int, *others: Any) -> int | None:
-        found.append((self.parts, threads))
-        return run(self, arguments, length, threads, *others)
+    def counted(self: BoundLoop, *args: Any) -> Any:
+        found.append((self.loop.parts, self.threads))
+        return run(self, *args)
 
-    monkeypatch.setattr(CompiledLoop, "run", counted)
+    monkeypatch.setattr(BoundLoop, "run", counted)
     return found
 
 
@@ -305,8 +305,14 @@ def test_first_states_of_any_layout(runs: list[tuple[int, int]]) -> None:
 def test_long_loops_are_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python handles signals after each."""
     called: list[Any] = []
-    call = loops.call_packed
-    monkeypatch.setattr(loops, "call_packed", lambda function, words: (called.append(words), call(function, words)))
+    begin = BoundLoop.__init__
+
+    def noted(self: Any, *args: Any) -> None:
+        begin(self, *args)
+        call = self.call
+        self.call = lambda words: (called.append(words), call(words))
+
+    monkeypatch.setattr(BoundLoop, "__init__", noted)
     monkeypatch.setattr(loops, "CALL", 1)
     arrays = drawn("rnn", 7, 16, 3, 20, "float64")
     close(network(True, "rnn", arrays), network(False, "rnn", arrays))

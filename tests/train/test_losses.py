@@ -498,13 +498,13 @@ def test_second_derivatives_of_ctc() -> None:
 @needs_compiler
 def test_ctc_and_its_gradient_run_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = list[int]()
-    in_one_call = loops.CompiledLoop.run
+    in_one_call = loops.BoundLoop.run
 
-    def noted(self: Any, arguments: Any, length: int, *others: Any) -> int | None:
-        counts.append(length)
-        return in_one_call(self, arguments, length, *others)
+    def noted(self: Any, *args: Any) -> Any:
+        counts.append(self.length)
+        return in_one_call(self, *args)
 
-    monkeypatch.setattr(loops.CompiledLoop, "run", noted)
+    monkeypatch.setattr(loops.BoundLoop, "run", noted)
     t = gen_backend("cpu", jit=True).array(rng.normal(size=(30, 3, 5)))
     loss = losses.ctc(t, np.ones((3, 4), np.int64), np.array([30, 25, 28]), np.array([4, 2, 0]), reduce="sum")
     value, slopes = optree.function([], [loss, optree.grad(loss, t)])()

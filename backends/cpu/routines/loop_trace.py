@@ -73,21 +73,37 @@ class Nested(NamedTuple):
     Attributes
     ----------
     steps : LoopInC
-    places : dict of int to int
-        From the address of each array of these, as traced, to the value that it is.
+    values : dict of int to int
+        From the identity of each array of these, as traced, to the value that it is.
     flag : int or None
         The number of the argument that tells whether a step runs.
     written : int
         The number of the first state after a step, among the arguments.
+    begun : list of array or None
+        The states before the first step, of those that are an output before each step.
     """
 
     steps: Any
     arguments: list[Argument]
-    places: dict[int, int]
+    values: dict[int, int]
     length: int
     flag: int | None
     states: int
     written: int
+    begun: list[Any]
+
+    @classmethod
+    def of(cls, steps: Any, op: Scan, arrays: Sequence[Any], made: Sequence[Any], values: dict[int, int]) -> Nested:
+        """A loop, of its operands and outputs; states are in C order."""
+        length, states = op.length_of(arrays), len(op.body.states)
+        arguments = op.laid_out(arrays, made, op.order(length))
+        begun = [None if before is None else x for x, before in zip(arrays, op.befores(made), strict=False)]
+        return cls(steps, arguments, values, length, op.flag, states, len(op.body.arguments), begun)
+
+    @property
+    def carried(self) -> list[Argument]:
+        """The states before a step, and after it."""
+        return [*self.arguments[: self.states], *self.arguments[self.written :][: self.states]]
 
 
 class Call(NamedTuple):
@@ -319,12 +335,9 @@ class Trace:
         inputs, outputs = step.inputs, dict[int, int]()
         runs: Any = step.implementation.call
         op, arrays = runs.op, [self._array(i) for i in step.inputs]
-        states, length = len(op.body.states), op.length_of(arrays)
-        first = states + len(op.body.outputs)
-        if not length or not all(x.size for x in arrays) or not hasattr(runs.within.loop, "nested"):
+        states = len(op.body.states)
+        if not op.length_of(arrays) or not all(x.size for x in arrays) or not hasattr(runs.within.loop, "nested"):
             raise NotCompiled("it has no steps or no elements")
-        if op.flag is not None and op.flag >= states and any(runs.wanted[first : first + states]):
-            raise NotCompiled("it is a derivative of a derivative of a loop with a condition")
 
         def empty(number: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
             outputs[number] = self._added()
@@ -332,9 +345,9 @@ class Trace:
             found: np.ndarray = self.registers[outputs[number]]
             return found
 
-        made, order, begun = op.outputs(arrays, runs.wanted, empty), op.order(length), list(inputs)
-        for i, x in enumerate(arrays[:states]):
-            if not x.flags.c_contiguous:
+        made, begun = op.outputs(arrays, runs.wanted, empty), list(inputs)
+        for i, (x, y) in enumerate(zip(arrays[:states], made, strict=False)):
+            if x.strides != y.strides:
                 begun[i] = self._added()
                 self._new(begun[i], x.shape, x.dtype)
                 self._copy(inputs[i], begun[i])
@@ -343,29 +356,16 @@ class Trace:
                 zero = self._added()
                 self._constant(zero, np.zeros((), self.registers[value].dtype))
                 self._copy(zero, value)
-        known = [*begun, *outputs.values()]
-        arguments = op.laid_out([self.registers[i] for i in begun], made, order)
-        for i in range(states):
-            if first + i in outputs:
-                before = self._added()
-                self._view(before, outputs[first + i], self.registers[outputs[first + i]][order[0], ...])
-                self._copy(begun[i], before)
-        places = dict[int, int]()
-        for x in (y for each in arguments for y in (each.array, each.first, each.last) if y is not None):
-            if (address := HOST.address(x)) in places:
-                continue
-            of = next((i for i in known if self._is_part(x, i)), None)
-            value = places[address] = self._added()
-            if of is None:
-                self.memory[value], self.registers[value] = len(self.memories), x
-                self.memories.append(Memory(x, value))
-            else:
-                self._view(value, of, x)
-        nested = Nested(runs.within.loop, arguments, places, length, op.flag, states, len(op.body.arguments))
+        values = {id(self.registers[i]): i for i in (*begun, *outputs.values())}
+        nested = Nested.of(runs.within.loop, op, [self.registers[i] for i in begun], made, values)
+        for x in (each.array for each in nested.carried if id(each.array) not in values):
+            value = values[id(x)] = self._added()
+            self.memory[value], self.registers[value] = len(self.memories), x
+            self.memories.append(Memory(x, value))
         self._outputs[step.output] = outputs
         if runs.is_single:
             self._share(step.output, next(iter(outputs.values())))
-        self.calls.append(Call("loop", None, [*begun, *places.values()], list(outputs.values()), loop=nested))
+        self.calls.append(Call("loop", None, [*values.values()], list(outputs.values()), loop=nested))
 
     def _add_matrices(self, step: CallStep) -> None:
         """Record linear algebra of small matrices; the factors of a stack are its entries in one array."""

@@ -7,8 +7,9 @@ typedef int64_t word;
 typedef void part(const void *state, int64_t begin, int64_t end, int64_t thread);
 typedef void sharing(part *run, const void *state, int64_t count, int64_t threads);
 
-/* An array: in a step, at the base and as many strides as its index there, unless the first or last has its own. */
-typedef struct { word base, stride, indices, first, last; } argument;
+/* An array: in a step, at the base and as many strides as the step's number, or its last bit where the mask is 1, unless
+   the first or last step has its own. */
+typedef struct { word base, stride, mask, first, last; } argument;
 typedef struct { word function, words; } call; /* the index of its words among all */
 typedef struct { word index, argument, offset; } address; /* a word that is an address in an argument */
 typedef struct { word first_call, last_call, first_address, last_address; } rows;
@@ -20,7 +21,7 @@ typedef struct {
     word begin, ran; /* the first step, and how many ran, with those before it */
     word has_flag, is_given; /* whether an argument after the others tells if a step runs, and no step makes it */
     word parts, rows, calls, addresses, words;
-    word run, states; /* of a loop in a step: its function, and the number of its states */
+    word run, states; /* the function, and the number of states */
 } loop;
 
 /* The address of an array in a step. */
@@ -28,7 +29,7 @@ static inline word start_of(const loop *p, word i, word step)
 {
     const argument *x = (const argument *)p->arguments + i;
     const word own = step == p->begin && x->first ? x->first : step == p->length - 1 ? x->last : 0;
-    return own ? own : x->base + (x->indices ? x->stride * ((const word *)x->indices)[step] : 0);
+    return own ? own : x->base + x->stride * (step & x->mask);
 }
 
 #include "body.h"
@@ -49,33 +50,44 @@ static int runs(const loop *p, word step)
 int64_t run(const void *state)
 {
     loop *p = (loop *)state;
-    if (p->parts > 1) { /* such a loop has no flag */
-        ((sharing *)p->share)(run_parts, state, p->parts, p->threads);
-        p->ran = p->last;
+    p->ran = p->first > p->begin ? p->first : p->begin;
+    if (p->parts > 1) { /* no step of such a loop makes its flag */
+        loop own = *p;
+        own.first = p->ran;
+        while (p->ran < p->last && runs(p, p->ran))
+            p->ran++;
+        own.last = p->ran;
+        ((sharing *)p->share)(run_parts, &own, p->parts, p->threads);
         return 0;
     }
-    for (p->ran = p->first; p->ran < p->last && runs(p, p->ran); p->ran++) /* its kernels may wake threads */
+    for (; p->ran < p->last && runs(p, p->ran); p->ran++)
         body(p, (const rows *)p->rows, p->ran, (word *)p->words);
     return 0;
 }
 
-/* A loop in a step of another. After its struct are its arguments, the flag, its states before a step and after it, their
-   bytes, and its words. */
-int64_t nested(const void *state)
+/* The steps from the first to the last of a loop. After its struct are its arguments, the flag, its states before a step
+   and after it, with what those begin that are an output before each step, their bytes, and its words. */
+int64_t whole(const void *state)
 {
     loop *p = (loop *)state;
     const argument *const first = (const argument *)(p + 1), *const to = first + p->count + 1 + p->states;
-    word *const bytes = (word *)(to + p->states);
+    const word *const begun = (const word *)(to + p->states), *const bytes = begun + p->states;
     p->arguments = (word)first;
     p->words = (word)(bytes + p->states);
-    p->begin = 0;
-    if (p->is_given) /* as the loop goes from the other end, steps that do not run come first */
-        while (p->begin < p->length && !runs(p, p->begin))
-            p->begin++;
-    p->first = p->begin;
+    if (p->first == 0) {
+        p->begin = 0;
+        if (p->is_given) /* as the loop goes from the other end, steps that do not run come first */
+            while (p->begin < p->length && !runs(p, p->begin))
+                p->begin++;
+        for (word i = 0; i < p->states && p->begin < p->length; i++)
+            if (begun[i])
+                memcpy((char *)start_of(p, p->count + 1 + i, p->begin), (const char *)begun[i], bytes[i]);
+    }
     ((int64_t (*)(const void *))p->run)(p);
-    for (word i = 0; i < p->states && (p->ran < p->length || p->ran == p->begin); i++)
-        memcpy((char *)to[i].last, (const char *)start_of(p, p->count + 1 + i, p->ran), bytes[i]);
+    for (word i = 0; i < p->states && (p->ran < p->length || p->ran == p->begin); i++) {
+        const word is_begun = p->ran == p->begin && begun[i];
+        memcpy((char *)to[i].last, (const char *)(is_begun ? begun[i] : start_of(p, p->count + 1 + i, p->ran)), bytes[i]);
+    }
     return 0;
 }
 

@@ -33,13 +33,14 @@ from backends import lazy
 from backends.cpu.calls import implementation
 from backends.cpu.codegen.loop_bodies import BodyCall, body_source
 from backends.cpu.codegen.printer import LONG_WORK
-from backends.cpu.compiler import c_text, call_packed, compile_source
-from backends.cpu.routines.loop_trace import ROWS, Call, NotCompiled, Trace
+from backends.cpu.compiler import c_text, compile_source
+from backends.cpu.routines.loop_trace import ROWS, Call, Nested, NotCompiled, Trace
 from backends.cpu.routines.products import TYPES, is_in_elements, is_small_product
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, struct, vector_source
 from backends.cpu.runtime import CompiledNest, data_address, share_address
 from backends.execution.executor import Step
+from backends.execution.loops import LoopCall
 from backends.execution.memory import HOST, LINE, Scratch, element_strides
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from optree.cache import Cache
@@ -48,12 +49,14 @@ from optree.compile.pipeline import contracted
 from optree.compile.program import Program, shapes_of
 from optree.errors import CompilerError
 from optree.ops.contraction import ProductOperator
-from optree.ops.loop_steps import MANY, Argument, Steps
+from optree.ops.loop_steps import MANY, Argument, Steps, new_array
 from optree.records import NamedTuple
 from optree.settings import thread_count
+from optree.tree.types import Shape
 
 #: The struct of a loop's call.
 LOOP = struct("loops.c", "loop")
+SCRATCH, FIRST, LAST, RAN = map([*LOOP.fields].index, ("scratch", "first", "last", "ran"))
 
 #: The C functions of products.
 PRODUCTS = ("multiply_stacks", "product_scratch")
@@ -103,7 +106,7 @@ class CompiledLoop:
     def __init__(
         self, trace: Trace, given: int, rows: Sequence[int | None] | None, functions: dict[str, Any], backend: Any
     ) -> None:
-        self._trace, self._rows, self._backend, self._functions = trace, rows, backend, functions
+        self._trace, self._rows, self._backend, self.functions = trace, rows, backend, functions
         self.words: Any = list[int]()
         self.failures = list[int]()
         self._calls: list[array[int]] = []
@@ -121,55 +124,63 @@ class CompiledLoop:
             self._add_part(begin, count * (n + 1) // self.parts - begin)
             ends = {"last_call": len(self._calls), "last_address": len(self._addresses)}
             own.append(struct("loops.c", "rows").words(first_call=first, first_address=starts, **ends))
-        self.count, self._memory = len(self._calls), Scratch()
+        self.count = len(self._calls)
         self.words = array("q", self.words)
         self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
         places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
         constant = {"count": trace.leaves, "parts": self.parts, **places}
         self._added = trace.arguments[given:]
+        self._held += [x.array for x in self._added if isinstance(x, Argument)]
         self.struct = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
         del self._trace, self._calls, self._addresses
 
-    def run(self, arguments: Sequence[Any], length: int, threads: int, flag: Argument | None = None) -> int | None:
-        """Run the steps, and return how many ran; None if one failed, as one does that NumPy raises an error for.
+    def call_words(
+        self,
+        whole: Nested,
+        arguments: Sequence[Any],
+        where: Callable[[np.ndarray], Address | int],
+        threads: int,
+        is_long: bool,
+    ) -> list[Any]:
+        """The words of `whole` in loops.c, of which those of `self.words` are last.
 
         Parameters
         ----------
-        flag : Argument, optional
-            It tells whether a step runs.
+        whole : Nested
+        arguments : sequence
+            Those of a step.
+        where : callable
+            The address of an array of these.
+        threads : int
+        is_long : bool
+            Whether the function for many steps runs them.
         """
-        given, block = _given([*arguments, *self._added, flag]), max(1, int(CALL / max(self.work, 1)))
-        words = self.words[:]
-        run = self.function(length)
-        with self._memory.of(self.scratch) as start:
-            loop = self.struct[:]
-            LOOP.set(
-                loop,
-                share=share_address("long" if self.work * length >= LONG_WORK else "unknown"),
-                threads=threads,
-                arguments=given.buffer_info()[0],
-                scratch=start,
-                length=length,
-                words=words.buffer_info()[0],
-                has_flag=flag is not None,
-            )
-            for first in range(0, length, block):
-                LOOP.set(loop, first=first, last=min(length, first + block))
-                call_packed(run, loop)
-                ran = LOOP.get(loop, "ran")
-                if ran < min(length, first + block):
-                    break
-        return None if any(words[i] for i in self.failures) else ran
+        carried = whole.carried
+        flag = None if whole.flag is None else whole.arguments[whole.flag]
+        fields = dict(zip(LOOP.fields, self.struct, strict=True)) | {
+            "share": share_address("long" if self.work * whole.length >= LONG_WORK and threads > 1 else "unknown"),
+            "threads": threads,
+            "last": whole.length,
+            "length": whole.length,
+            "has_flag": int(flag is not None),
+            "is_given": int(flag is not None and not flag.is_state),
+            "run": _address_of(self.function(is_long)),
+            "states": whole.states,
+        }
+        table = [word for x in (*arguments, *self._added, flag, *carried) for word in _argument_words(x, where)]
+        begun = [0 if x is None else where(x) for x in whole.begun]
+        sizes = [x.last.nbytes for x in carried[whole.states :]]
+        return [*fields.values(), *table, *begun, *sizes, *self.words]
 
-    def function(self, length: int) -> Any:
-        """The C function for a call of so many steps: one for them all if there are many; its sums may differ in order.
+    def function(self, is_long: bool) -> Any:
+        """The C function for a call: one for all kernels if it has many steps; its sums may differ in order.
 
         A call's own steps decide, so that the same call gives the same bits whenever it comes.
         """
-        if length < LONG or self.parts > 1 or not any(call.nest for call in self._printed):
-            return self._functions["run"]
+        if not is_long or self.parts > 1 or not any(call.nest for call in self._printed):
+            return self.functions["run"]
         if self._in_one is None:
-            self._in_one = self._functions["run"]
+            self._in_one = self.functions["run"]
             self._compile_in_one()
         return self._in_one
 
@@ -289,49 +300,28 @@ class CompiledLoop:
         x, y = (own[i] for i in call.values)
         sizes, (to, from_) = collapsed_axes(y.shape, [[*y.strides], [*np.broadcast_to(x, y.shape).strides]])
         self.work += y.size
-        return _address_of(self._functions["copy"]), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
+        return _address_of(self.functions["copy"]), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
 
     def _loop(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of a loop in the step."""
         nested = call.loop
         assert nested is not None
         place = dict(zip(call.values, at, strict=True))
-        inner, arguments = nested.steps.nested(nested.arguments, nested.length)
-        carried = [*nested.arguments[: nested.states], *nested.arguments[nested.written :][: nested.states]]
-        flag = None if nested.flag is None else nested.arguments[nested.flag]
-        start = self._allocated(inner.scratch)
-        scratch = Address(self._trace.leaves, start)
+        arguments = nested.steps.step_arguments(nested.arguments)
+        inner = nested.steps.nested(arguments, nested.length)
 
-        def where(x: Any) -> Address | int:
-            if x is None:
-                return 0
-            value = nested.places.get(HOST.address(x))
+        def where(x: np.ndarray) -> Address | int:
+            value = nested.values.get(id(x))
             return HOST.address(x) if value is None else place[value]
 
-        table: list[Address | int] = []
-        for x in (*arguments, flag, *carried):
-            table += _argument_words(x, where)
-            self._held += [x.array, x.indices] if isinstance(x, Argument) else []
-        run = inner.function(LONG)
-        self._held += [inner, run]
-        own_words = dict(zip(LOOP.fields, inner.struct, strict=True)) | {
-            "share": share_address(),
-            "threads": 1,
-            "scratch": scratch,
-            "last": nested.length,
-            "length": nested.length,
-            "has_flag": int(flag is not None),
-            "is_given": int(flag is not None and not flag.is_state),
-            "run": _address_of(run),
-            "states": nested.states,
-        }
-        sizes = [x.last.nbytes for x in carried[nested.states :]]
-        words = [*own_words.values(), *table, *sizes, *inner.words]
+        words = inner.call_words(nested, arguments, where, 1, True)
+        words[SCRATCH] = Address(self._trace.leaves, self._allocated(inner.scratch))
+        self._held += [inner, arguments]
         first = len(self.words) + len(words) - len(inner.words)
         self.failures += [first + i for i in inner.failures]
         self.work += nested.length * inner.work
         self.alone += nested.length * inner.alone
-        return _address_of(self._functions["nested"]), words
+        return _address_of(self.functions["whole"]), words
 
     def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of small_matrices.c."""
@@ -358,6 +348,79 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+class Operands(NamedTuple):
+    """The operands and outputs of a loop, as its steps take them.
+
+    Attributes
+    ----------
+    arrays, made : list of array
+    copies : list of (int, str)
+        The operands that are copied before the first step, each with its order.
+    """
+
+    arrays: list[Any]
+    made: list[Any]
+    copies: list[tuple[int, Any]]
+
+
+class BoundLoop:
+    """All steps of a loop by calls of C, for operands of one layout.
+
+    Attributes
+    ----------
+    loop : CompiledLoop
+    length, threads : int
+    """
+
+    def __init__(
+        self, loop: CompiledLoop, whole: Nested, arguments: Sequence[Any], operands: Operands, threads: int
+    ) -> None:
+        self.loop, self.length, self._copies = loop, whole.length, operands.copies
+        self.threads = min(loop.parts, threads)
+        self._made = [None if x is None else (n, x.shape, x.dtype) for n, x in enumerate(operands.made)]
+        outputs = range(whole.states, len(operands.made))
+        self._zeros = [i for i in outputs if whole.flag is not None and operands.made[i] is not None]
+        self._held = arguments  # constants, whose addresses are among the words
+        numbers = {id(x): n for n, x in enumerate((*operands.arrays, *operands.made)) if x is not None}
+        last, self._size = len(operands.arrays) + len(operands.made), loop.scratch
+        own = dict[int, int]()
+
+        def where(x: np.ndarray) -> Address | int:
+            if id(x) in numbers:
+                return Address(numbers[id(x)], 0)
+            return Address(last, own[id(x)]) if id(x) in own else HOST.address(x)
+
+        for x in whole.carried:
+            if id(x.array) not in numbers and id(x.array) not in own:
+                own[id(x.array)], self._size = self._size, self._size + x.array.nbytes + -x.array.nbytes % LINE
+        words = loop.call_words(whole, arguments, where, self.threads, self.length >= LONG)
+        words[SCRATCH] = Address(last, 0)
+        self._addresses = [(n, *word) for n, word in enumerate(words) if isinstance(word, Address)]
+        self._words = array("q", [0 if isinstance(word, Address) else word for word in words])
+        self._failures = [len(words) - len(loop.words) + i for i in loop.failures]
+        self._block = max(1, int(CALL / max(loop.work, 1)))
+        self.call, self._memory = loop.functions["whole"], Scratch()
+
+    def run(self, arrays: list[Any], empty: Callable[[int, Shape, Any], Any]) -> list[Any] | None:
+        """The outputs; None if a step fails, for which NumPy raises an error."""
+        for i, order in self._copies:
+            arrays[i] = np.array(arrays[i], order=order)
+        made: list[Any] = [None if each is None else empty(*each) for each in self._made]
+        for i in self._zeros:  # outputs of steps that do not run
+            made[i][...] = 0
+        words, length = self._words[:], self.length
+        with self._memory.of(self._size) as scratch:
+            starts = [*[0 if x is None else data_address(x) for x in (*arrays, *made)], scratch]
+            for n, number, offset in self._addresses:
+                words[n] = starts[number] + offset
+            for first in range(0, length, self._block):
+                words[FIRST], words[LAST] = first, min(length, first + self._block)
+                self.call(words.buffer_info()[0])
+                if words[RAN] < words[LAST]:
+                    break
+        return None if any(words[i] for i in self._failures) else made
+
+
 class LoopInC:
     """Runs the steps of a loop: by one C call if the whole step is compiled, else one by one.
 
@@ -375,31 +438,64 @@ class LoopInC:
         self._programs: dict[frozenset[int], tuple[Program, list[Step]]] = {}
         self._known: Cache = Cache("loops in C", LAYOUTS)
         self._is_told = False
-        self._given: Any = None
+        self._given: Callable[[Any], Any] = list
         self._orders = _orders(plan.program)
 
     def __call__(self, steps: Steps, length: int) -> int:
-        """Run the steps, and return how many ran."""
-        steps = steps if self._given is None else steps.after(self._given)
-        arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
-        for i, order in self._orders.items() if length > MANY else ():
-            arguments[i] = _ordered(arguments[i], order)
-        threads = thread_count()
-        key = threads, *[_layout(x) if isinstance(x, Argument) else None for x in arguments]
-        known = self._known.get(key)
-        if known is None:
-            known = self._made(arguments, min(length, 2), threads)
-            if known is not None:  # None: the step is not compiled yet, and NumPy runs its plan
-                self._known[key] = known
-        if isinstance(known, CompiledLoop):
-            ran = known.run(arguments, length, min(known.parts, threads), steps.ends_by)
-            if ran is not None:
-                return ran
+        """Run the steps one by one, and return how many ran."""
+        steps = steps.after(self._given)
         for step in range(length):
             if not steps.runs(step):
                 return step
             self._plan.run(steps(step), None)
         return length
+
+    def in_one_call(self, call: LoopCall, inputs: Sequence[Any]) -> list[Any] | None:
+        """The outputs of a loop, all of whose steps run in C; None if they do not."""
+        if self._plan.is_by_numpy:  # always, or so far
+            return None
+        arrays = [x if x.__class__ is np.ndarray else np.asarray(x) for x in inputs]
+        layouts = [thread_count(), *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in arrays]]
+        known, bound = call.bound
+        if known != layouts:
+            bound = self._bound(call, arrays)
+            call.bound = layouts, bound
+        return None if bound is None else bound.run(arrays, call.empty)
+
+    def _bound(self, call: LoopCall, arrays: list[Any]) -> BoundLoop | None:
+        """The calls of a loop, for operands of the layouts of these."""
+        op, threads, functions = call.op, thread_count(), self._functions()
+        length = op.length_of(arrays)
+        if not length or functions is None:
+            return None
+        operands = self._operands(call, [x[...] for x in arrays])
+        whole = Nested.of(self, op, operands.arrays, operands.made, {})
+        arguments = self.step_arguments(whole.arguments)
+        key = threads, *[_layout(x) if isinstance(x, Argument) else None for x in arguments]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._made(arguments, min(length, 2), threads, functions)
+        return BoundLoop(known, whole, arguments, operands, threads) if isinstance(known, CompiledLoop) else None
+
+    def _operands(self, call: LoopCall, arrays: list[Any]) -> Operands:
+        """The operands: states as steps leave them, and constant matrices in the order that products read."""
+        op = call.op
+        made, copies = op.outputs(arrays, call.wanted, partial(new_array, None)), list[tuple[int, Any]]()
+        states, _, constants = op.parts(range(len(arrays)))
+        orders = {i: "C" for i in states if arrays[i].strides != made[i].strides}
+        if op.length_of(arrays) > MANY:
+            orders |= {i: "C" for i in constants if not arrays[i].flags.c_contiguous}
+            numbers = {id(arrays[i]): i for i in constants}
+            leaves = self._given(op.laid_out(arrays, made, op.order(1)))
+            for i, order in self._orders.items():
+                number = numbers.get(id(leaves[i].array)) if isinstance(leaves[i], Argument) else None
+                if number is not None:
+                    orders[number] = _order(arrays[number], order)
+        for i, order in orders.items():
+            if i in states or not arrays[i].flags[f"{order}_CONTIGUOUS"]:
+                copies.append((i, order))
+                arrays[i] = np.array(arrays[i], order=order)  # type: ignore[call-overload]
+        return Operands(arrays, made, copies)
 
     def after(self, given: Callable[[Any], Any]) -> LoopInC:
         """The same, of arguments from which `given` makes a step's."""
@@ -409,18 +505,20 @@ class LoopInC:
 
     def _functions(self) -> dict[str, Any] | None:
         found: dict[str, Any] | None = self._backend.c_functions(
-            c_text(FOLDER / "loops.c", {}), ("run", "copy", "nested")
+            c_text(FOLDER / "loops.c", {}), ("run", "copy", "whole")
         )
         return found
 
-    def nested(self, arguments: Sequence[Any], length: int) -> tuple[CompiledLoop, list[Any]]:
-        """The calls of a loop in another's step, on one thread, and all arguments; NotCompiled where there are none."""
-        functions, steps = self._functions(), Steps(list(arguments), length, self._given)
-        arguments = [_argument(x) for x in (*steps.whole(), *self._constants)]
+    def step_arguments(self, arguments: Sequence[Argument]) -> list[Any]:
+        """The arguments of a step, of those of a loop."""
+        return [Argument(x) if isinstance(x, np.ndarray) else x for x in (*self._given(arguments), *self._constants)]
+
+    def nested(self, arguments: Sequence[Any], length: int) -> CompiledLoop:
+        """The calls of a loop in another's step, on one thread; NotCompiled where there are none."""
+        functions = self._functions()
         if self._plan.is_by_numpy or functions is None:
             raise NotCompiled("NumPy runs its steps")
-        trace = self._traced(arguments, min(length, 2))
-        return CompiledLoop(trace, len(arguments), None, functions, self._backend), list(trace.arguments)
+        return CompiledLoop(self._traced(arguments, min(length, 2)), len(arguments), None, functions, self._backend)
 
     def _traced(self, arguments: Sequence[Any], length: int) -> Trace:
         """The calls of a step, for the layouts of these arguments; NotCompiled if one has no compiled form."""
@@ -429,15 +527,11 @@ class LoopInC:
         values = [x.at(0, length) if isinstance(x, Argument) else x for x in arguments]
         program, steps = self._compiled(values)
         added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]
-        return Trace(program, steps, [*arguments, *map(_argument, added)], [*values, *added])
+        wrapped = [Argument(x) if isinstance(x, np.ndarray) else x for x in added]
+        return Trace(program, steps, [*arguments, *wrapped], [*values, *added])
 
-    def _made(self, arguments: Sequence[Any], length: int, threads: int) -> CompiledLoop | bool | None:
-        """The calls for the layouts of these arguments; False if they cannot be compiled, None if not compiled yet."""
-        if self._plan.is_by_numpy:
-            return None
-        functions = self._functions()
-        if functions is None:
-            return None
+    def _made(self, arguments: Sequence[Any], length: int, threads: int, functions: Any) -> CompiledLoop | bool:
+        """The calls for the layouts of these arguments; False if they cannot be compiled."""
         try:
             trace = self._traced(arguments, length)
         except NotCompiled as error:
@@ -499,21 +593,10 @@ def _orders(program: Program) -> dict[int, str]:
     }
 
 
-def _ordered(x: Argument, order: str) -> Argument:
-    """A constant matrix in an order: its products read contiguous columns, or long rows."""
-    if x.axis is not None:
-        return x
-    rows, columns = x.array.shape
-    return x._replace(array=np.asarray(x.array, order={"A": "F" if rows > columns else "C"}.get(order, order)))  # type: ignore[call-overload]
-
-
-def _argument(x: Any) -> Any:
-    """An argument whose first array is C-contiguous unless it has the strides of the others; numbers unchanged."""
-    if not isinstance(x, Argument):
-        return Argument(x) if isinstance(x, np.ndarray) else x
-    if x.first is not None and x.first.strides != x.array.strides[1:]:
-        return x._replace(first=np.array(x.first, order="C"))
-    return x
+def _order(x: np.ndarray, order: str) -> str:
+    """The order of a matrix, where `"A"` is that of long rows."""
+    rows, columns = x.shape
+    return {"A": "F" if rows > columns else "C"}.get(order, order)
 
 
 def _layout(x: Argument) -> Any:
@@ -529,18 +612,15 @@ def _is_regular(x: Argument) -> bool:
     return all(type(y) is np.ndarray and is_in_elements(y) for y in arrays)
 
 
-def _given(arguments: Sequence[Any]) -> array[int]:
-    """Arguments, in the structs of loops.c; numbers are zeros."""
-    return array("q", [word for x in arguments for word in _argument_words(x, _at)])
-
-
-def _argument_words(x: Any, address_of: Callable[[Any], Any]) -> Sequence[Any]:
-    """The words of the struct of an argument."""
+def _argument_words(x: Any, address_of: Callable[[Any], Any]) -> list[Any]:
+    """The words of the struct of an argument; zeros for a number."""
     if not isinstance(x, Argument):
-        return 0, 0, 0, 0, 0
-    stride, indices = (0, 0) if x.axis is None else (x.array.strides[x.axis], data_address(x.indices))
-    return address_of(x.array), stride, indices, address_of(x.first), address_of(x.last)
-
-
-def _at(x: np.ndarray | None) -> int:
-    return 0 if x is None else data_address(x)
+        return [0, 0, 0, 0, 0]
+    start, stride, mask = address_of(x.array), 0, 0
+    first, last = (0 if y is None else address_of(y) for y in (x.first, x.last))
+    if x.axis is not None:
+        begin, *others = [int(i) for i in x.indices[:3]]
+        turns = len(others) > 1 and others[1] == begin  # between two arrays
+        start, mask = _moved(start, x.array.strides[x.axis] * begin), 1 if turns else -1
+        stride = x.array.strides[x.axis] * (others[0] - begin) if others else 0
+    return [start, stride, mask, first, last]

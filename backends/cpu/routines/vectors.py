@@ -52,10 +52,6 @@ class Struct:
         for field, value in values.items():
             struct[self._index[field]] = value
 
-    def get(self, struct: array[int], field: str) -> int:
-        """A field that precedes all arrays."""
-        return struct[self._index[field]]
-
 
 @cache
 def struct(file: str, name: str) -> Struct:
