@@ -61,7 +61,10 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     """With --home gpu, name the device; without one, all tests would be skipped, which looks as if all were well."""
-    said = "matrix(least): one test of many cases, of which a sample runs, no fewer than least; with --all, every one"
+    said = (
+        "matrix(least): one test of many cases, of which a sample runs, no fewer than least; with --all, every one. "
+        "matrix(least=0): a long test, which runs with --all alone, beside a shorter one of the same promise"
+    )
     config.addinivalue_line("markers", said)
     config.addinivalue_line("markers", "on_the_rig: a test that runs on simulated devices")
     config.addinivalue_line("markers", "slow: of the longest files: they run first, so that no process waits for one")
@@ -188,6 +191,8 @@ def _sampled(items: list[Any], config: Any) -> set[Any]:
 
 def _drawn(cases: list[Any], config: Any, name: str, least: int | None = None) -> list[Any]:
     """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
+    if least == 0:
+        return []
     share, default = _share(config)
     count = min(len(cases), config.option.cases or max(least or default, math.ceil(len(cases) / share)))
     numbers = random.Random(f"{config.option.seed} {name}").sample(range(len(cases)), count)

@@ -208,6 +208,7 @@ def test_the_language_models_learn_and_write(charlm, capsys, model, options):
     assert len(found[0].split("alone\n\n")[1]) == 8 + charlm.WRITTEN + 1
 
 
+@pytest.mark.matrix(least=0)
 def test_a_language_model_that_is_stopped_goes_on_to_the_same_end(charlm, tmp_path, capsys, monkeypatch):
     options = ["--steps", "60", "--width", "16", "--context", "4"]
     charlm.main(options)
@@ -248,7 +249,7 @@ def test_the_language_models_text_is_the_reference_that_python_ships(found_by_na
     assert len(text.training) == pytest.approx(9 * len(text.test), rel=1e-3)
 
 
-@pytest.mark.matrix(least=1)
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer"])
 def test_the_language_models_train_alike_on_a_gpu(charlm, folder, model, gpu):
     curves, text = [], charlm.load()
@@ -273,6 +274,7 @@ def test_bad_sizes_of_the_language_model_are_errors(charlm, capsys, arguments, m
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.matrix(least=0)
 def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convnet, tmp_path, capsys):
     convnet.main(["--epochs", "4", "--output", str(tmp_path)])
     assert accuracy_of(capsys.readouterr().out) >= 0.95
@@ -282,6 +284,7 @@ def test_the_convolutional_network_learns_and_draws_its_filters_and_errors(convn
     assert rows[0] == "step,loss,accuracy" and len(rows) == 1 + 4 * (1437 // 64)
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_a_convolutional_network_that_is_stopped_goes_on_to_the_same_end(convnet, tmp_path, capsys, monkeypatch):
     images, labels = _stripes(60)
@@ -357,6 +360,7 @@ def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
 COMPILING = ("torch.compile", "jax", "JAX")
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_the_benchmark_of_networks_prints_times_and_memory(capsys, monkeypatch, request):
     convolutions = importlib.import_module("convolutions")
@@ -389,12 +393,14 @@ def test_the_simulation_of_many_gpus_says_what_its_document_says(capsys):
     assert abs(step.seconds - alone - sent * 3 / 4 - resnet.weights * (28 / 8 + 4) / machine.memory) < 1e-12
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("name", ["overhead", "training_step"])
 def test_benchmarks_find_the_results_equal_and_print_ratios(name, capsys):
     importlib.import_module(name).main(["--rounds", "2", "--calls", "1"])
     assert "ratio" in capsys.readouterr().out
 
 
+@pytest.mark.matrix(least=0)
 def test_the_benchmark_of_training_finds_the_losses_equal(tmp_path, monkeypatch, capsys, request):
     training = importlib.import_module("training")
     if not request.config.getoption("--all"):
@@ -411,6 +417,7 @@ def test_the_benchmark_of_training_finds_the_losses_equal(tmp_path, monkeypatch,
         assert said in printed and "failed" not in printed
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_the_benchmark_of_kernels_finds_every_workload_right_and_writes_what_it_found(tmp_path):
     forget()  # its kernels are counted

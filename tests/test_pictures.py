@@ -144,7 +144,7 @@ def pyramid(x, n):
     return row[0]
 
 
-@pytest.mark.matrix(least=1)
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize(
     ("shape", "n"),
     [

@@ -118,12 +118,13 @@ def test_the_seed_draws_a_sample_of_each_matrix_and_of_nothing_else(tmp_path):
         "@pytest.mark.matrix\n@pytest.mark.parametrize('n', range(400))\ndef test_many(n): pass\n"
         "@pytest.mark.matrix\n@pytest.mark.parametrize('n', range(10))\ndef test_some(n): pass\n"
         "@pytest.mark.parametrize('n', range(400))\ndef test_unmarked(n): pass\n"
+        "@pytest.mark.matrix(least=0)\n@pytest.mark.parametrize('n', range(3))\ndef test_long(n): pass\n"
     )
     seeded, every = ["--seed", "1"], ["--all", "--seed", "1"]
     runs = seeded, seeded, ["--seed", "2"], every, ["test_it.py::test_many"]
     drawn, again, other, everything, named = collected(tmp_path, *runs)
-    assert len(drawn) == 25 + 4 + 400, "one of 16, and at least 4"
+    assert len(drawn) == 25 + 4 + 400, "one of 16, and at least 4, or none"
     assert drawn == again != other
-    assert len(everything) == 810 and set(drawn) < set(everything)
+    assert len(everything) == 813 and set(drawn) < set(everything)
     assert [test for test in everything if test in drawn] == drawn
     assert len(named) == 400, "a test that is named runs with every case"

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from harness.scripts import script
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +40,7 @@ def test_the_methods_types_are_the_registrys():
     assert stubs.PATH.read_text() == stubs.text(), "make functions writes it"
 
 
+@pytest.mark.matrix(least=0)
 def test_type_checkers_find_mistakes_in_users_programs(tmp_path):
     """With a cache that is kept: a check of the whole package takes seven seconds."""
     program = tmp_path / "program.py"

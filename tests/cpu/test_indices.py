@@ -72,7 +72,7 @@ def check(be: Any, dtype: str, shape: Any) -> None:
                 np.testing.assert_array_equal(found, wanted, f"{function.__name__} of {kind} along {axis}")
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_indices_are_numpys_at_the_ends_of_blocks(be: Any, dtype: str) -> None:
     for size in SIZES:
@@ -82,7 +82,7 @@ def test_indices_are_numpys_at_the_ends_of_blocks(be: Any, dtype: str) -> None:
         check(be, dtype, shape)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bool", "uint8", "int64"])
 def test_indices_are_numpys_where_threads_share_the_work(be: Any, dtype: str, threads: int) -> None:
@@ -91,7 +91,7 @@ def test_indices_are_numpys_where_threads_share_the_work(be: Any, dtype: str, th
             check(be, dtype, shape)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_extreme_is_found_wherever_it_is(be: Any, dtype: str) -> None:
     for size in (*SIZES, LARGE):

@@ -183,6 +183,7 @@ compile_source("void f(int *x) { x[0] = 1 << x[1]; }", "f")(np.array([0, 40], np
 """
 
 
+@pytest.mark.matrix(least=0)
 @needs_compiler
 def test_kernels_are_clean_under_the_sanitizers(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("OPTREE_CACHE_DIR", str(folder))

@@ -127,7 +127,7 @@ def test_kernels_run_while_others_are_unloaded(few: int, monkeypatch: Any) -> No
 
     def work(seed: int) -> None:
         x, order = be.ones(5000), np.random.RandomState(seed)
-        for number in order.randint(8, size=150):
+        for number in order.randint(8, size=50):
             value = be.evaluate([chain(be, x, int(number))])[0].get()
             assert (value == value_of(1, number)).all()
 

@@ -174,7 +174,7 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_the_loop_of_an_idiom_is_in_vectors(idiom: str, tmp_path: Path) -> None:
     if _compiler()[1] == "clang":
@@ -183,6 +183,7 @@ def test_the_loop_of_an_idiom_is_in_vectors(idiom: str, tmp_path: Path) -> None:
     assert not scalar_loops(in_one_file([kernel for tree in trees for kernel in source(tree)]), tmp_path)
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_the_loop_of_an_idiom_of_integers_is_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (64,))("x")
@@ -190,7 +191,7 @@ def test_the_loop_of_an_idiom_of_integers_is_in_vectors(dtype: str, tmp_path: Pa
     assert not scalar_loops(in_one_file(kernels), tmp_path)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"])
 def test_the_searches_for_extremes_are_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (1024, 1024))("x")
@@ -200,6 +201,7 @@ def test_the_searches_for_extremes_are_in_vectors(dtype: str, tmp_path: Path) ->
         assert not scalar_loops(text if axis == 0 else plain, tmp_path)
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_loops_of_extremes_of_columns_are_in_vectors(dtype: str, tmp_path: Path) -> None:
     x = TensorType(dtype, (1024, 1024))("x")

@@ -31,6 +31,7 @@ def shared(run, count: int, threads: int, length: Length = "long") -> None:
     SHARE(share_address(length))(PART(run), None, count, threads)
 
 
+@pytest.mark.matrix(least=8)
 @pytest.mark.parametrize("length", ["long", "unknown", "short"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 300])
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 16, 1000])

@@ -69,6 +69,7 @@ def backend_of(kind: str) -> Any:
     return gen_backend("cpu", jit="always" if kind == "always" else False)
 
 
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize("kind", ["cpu", "always", pytest.param("graphs", marks=pytest.mark.on_the_rig)])
 @pytest.mark.parametrize("options", [{}, {"clip_global_norm": 0.1, "average": 0.9}], ids=["plain", "clipped"])
 def test_two_ranks_that_are_alike_train_as_one(kind: str, options: dict[str, Any]) -> None:
@@ -79,6 +80,7 @@ def test_two_ranks_that_are_alike_train_as_one(kind: str, options: dict[str, Any
     check(be, kind, step, (losses, found), (expected, weights))
 
 
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize("kind", ["cpu", "always", pytest.param("graphs", marks=pytest.mark.on_the_rig)])
 @pytest.mark.parametrize("bucket", [None, 1], ids=["one bucket", "buckets"])
 def test_parts_that_are_gathered_during_the_backward_pass_are_those_of_a_whole_optimizer(

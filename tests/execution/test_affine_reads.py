@@ -34,7 +34,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.nd
     return rng.integers(-9, 9, shape).astype(dtype)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
 def test_pads_are_numpys(be: Any, dtype: str) -> None:
     rng = np.random.default_rng(0)

@@ -167,6 +167,7 @@ def test_every_kind_of_team_is_among_them() -> None:
 # Compiled
 
 
+@pytest.mark.matrix(least=1)
 @needs_nvrtc
 @needs_gxx
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -271,7 +272,7 @@ def _check_team(emulator: Emulator, team: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=0)
 @needs_gxx
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("team", TEAMS)
@@ -284,6 +285,7 @@ def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: st
         _check_team(emulator, team)
 
 
+@pytest.mark.matrix(least=0)
 @needs_gxx
 def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
     needs("thread")
@@ -309,6 +311,7 @@ def test_every_barrier_left_out_of_a_kernel_is_found(sample: Any) -> None:
     assert not missed, f"{len(missed)}, the first in {missed[0][0]}: {missed[0][1]}"
 
 
+@pytest.mark.matrix(least=0)
 @needs_gxx
 def test_an_overrun_of_a_kernel_is_found() -> None:
     """An access one element further on than there are, in an end that no whole access covers."""

@@ -55,7 +55,8 @@ FUNCTIONS = [
     1,
 ]
 
-SANITIZERS = [None, "address", "thread"]
+#: A sanitizer compiles all kernels once more, which takes seconds.
+SANITIZERS = [None, *(pytest.param(name, marks=pytest.mark.matrix(least=0)) for name in ("address", "thread"))]
 
 rng = np.random.default_rng(3)
 
@@ -227,7 +228,7 @@ def test_a_frame_larger_than_its_stack_ends_at_that_stacks_guard_page(order: str
     assert stack <= int(told[2], 16) < stack + page
 
 
-@pytest.mark.parametrize("sanitize", [None, "address"])
+@pytest.mark.parametrize("sanitize", SANITIZERS[:2])
 def test_a_kernel_that_does_not_end_is_ended(sanitize: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "LIMIT", 0.3)
     module = faulty(samples.ENDLESS, sanitize)
@@ -238,6 +239,7 @@ def test_a_kernel_that_does_not_end_is_ended(sanitize: str | None, monkeypatch: 
     module.launch("k", 1, 64, [np.ones(64, np.int32)])
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("name", ["HIDDEN_OVERRUN", "DYNAMIC_OVERRUN", "OVERRUN", "STATIC_OVERRUN", "MISALIGNED"])
 def test_overruns_that_the_address_sanitizer_finds(name: str) -> None:
     module = faulty(getattr(samples, name), "address")
@@ -246,6 +248,7 @@ def test_overruns_that_the_address_sanitizer_finds(name: str) -> None:
         module.launch("k", 1, 64, [np.zeros(64, np.int32)], shared=256)
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("name", "blocks"), [("RACE", 1), ("RACE_BETWEEN", 1), ("WARP_RACE_BETWEEN", 1), ("BLOCKS_RACE", 2)]
@@ -256,6 +259,7 @@ def test_races_that_the_thread_sanitizer_finds(name: str, blocks: int, order: st
         module.launch("k", blocks, 64, [np.zeros(64, np.int32)], order=order)
 
 
+@pytest.mark.matrix(least=0)
 def test_a_warps_barrier_orders_its_warp_alone() -> None:
     module = faulty(samples.WARP_RACE, "thread")
     x = np.arange(64, dtype=np.int32)
@@ -267,6 +271,7 @@ def test_a_warps_barrier_orders_its_warp_alone() -> None:
             wrong.launch("k", 1, 64, [x])
 
 
+@pytest.mark.matrix(least=0)
 def test_every_barrier_left_out_is_found(sample: Any) -> None:
     needs("thread")
     cases = [
@@ -355,13 +360,14 @@ def test_a_source_that_is_wrong_shows_its_line() -> None:
         load([samples.COPY, '\nextern "C" __global__ void k(int *x) { x[0] = missing; }'])
 
 
-@pytest.mark.parametrize("sanitize", [None, "address"])
+@pytest.mark.parametrize("sanitize", SANITIZERS[:2])
 def test_views_are_written_where_they_lie(sanitize: str | None) -> None:
     x = np.zeros((4, 8), np.float32)
     right(sanitize)["copy"].launch("copy", 1, 32, [np.ones(4, np.float32), x[2, 4:], 4])
     assert x.sum() == 4 and (x[2, 4:] == 1).all()
 
 
+@pytest.mark.matrix(least=0)
 def test_without_a_switch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """ucontext, which other processors have, is tested on this one."""
     monkeypatch.setattr(cuda, "FLAGS", (*cuda.FLAGS, "-DCUDA_ON_CPU_UCONTEXT"))

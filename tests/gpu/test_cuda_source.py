@@ -56,7 +56,7 @@ def _usage(be: Any, tree: Any, arch: str) -> dict[str, dict[str, int]]:
     return found
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @needs_nvrtc
 @trees
 def test_no_kernel_spills_and_registers_are_as_they_were(be, tree, request):
@@ -98,6 +98,7 @@ def test_a_maximum_and_sums_of_exponentials_are_one_traversal(be, shape, axis):
     assert [launch.name for launch in launches(be.logsumexp(x, axis))] == ["stage0", "end"]
 
 
+@pytest.mark.matrix(least=1)
 @needs_nvrtc
 @pytest.mark.parametrize("length", [4, 32, 100, 1024])
 def test_short_rows_of_halves_are_added_without_float64(be, length):

@@ -127,6 +127,7 @@ def test_info_names_the_device(gpu: Any) -> None:
         assert part in gpu.info()
 
 
+@pytest.mark.matrix(least=0)
 def test_tests_on_a_gpu_that_is_not_there_are_an_error() -> None:
     try:
         gen_backend("gpu")

@@ -31,6 +31,7 @@ def modules(gpu: Any, simulated: Rig, monkeypatch: pytest.MonkeyPatch) -> Callab
     return importlib.import_module
 
 
+@pytest.mark.matrix(least=0)
 def test_workloads_are_right_and_what_was_found_is_written(
     modules: Any, simulated: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, sample: Any
 ) -> None:
@@ -74,6 +75,7 @@ def in_this_process(program: str, modules: str, kernels: str) -> list[float]:
     return [float(word) for word in said.getvalue().split()]
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_are_measured_where_they_are_enough(modules: Any, dtype: str) -> None:
     gpu, peers, comparison = map(modules, ("gpu", "device_peers", "comparison"))

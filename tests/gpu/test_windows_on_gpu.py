@@ -46,7 +46,7 @@ def check(tree: Any, expected: np.ndarray, gpu: Any, what: str) -> None:
     np.testing.assert_allclose(got.astype("float64"), expected, rtol=rtol, atol=rtol, err_msg=what)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in POOLS), ("overlapping", "float64"), ("overlapping", "float16")]
 )
@@ -118,6 +118,7 @@ def test_images_are_resized_by_kernels(case: str, dtype: str, gpu: Any) -> None:
 BOXES = [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9], [0, -4, -3, 2.5, 1.5], [1, 30, 30, 40, 40], [0, 3, 3, 1, 1]]
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize(
     ("layout", "props", "dtype"),
     [

@@ -103,7 +103,7 @@ def test_value_and_derivatives(be: Any, tiles: Any, shapes: Any, masked: bool) -
         np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("shapes", SHAPES[1:4], ids=str)
 def test_floats_as_a_mask_are_added_to_the_scores(be: Any, shapes: Any) -> None:
@@ -131,6 +131,7 @@ def test_infinite_and_narrow_floats_as_a_mask(be: Any, dtype: str) -> None:
     np.testing.assert_allclose(found.asnumpyarray(), scored(*values, chosen), rtol=2e-2, atol=5e-3)
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_promises(causal: bool) -> None:
     home("cpu", datatype=np.float64)
@@ -140,6 +141,7 @@ def test_promises(causal: bool) -> None:
     check_op(Attention.make(causal=causal), [*values, np.random.RandomState(2).normal(size=mask.shape)])
 
 
+@pytest.mark.matrix(least=0)
 def test_central_differences() -> None:
     values = [*drawn(SHAPES[0])[:3], np.random.RandomState(3).normal(size=(5, 1))]
     be = home("cpu", datatype=np.float64)
@@ -223,7 +225,11 @@ def test_kernels_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "tokens", "jit"), [(1, 8192, False), pytest.param(4, 2048, True, marks=needs_compiler)]
+    ("heads", "tokens", "jit"),
+    [
+        pytest.param(1, 8192, False, marks=pytest.mark.matrix(least=0)),
+        pytest.param(4, 2048, True, marks=needs_compiler),
+    ],
 )
 def test_of_many_tokens_memory_is_that_of_operands_and_result(heads: int, tokens: int, jit: bool) -> None:
     be, size = gen_backend("cpu", jit=jit), 64
