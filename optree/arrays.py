@@ -76,10 +76,8 @@ GIVEN = "an array on the CPU of a dtype that NumPy has, as x.detach().cpu().floa
 def on_host(value: Any, what: str) -> np.ndarray:
     """Another library's array as NumPy's, over the same memory where the library shares it.
 
-    Raises
-    ------
-    OperandError
-        If the library does not give it, as memory of a device, or a tensor of torch's that records gradients.
+    Raises OperandError if the library does not give it, as memory of a device, or a tensor of torch's that records
+    gradients.
     """
     kind = type(value)
     try:
@@ -113,14 +111,9 @@ def is_value(x: object) -> bool:
 def check_unmasked(values: object, what: object) -> None:
     """Refuse a masked array, or a list of them: tensors have no masks, so masked elements would count.
 
-    Parameters
-    ----------
-    what : str
-        The function and its operand, for the error.
+    `what`: the function and its operand, for the error.
 
-    Raises
-    ------
-    OperandError
+    Raises OperandError.
     """
     if values.__class__ is np.ndarray or isinstance(values, Labelled):  # a tree is a tuple
         return

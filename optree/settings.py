@@ -227,12 +227,8 @@ def _quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
 
     More threads than that would use up the quota, because threads spin for a moment before they sleep.
 
-    Parameters
-    ----------
-    membership : Path
-        The file of the process's groups.
-    root : Path
-        The folder of version 2's hierarchy, and of version 1's, by controller.
+    `membership`: the file of the process's groups.
+    `root`: the folder of version 2's hierarchy, and of version 1's, by controller.
     """
     found = inf
     try:

@@ -289,10 +289,7 @@ def compile_source(
     `restype` (ctypes type, optional): the type of its result; none by default.
     `compiler`: by default what `find_compiler` finds.
 
-    Raises
-    ------
-    CompilerError
-        If there is no compiler, or it fails or takes too long; with what it wrote.
+    Raises CompilerError if there is no compiler, or it fails or takes too long; with what it wrote.
     """
     compiler = compiler or find_compiler()
     if compiler is None:

@@ -41,10 +41,7 @@ class RowAxes:
 
         `states`: the values whose first axis counts rows.
 
-        Raises
-        ------
-        Mixed
-            If rows depend on each other.
+        Raises Mixed if rows depend on each other.
         """
         self._axes = dict.fromkeys(states, 0)
         before = -1

@@ -57,16 +57,10 @@ PATIENCE = 1.0
 class Compilations:
     """The compilations of a process, or for a device.
 
-    Attributes
-    ----------
-    hits, disk_hits, misses : int
-        The number of sources found in memory, found on disk, and compiled.
-    seconds : float
-        The seconds in which at least one compiler ran.
-    waiting : int
-        The number of sources that `concurrently` has yet to compile.
-    announced : bool
-        Whether the message on compiling has appeared.
+    `hits`, `disk_hits`, `misses`: the number of sources found in memory, found on disk, and compiled.
+    `seconds`: the seconds in which at least one compiler ran.
+    `waiting`: the number of sources that `concurrently` has yet to compile.
+    `announced`: whether the message on compiling has appeared.
     """
 
     def __init__(self) -> None:
@@ -161,12 +155,8 @@ class Compilations:
 class Running:
     """The compilers that jobs of `Compilations.concurrently` run.
 
-    Attributes
-    ----------
-    has_failed : bool
-        Whether a job has failed, so that no other begins.
-    is_stopped : bool
-        Whether an interrupt has stopped them.
+    `has_failed`: whether a job has failed, so that no other begins.
+    `is_stopped`: whether an interrupt has stopped them.
     """
 
     def __init__(self) -> None:

@@ -38,14 +38,9 @@ ONE = Factor()
 class Epilogue(NamedTuple):
     """The epilogue of a product: ``alpha * (x @ y) + beta * addend + bias``.
 
-    Attributes
-    ----------
-    product : int
-        The index of the product's instruction.
-    inputs : tuple of int
-        The operands among the program's values, x and y first.
-    addend, bias : int or None
-        The addend and the bias among the inputs.
+    `product`: the index of the product's instruction.
+    `inputs`: the operands among the program's values, x and y first.
+    `addend`, `bias`: the addend and the bias among the inputs.
     """
 
     product: int

@@ -82,19 +82,12 @@ class OnDemand(dict[int, Any]):
 class Draft:
     """A program on its way to steps; `TRANSFORMATIONS` fill in what its parameters do not give.
 
-    Attributes
-    ----------
-    implementations, calls : dict
-        For each instruction its implementation, and its own step, on demand.
-    fused : list of Kernel or Call
-    epilogues, earlier : dict
-        By their last instructions, products' epilogues and the calls that kernels add to.
-    groups : list of sequence of int
-        The instructions of each step.
-    kernels : dict of int to ExecutableKernel
-        Of the groups that have one.
-    targets : dict of int to (int, int)
-        For each value that is computed in the tensor that it is assigned to: the tensor, and the assignment.
+    `implementations`, `calls`: for each instruction its implementation, and its own step, on demand.
+    `fused`: list of Kernel or Call.
+    `epilogues`, `earlier`: by their last instructions, products' epilogues and the calls that kernels add to.
+    `groups`: the instructions of each step.
+    `kernels`: of the groups that have one.
+    `targets`: for each value that is computed in the tensor that it is assigned to: the tensor, and the assignment.
     """
 
     sizes: Sizes | None = None

@@ -236,19 +236,12 @@ class Printer:
 
     `cache`: whether values that are expensive to recompute are cached for later stages.
 
-    Attributes
-    ----------
-    stages : list of Stage
-    traversals : list of Stage
-        The same, but for those that share a traversal.
-    last : int
-        The innermost loop.
-    column : str
-        The index among the columns that a thread computes together; empty where there is one.
-    columns : int
-        The maximum number of these columns.
-    first_column : str
-        The index of the first of these columns.
+    `stages`: list of Stage.
+    `traversals`: the same, but for those that share a traversal.
+    `last`: the innermost loop.
+    `column`: the index among the columns that a thread computes together; empty where there is one.
+    `columns`: the maximum number of these columns.
+    `first_column`: the index of the first of these columns.
     """
 
     dialect: Dialect

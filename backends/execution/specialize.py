@@ -96,28 +96,17 @@ class Specialized(NamedTuple):
 class ExecutableKernel:
     """A kernel of a program, as an executor runs it.
 
-    Attributes
-    ----------
-    windowed : set of int
-        The values that it reads at other indices than it stores.
-    reads, writes : list of int
-        The values of the program that it loads and stores.
-    shape_inputs : list of int
-        The values of which it uses the shape alone.
-    uses : set of int
-        All values that it uses from outside.
-    axes : dict
-        The axes of the kernel's domain that each value runs along.
-    last_read, written_in : dict
-        The last stage that loads each array, and the stage that stores each; without those outside of stages.
-    dtypes : dict
-        The dtypes of the stored values.
-    memory : Memory
-        The memory of the arrays.
-    sizes : Sizes
-        The program's.
-    label : str
-        What it does before, for listings.
+    `windowed`: the values that it reads at other indices than it stores.
+    `reads`, `writes`: the values of the program that it loads and stores.
+    `shape_inputs`: the values of which it uses the shape alone.
+    `uses`: all values that it uses from outside.
+    `axes`: the axes of the kernel's domain that each value runs along.
+    `last_read`, `written_in`: the last stage that loads each array, and the stage that stores each; without those
+    outside of stages.
+    `dtypes`: the dtypes of the stored values.
+    `memory`: the memory of the arrays.
+    `sizes`: the program's.
+    `label`: what it does before, for listings.
     """
 
     label = ""
@@ -276,12 +265,8 @@ class FusedKernel(ExecutableKernel):
     `compile`: from a `LoopNest` to its `CompiledNest`.
     `memory`: the memory of the arrays.
 
-    Attributes
-    ----------
-    numbers : list of (int, numpy.dtype)
-        The values that it takes as Python numbers, once for each dtype in which they are passed.
-    flat_indices : list of int
-        The values that it computes as an element's index in C order.
+    `numbers`: the values that it takes as Python numbers, once for each dtype in which they are passed.
+    `flat_indices`: the values that it computes as an element's index in C order.
     """
 
     def __init__(

@@ -108,16 +108,10 @@ def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: Impl
 class _Function:
     """The steps of a function, and its open sizes.
 
-    Attributes
-    ----------
-    inputs : dict of int to int
-        From leaves to the inputs that they are.
-    tensors : list of Tensor
-        The tensors whose memory the leaves have.
-    open : list of int
-        The dimensions that a call tells.
-    parts : dict
-        By key, the inputs, programs and steps of trees that are traced within others, such as loops' bodies.
+    `inputs`: from leaves to the inputs that they are.
+    `tensors`: the tensors whose memory the leaves have.
+    `open`: the dimensions that a call tells.
+    `parts`: by key, the inputs, programs and steps of trees that are traced within others, such as loops' bodies.
     """
 
     def __init__(self, f: Any, target: Target) -> None:
@@ -235,13 +229,9 @@ def _flat(shapes: Iterable[Any]) -> list[int]:
 class Trace:
     """The calls of a function's steps for some sizes.
 
-    Attributes
-    ----------
-    registers : list
-        The values of the program: arrays without contents, numbers, and tuples of arrays.
-    regions : list of Region
-        The memory that these are in; `spans` has the addresses of each.
-    calls : list of Call
+    `registers`: the values of the program: arrays without contents, numbers, and tuples of arrays.
+    `regions`: the memory that these are in; `spans` has the addresses of each.
+    `calls`: list of Call.
     """
 
     def __init__(self, function: _Function, arrays: list[Any], shapes: Sequence[Any], slots: dict[int, int]) -> None:

@@ -67,11 +67,8 @@ class Graphs:
     do not, and outputs are copied out. An argument whose address changes is copied into
     a buffer of the function from then on; that call also runs step by step.
 
-    Attributes
-    ----------
-    parts : list of Part
-    refusal : str
-        The error of a refused capture; steps run uncaptured from then on.
+    `parts`: list of Part.
+    `refusal`: the error of a refused capture; steps run uncaptured from then on.
     """
 
     def __init__(

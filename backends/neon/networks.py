@@ -16,10 +16,7 @@ from optree.tree.variable import Variable
 class Transform:
     """A transform of neon's front end as a key: equal to those of its class and parameters.
 
-    Parameters
-    ----------
-    call : callable
-        From operands to a tree, with a method ``bprop``.
+    `call`: from operands to a tree, with a method ``bprop``.
     """
 
     def __init__(self, call: Any) -> None:

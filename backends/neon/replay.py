@@ -40,9 +40,7 @@ class Key(tuple[Any, ...]):
 class Replay:
     """The recorded calls of one backend.
 
-    Parameters
-    ----------
-    backend : Backend
+    `backend`: a `Backend`.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -52,17 +50,12 @@ class Replay:
     def __call__(self, name: str, trees: Trees, key: object, *operands: object) -> None:
         """Run the assignments of ``trees(key, *operands)``: pairs one after the other, those of a dict in one plan.
 
-        Parameters
-        ----------
-        name : str
-            The function's name, which records of writes name.
-        trees : callable
-            From the key and operands to pairs of a target and its value, or to a dict of them, whose values are all
-            computed before one is written. Numbers go into trees as they come.
-        key : hashable
-            All that the trees depend on besides the operands' types, which of them are the same or None, and which
-            numbers are 0 or 1.
-        *operands : Tensor, float or None
+        `name`: the function's name, which records of writes name.
+        `trees`: from the key and operands to pairs of a target and its value, or to a dict of them, whose values are
+        all computed before one is written. Numbers go into trees as they come.
+        `key` (hashable): all that the trees depend on besides the operands' types, which of them are the same or None,
+        and which numbers are 0 or 1.
+        `*operands`: tensors, floats or None.
         """
         called = [key, trees]
         for x in operands:

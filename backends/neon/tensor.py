@@ -22,10 +22,7 @@ from optree.tree.variable import Input, Operand, Variable
 class Deferred(Input):
     """A leaf that takes the shape of the tensor it is assigned to.
 
-    Parameters
-    ----------
-    build : callable
-        A function from the destination to the operand that replaces the leaf.
+    `build`: a function from the destination to the operand that replaces the leaf.
     """
 
     def __init__(self, type: Any, build: Any) -> None:

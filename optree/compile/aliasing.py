@@ -88,10 +88,7 @@ def alias_sets(program: Program, names: Sequence[Any] | None = None) -> list[fro
 class Aliases:
     """Which instructions of a program overwrite which of its values.
 
-    Attributes
-    ----------
-    sets : list of frozenset
-        The alias set of each value (`alias_sets`).
+    `sets`: the alias set of each value (`alias_sets`).
     """
 
     def __init__(self, program: Program) -> None:
@@ -443,22 +440,13 @@ _NOWHERE: frozenset[Any] = frozenset()
 class _Draft:
     """A program under construction: its instructions and the copies added so far.
 
-    Attributes
-    ----------
-    first : int
-        The number of leaves; the value of step n is `first` + n.
-    steps : list of Instruction
-        The program's instructions, then the copies.
-    order : list of int
-        The steps in topological order.
-    rank : list of int
-        Each step's index in the order.
-    shared : dict
-        The alias sets of the values that do not have memory of their own.
-    destroyed : dict
-        The alias set that each destroying step overwrites.
-    readers : dict
-        For each memory that is destroyed, the steps that read it, in order.
+    `first`: the number of leaves; the value of step n is `first` + n.
+    `steps`: the program's instructions, then the copies.
+    `order`: the steps in topological order.
+    `rank`: each step's index in the order.
+    `shared`: the alias sets of the values that do not have memory of their own.
+    `destroyed`: the alias set that each destroying step overwrites.
+    `readers`: for each memory that is destroyed, the steps that read it, in order.
     """
 
     def __init__(self, given: Program) -> None:

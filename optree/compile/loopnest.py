@@ -268,18 +268,11 @@ def strided_reads(nest: LoopNest) -> list[int]:
 class Stage:
     """A pass over the inner loops.
 
-    Attributes
-    ----------
-    statements : list of Statement or Reduction
-        Those of each element, in topological order.
-    reads : list of int
-        The arrays that are read at each element.
-    loads, stores : list of int
-        The values that an earlier stage has cached, and those that are cached for later ones.
-    writes : list of (int, int)
-        The arrays that are written at each element, by their numbers among all, and the values.
-    count : int
-        The number of the nest's stages that it is: two that share a traversal, or one.
+    `statements`: those of each element, in topological order.
+    `reads`: the arrays that are read at each element.
+    `loads`, `stores`: the values that an earlier stage has cached, and those that are cached for later ones.
+    `writes`: the arrays that are written at each element, by their numbers among all, and the values.
+    `count`: the number of the nest's stages that it is: two that share a traversal, or one.
     """
 
     def __init__(self, statements: list[Statement | Reduction], count: int = 1) -> None:

@@ -217,12 +217,8 @@ def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_
     `backend` (Backend, optional): prints the stages that follow fusion.
     `is_flat`: whether `given` is a program.
 
-    Raises
-    ------
-    OperandError
-        If there is no such stage.
-    BackendError
-        If the stage is a backend's, and none was given.
+    Raises OperandError if there is no such stage.
+    Raises BackendError if the stage is a backend's, and none was given.
     """
     if name not in settings.STAGES:
         raise OperandError(f"there is no stage {name!r}; there are {', '.join(settings.STAGES)}")
@@ -308,10 +304,7 @@ def rewrite(program: Program, fixed: bool = False, without: Sequence[str] = ()) 
     that serves other trees too.
     `without`: names of passes, or of single rules, to leave out.
 
-    Raises
-    ------
-    OperandError
-        If there is no pass or rule of such a name.
+    Raises OperandError if there is no pass or rule of such a name.
     """
     for _, rewritten, _ in each_pass(program, fixed, without):
         program = rewritten

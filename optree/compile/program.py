@@ -76,10 +76,7 @@ def flatten(roots: Sequence[Any]) -> Program:
 class Builder:
     """Value numbering during a traversal: leaves from 0 up, instructions from -1 down.
 
-    Attributes
-    ----------
-    ops, nodes, inputs : list
-        The instructions' ops and nodes, and the numbers of their operands.
+    `ops`, `nodes`, `inputs`: the instructions' ops and nodes, and the numbers of their operands.
     """
 
     def __init__(self) -> None:
@@ -220,13 +217,9 @@ class Steps(NamedTuple):
 class Plan:
     """A compiled program.
 
-    Attributes
-    ----------
-    run : callable
-        A function of the leaves' values to those of the outputs. Its second argument is the trees that run, for the
-        origins in errors; None for those that were compiled.
-    remark : callable or None
-        A line for `debugprint`.
+    `run`: a function of the leaves' values to those of the outputs. Its second argument is the trees that run, for the
+    origins in errors; None for those that were compiled.
+    `remark`: a line for `debugprint`.
     """
 
     def __init__(self, run: Callable[[list[Any], Any], Sequence[Any]], remark: Callable[[], str] | None = None) -> None:
@@ -304,11 +297,8 @@ Dims = tuple[int, ...]
 def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
     """The shapes of a program's outputs from those of its leaves; None for one that only a run determines.
 
-    Raises
-    ------
-    ShapeError
-        If an op cannot be applied to these shapes, or if an axis of size 1 that was not
-        known to have size 1 would broadcast.
+    Raises ShapeError if an op cannot be applied to these shapes, or if an axis of size 1 that was not known to have
+    size 1 would broadcast.
     """
     found = list(shapes)
     for instruction in program.instructions:

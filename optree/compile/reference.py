@@ -33,10 +33,7 @@ SHAPES = 64
 def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     """The outputs of a program whose leaves have these values.
 
-    Raises
-    ------
-    DefinitionError
-        If an op's `perform` breaks its contract.
+    Raises DefinitionError if an op's `perform` breaks its contract.
     """
     return run_each(program, values, lambda instruction, *inputs: performer(instruction)(*inputs))
 
@@ -104,10 +101,7 @@ def checked(instruction: Instruction, value: Callable[..., Any] | None = None) -
 
     Shapes that were valid once are cached.
 
-    Raises
-    ------
-    DefinitionError
-        When it is called, if the value is not of the node's type.
+    Raises DefinitionError when it is called, if the value is not of the node's type.
     """
     op, types = instruction.op, [instruction.type.any_size]
     dtype, loose = instruction.type.dtype, _undeclared(op, len(instruction.inputs))
@@ -133,10 +127,8 @@ def performer(instruction: Instruction, given_away: Sequence[bool] | None = None
     `given_away`: for each output, whether it is returned to a caller. Others stay in their cells, where the op may
     reuse them in the next call. Without it, cells are new in each call, and several threads may call at once.
 
-    Raises
-    ------
-    DefinitionError
-        When it is called, if a cell is left empty, resized, or filled with a value that its type refuses.
+    Raises DefinitionError when it is called, if a cell is left empty, resized, or filled with a value that its type
+    refuses.
     """
     op = instruction.op
     if not (op.defines("perform") or op.defines("make_thunk")) and isinstance(instruction.type, TensorType):
@@ -205,10 +197,7 @@ def _thunk(instruction: Instruction, types: Sequence[Any]) -> Callable[..., Any]
 def taken(instruction: Instruction, inputs: Sequence[Any], cells: Sequence[list[Any]]) -> Any:
     """The values in the cells after `perform` on these inputs: one, or a tuple.
 
-    Raises
-    ------
-    DefinitionError
-        If a cell is empty, resized, or holds what its type refuses.
+    Raises DefinitionError if a cell is empty, resized, or holds what its type refuses.
     """
     types = [output.type.any_size for output in instruction.node.owner.outputs]
     return _taken(instruction.op, _promised(instruction.op, types, inputs), cells)

@@ -17,12 +17,9 @@ class Engine:
     This class is the engine of a single process. The others are in `optree.distributed.mpi` and
     `optree.distributed.nccl`.
 
-    Attributes
-    ----------
-    rank, size : int
-    name : str
-    timeout : float
-        The seconds that a rank waits for others before it raises an error.
+    `rank`, `size`: int.
+    `name`: str.
+    `timeout`: the seconds that a rank waits for others before it raises an error.
     """
 
     name = "alone"

@@ -236,13 +236,8 @@ class Group:
     def _buckets(self, trees: Sequence[Any], shapes: Sequence[Any], most: int | None) -> list[list[int]]:
         """The indices of the trees of each bucket: neighbours of one dtype, from the last, which is computed first.
 
-        Parameters
-        ----------
-        trees : sequence of Variable
-        shapes : sequence of tuple of int
-            The shapes of their values over all ranks.
-        most : int, optional
-            The maximum bytes of a bucket; by default `bucket_of` the number of ranks.
+        `shapes` (sequence of tuple of int): the shapes of their values over all ranks.
+        `most`: the maximum bytes of a bucket; by default `bucket_of` the number of ranks.
         """
         sizes = [prod(shape) * x.dtype.itemsize for x, shape in zip(trees, shapes, strict=True)]
         most, found = most or bucket_of(self.size, sum(sizes)), list[list[int]]()

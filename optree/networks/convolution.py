@@ -201,10 +201,7 @@ class ConvolutionOperator(ImageOperator):
 
         None where that is slower: of wide windows, or where channels are contiguous.
 
-        Parameters
-        ----------
-        element_of : callable
-            `window_element`, or its derivative.
+        `element_of`: `window_element`, or its derivative.
         """
         o, i, *window = self.filters(weights.shape)
         dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]

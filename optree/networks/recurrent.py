@@ -226,10 +226,7 @@ class Parts(Op):
 class _Given:
     """The operands of a recurrent network, checked, with the products that need no state.
 
-    Parameters
-    ----------
-    gates : int
-        The number of gates: the weights have as many rows for each unit.
+    `gates`: the number of gates: the weights have as many rows for each unit.
     """
 
     def __init__(

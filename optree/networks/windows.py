@@ -107,18 +107,11 @@ def padding_of(value: Any, count: int, what: str) -> Padding:
 def sliding(size: int, window: int, stride: int, dilation: int, padding: Any, ceil: bool = False) -> Sliding:
     """Windows along an axis.
 
-    Parameters
-    ----------
-    padding : pair of int, or ``"same"``
-        With ``"same"`` there are size / stride windows, rounded up, and as much padding after the axis as before it,
-        or one more.
-    ceil : bool
-        Whether a last window may reach beyond the padding, so long as it begins before the end of the axis.
+    `padding` (pair of int, or ``"same"``): with ``"same"`` there are size / stride windows, rounded up, and as much
+    padding after the axis as before it, or one more.
+    `ceil`: whether a last window may reach beyond the padding, so long as it begins before the end of the axis.
 
-    Raises
-    ------
-    ShapeError
-        If a window is empty, or larger than the padded axis.
+    Raises ShapeError if a window is empty, or larger than the padded axis.
     """
     if window < 1:
         raise ShapeError(f"a window of {window} has no elements for an axis of {size}")
@@ -165,17 +158,10 @@ def slidings(
 def layout_of(given: Any, ndim: int, ends: str, what: str, spatial: str | None = None) -> str:
     """A layout, as a letter for each axis; by default the two `ends`, then the spatial axes.
 
-    Parameters
-    ----------
-    ends : str
-        The letters that are not spatial: ``"NC"`` of images, ``"OI"`` of weights.
-    spatial : str, optional
-        The letters of the spatial axes, if they are known.
+    `ends`: the letters that are not spatial: ``"NC"`` of images, ``"OI"`` of weights.
+    `spatial`: the letters of the spatial axes, if they are known.
 
-    Raises
-    ------
-    OperandError
-        If it does not name the axes.
+    Raises OperandError if it does not name the axes.
     """
     if given is None:
         return ends + (spatial if spatial is not None else SPATIAL[-(ndim - 2) :] if ndim > 2 else "")
@@ -221,10 +207,7 @@ class ImageOperator(Op):
     def check_in(self, what: str, *operands: Variable) -> Any:
         """The op with parameters for these operands, for functions composed of an op of another name.
 
-        Raises
-        ------
-        ShapeError, OperandError
-            If the operands do not fit; it names the function `what` and the operands.
+        Raises ShapeError or OperandError if the operands do not fit; it names the function `what` and the operands.
         """
         types = [x.type for x in operands]
         try:

@@ -37,9 +37,7 @@ class Value(NamedTuple):
 class Graph:
     """The nodes and initializers of a graph that is being written.
 
-    Attributes
-    ----------
-    nodes, initializers : list
+    `nodes`, `initializers`: list.
     """
 
     def __init__(self, outer: Graph | None = None) -> None:

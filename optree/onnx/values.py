@@ -27,10 +27,7 @@ LARGEST = 1 << 24
 class OpenSize:
     """An open size among the sizes that a model computes with.
 
-    Attributes
-    ----------
-    x : Variable or None
-        A tree that has the size along `axis`; None for one that was computed.
+    `x`: a tree that has the size along `axis`; None for one that was computed.
     """
 
     def __init__(self, x: Any = None, axis: int = 0, made: tuple[Any, ...] = ()) -> None:
@@ -118,10 +115,7 @@ def check_size(size: int) -> None:
 def fixed(x: Array | None, what: str) -> np.ndarray:
     """The value of an operand that decides shapes.
 
-    Raises
-    ------
-    ModelError
-        If it depends on the model's inputs, or takes too much memory.
+    Raises ModelError if it depends on the model's inputs, or takes too much memory.
     """
     if isinstance(x, Tensor):
         return x.get()
@@ -201,10 +195,7 @@ def as_tree(x: object) -> Any:
 class Operators:
     """A family of operators: methods of their names, which take their inputs and, by name, attributes.
 
-    Attributes
-    ----------
-    version : int
-        The version of the operators that a node is written for.
+    `version`: the version of the operators that a node is written for.
     """
 
     def __init__(self, version: int) -> None:

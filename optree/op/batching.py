@@ -87,10 +87,7 @@ def outputs_of(op: Any, inputs: Sequence[Any]) -> Any:
 def by_index_map(op: Any, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
     """The batching rule that follows from an op's index map.
 
-    Raises
-    ------
-    BatchingError
-        If none does.
+    Raises BatchingError if none does.
     """
     reads = op.index_map if not op.destroy_map else IndexMap()
     if reads.broadcasts and not reads.shape_only:
@@ -171,12 +168,8 @@ def batched_trees(
     `since`: the time of `errors.clock` from which on a draw of random numbers is part of the example, so that each has
     its own. Earlier ones are drawn once, for all examples.
 
-    Raises
-    ------
-    BatchingError
-        If an op has no batching rule.
-    DefinitionError
-        If an op's rule gives a value of another type.
+    Raises BatchingError if an op has no batching rule.
+    Raises DefinitionError if an op's rule gives a value of another type.
     """
     found: dict[int, Any] = {id(x): y for x, y in given.items()}
     batch = next(iter(given.values()))

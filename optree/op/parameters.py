@@ -45,10 +45,7 @@ def listed(of: str, described: str, signature: inspect.Signature) -> str:
 def complete(of: str, module: str, namespace: Mapping[str, Any]) -> None:
     """Add to the docstrings of a module's, or a class's, public functions and classes the parameters in `PARAMETERS`.
 
-    Parameters
-    ----------
-    of : str
-        The name before the point in the keys of `PARAMETERS`.
+    `of`: the name before the point in the keys of `PARAMETERS`.
     """
     for name, thing in namespace.items():
         if callable(thing) and thing.__doc__ and name[0] != "_" and thing.__module__ == module:

@@ -21,10 +21,7 @@ def check_and_register(cls: Any, base: Any, function_of: Callable[[Any], Callabl
     `cls`, `base` (type): the op, and `Op`.
     `function_of`: makes the op's function.
 
-    Raises
-    ------
-    DefinitionError
-        If the definition is incomplete or wrong, or its name is taken.
+    Raises DefinitionError if the definition is incomplete or wrong, or its name is taken.
     """
     if "kernel" in cls.__dict__:
         _check_kernel(cls)

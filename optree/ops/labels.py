@@ -26,13 +26,8 @@ def first_outside(
 ) -> tuple[int, str] | None:
     """The first integer that is no class, and its place in words; None if there is none, or checks are deferred.
 
-    Parameters
-    ----------
-    labels : array of integers
-    classes : int or tuple of int
-        The number of classes, which count from 0, or the classes.
-    ignored, blank : int, optional
-        A label that is right, too; a class that is no label.
+    `classes`: the number of classes, which count from 0, or the classes.
+    `ignored`, `blank`: a label that is right, too; a class that is no label.
     """
     of_numpy = isinstance(labels, np.ndarray | np.generic)
     is_range = isinstance(classes, int) and blank is None

@@ -169,14 +169,9 @@ def _reduced_shape(x: Shape, starts: Shape, axis: int) -> Shape:
 class _Pairs:
     """The pairs of a segment and an element in it, those of each segment together.
 
-    Attributes
-    ----------
-    segments, elements : array
-        The indices of each pair.
-    starts : array
-        The first pair of each segment.
-    size : int
-        The number of elements.
+    `segments`, `elements`: the indices of each pair.
+    `starts`: the first pair of each segment.
+    `size`: the number of elements.
     """
 
     def __init__(self, starts: Array, size: int) -> None:

@@ -32,14 +32,8 @@ FEW = 16384
 def accurate_sum(array: Array, axes: tuple[int, ...], keepdims: bool, dtype: np.dtype) -> Any:
     """The sum over axes, in the accumulator's dtype.
 
-    Parameters
-    ----------
-    array : array_like
-    axes : tuple of int
-        Non-negative, in order.
-    keepdims : bool
-    dtype : numpy.dtype
-        The accumulator's dtype, to which elements are cast.
+    `axes`: non-negative, in order.
+    `dtype`: the accumulator's dtype, to which elements are cast.
     """
     array = as_array(array)
     if not isinstance(array, np.ndarray):  # a GPU's sums are tree reductions already

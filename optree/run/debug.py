@@ -39,15 +39,10 @@ _CONTAINERS = (list, dict, set, bytearray)
 def evaluate(program: Program, values: Sequence[Any]) -> list[Any]:
     """The outputs of a program for these values of its leaves.
 
-    Raises
-    ------
-    ContractError
-        If an op leaves a cell empty, resizes it, or stores a value that its type refuses;
-        changes an input without a destroy_map; returns an output aliased with an input
-        without a view_map, or with an output of an earlier call; returns other outputs for
-        equal inputs, or with reused cells; or contradicts its infer_shape.
-    NotFiniteError
-        If an op computes a nan or an infinity from finite inputs.
+    Raises ContractError if an op leaves a cell empty, resizes it, or stores a value that its type refuses; changes an
+    input without a destroy_map; returns an output aliased with an input without a view_map, or with an output of an
+    earlier call; returns other outputs for equal inputs, or with reused cells; or contradicts its infer_shape.
+    Raises NotFiniteError if an op computes a nan or an infinity from finite inputs.
     """
     return run_each(program, values, _checked)
 

@@ -24,13 +24,9 @@ def checked_updates(what: str, updates: object, inputs: Sequence[Variable] = ())
     `updates` (dict or list of pairs): from tensors to operands.
     `inputs`: a function's inputs, which may not be targets.
 
-    Raises
-    ------
-    OperandError
-        If a target is no tensor, or an input, or two targets share an element.
-    ShapeError, DTypeError
-        If a value has another shape than its target, or another kind of dtype. Numbers broadcast, and are cast as
-        assignments cast them; float64 is cast to float32.
+    Raises OperandError if a target is no tensor, or an input, or two targets share an element.
+    Raises ShapeError or DTypeError if a value has another shape than its target, or another kind of dtype. Numbers
+    broadcast, and are cast as assignments cast them; float64 is cast to float32.
     """
     found: list[tuple[Tensor, Variable]] = []
     for target, value in pairs_of(updates, what, "updates"):

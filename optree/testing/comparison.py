@@ -54,14 +54,9 @@ def is_tolerated(got: Array, wanted: Array) -> bool:
 def compare(got: Array, wanted: Array, what: object, note: str, ulps: float = 4, scale: float = 0.0) -> None:
     """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
 
-    Parameters
-    ----------
-    what, note : object, str
-        The subject and its circumstances, with which the error begins.
-    ulps : float
-        The tolerance of floating numbers in units in the last place of `wanted`.
-    scale : float
-        The magnitude of the terms of a sum, by which its rounding error is measured.
+    `what`, `note` (object, str): the subject and its circumstances, with which the error begins.
+    `ulps`: the tolerance of floating numbers in units in the last place of `wanted`.
+    `scale`: the magnitude of the terms of a sum, by which its rounding error is measured.
     """
     got, wanted = np.asarray(got), np.asarray(wanted)
     expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")

@@ -117,11 +117,7 @@ def _numbers(label: str, sample: tuple[float, float], count: int) -> np.ndarray:
 def examples_of(op: type[Op], given: Op | None = None) -> list[Example]:
     """An op's own examples; for an elementwise op, also one for each broadcast pattern.
 
-    Parameters
-    ----------
-    op : type
-    given : Op, optional
-        One with parameters of its own, for the broadcast patterns.
+    `given`: one with parameters of its own, for the broadcast patterns.
 
     Raises
     ------

@@ -25,13 +25,9 @@ ALIGNMENT = 64
 class Arena:
     """A vector in which several tensors are stored.
 
-    Attributes
-    ----------
-    flat : Tensor
-        The vector; the gaps between tensors are zeros.
-    shapes : list of tuple
-    starts : list of int
-        The index of each tensor's first element.
+    `flat`: the vector; the gaps between tensors are zeros.
+    `shapes`: list of tuple.
+    `starts`: the index of each tensor's first element.
     """
 
     def __init__(self, be: Any, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike, name: str) -> None:
@@ -58,10 +54,7 @@ class Arena:
 class Packed(list[Tensor]):
     """A list of weights whose small ones are stored in vectors, as returned by `packed`.
 
-    Attributes
-    ----------
-    arenas : list of (Arena, list of int)
-        Each vector, and the indices of the weights in it.
+    `arenas`: each vector, and the indices of the weights in it.
     """
 
     def __init__(self, weights: Iterable[Tensor], arenas: list[tuple[Arena, list[int]]]) -> None:

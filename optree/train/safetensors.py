@@ -82,11 +82,8 @@ def _header(arrays: dict[str, np.ndarray], order: list[str], metadata: dict[str,
 def read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Read the metadata and the memory-mapped arrays of a safetensors file.
 
-    Raises
-    ------
-    FileNotFoundError
-    CheckpointError
-        If it is no safetensors file, or a truncated one.
+    Raises FileNotFoundError.
+    Raises CheckpointError if it is no safetensors file, or a truncated one.
     """
     try:
         with open_regular(path) as file:

@@ -46,15 +46,10 @@ def parse(index: object, shape: Shape, what: str) -> tuple[Template, list[Any]]:
     A boolean NumPy array becomes the integer arrays of ``nonzero``. An operand of
     integers stays an operand, also where it has no dimensions.
 
-    Raises
-    ------
-    AxisError
-        If there are more indices than axes, an integer is out of range, or a
-        mask is not of its axes' size. The values of operands are checked at run time.
-    DTypeError
-        If an index array is not of integers or bools.
-    OperandError
-        If an index is of a type that cannot be one.
+    Raises AxisError if there are more indices than axes, an integer is out of range, or a mask is not of its axes'
+    size. The values of operands are checked at run time.
+    Raises DTypeError if an index array is not of integers or bools.
+    Raises OperandError if an index is of a type that cannot be one.
     """
     given = index if isinstance(index, tuple) and not isinstance(index, Variable) else (index,)
     entries = [as_array(entry, what) for entry in given]

@@ -373,10 +373,7 @@ def force(wanted: Sequence[LazyValue], now: bool = True) -> None:
     So everything that is referred to is computed once, as in NumPy, and what is not is fused away. So are the
     subtrees that other trees, which stay lazy, have in common with these.
 
-    Parameters
-    ----------
-    now : bool
-        Whether the values are asked for. If not, an error of one is raised when it is.
+    `now`: whether the values are asked for. If not, an error of one is raised when it is.
     """
     if not wanted:
         return
@@ -421,10 +418,7 @@ def _shared(trees: Sequence[Any], inside: set[int]) -> tuple[list[Any], bool]:
 
     Without the trees themselves; whether one of these, or of the subtrees, is in the others comes second.
 
-    Parameters
-    ----------
-    inside : set of int
-        The ids of all nodes of the trees.
+    `inside`: the ids of all nodes of the trees.
     """
     tops = {id(tree) for tree in trees}
     found: list[Any] = []

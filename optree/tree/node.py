@@ -399,13 +399,8 @@ def signature_of(
     has no right operand; a tensor or constant by its spec's token; a number by its class;
     and a repeated operand by its index among all operands that are no numbers.
 
-    Parameters
-    ----------
-    roots : sequence of operand
-    old : list, optional
-        Receives the nodes that were built before the last write to any tensor.
-    since : int
-        Nodes built at this time or earlier are not added to `old`.
+    `old`: receives the nodes that were built before the last write to any tensor.
+    `since`: nodes built at this time or earlier are not added to `old`.
     """
     key: list[Any] = []
     leaves: list[Any] = []

@@ -154,12 +154,8 @@ def _cast(operand: object, dtype: np.dtype) -> Any:
 def write_out(tree: Any, out: Any, where: Any = True) -> Any:
     """The tree; or, where `out` is a tensor, run it, and return the tensor with its value, where a mask is true.
 
-    Raises
-    ------
-    TypeError
-        If `out` is neither a tensor nor None, or the value cannot be cast to its dtype.
-    ShapeError
-        If the value has more axes than `out`.
+    Raises TypeError if `out` is neither a tensor nor None, or the value cannot be cast to its dtype.
+    Raises ShapeError if the value has more axes than `out`.
     """
     if out is not None:
         _check_out(tree, out)

@@ -52,13 +52,9 @@ def new_cache() -> Cache:
 def binary(name: str, depth: int = 1, slow: Callable[[Any, Any], Any] | None = None) -> Callable[[Any, Any], Variable]:
     """A binary operator, by its op's name; it caches applications by its operands' specs.
 
-    Parameters
-    ----------
-    depth : int
-        The frames between the operator and the user's line.
-    slow : callable, optional
-        Called where the op has not been applied to operands of these types before; by default the op's function. Most
-        nodes are made here, without a call.
+    `depth`: the frames between the operator and the user's line.
+    `slow`: called where the op has not been applied to operands of these types before; by default the op's function.
+    Most nodes are made here, without a call.
     """
     applications, new, frame_at = APPLICATIONS.setdefault(name, new_cache()), tuple.__new__, sys._getframe
     slow, now, least, most = slow or (lambda x, y: FUNCTIONS[name](x, y)), clock, -HUGE, HUGE
