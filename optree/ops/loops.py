@@ -450,29 +450,18 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 class Loop(NamedTuple):
-    """The parts of a loop, with its step as trees of inputs that stand for states and slices.
+    """The parts of a loop, with its step as trees of inputs that stand for states and slices."""
 
-    Attributes
-    ----------
-    states : list of (Input, operand)
-        With what they are before the first step.
-    slices : list of (Input, operand, int)
-        With their sequences, and the axis of steps in these.
-    new_states : list of tree
-    outputs : list of (tree, int)
-        With the axis along which they are joined.
-    reverse : bool
-    truncate : int or None
-    flag : Input or None
-        The state or slice that tells whether a step runs.
-    """
-
+    #: With what they are before the first step.
     states: list[tuple[Input, Any]]
+    #: With their sequences, and the axis of steps in these.
     slices: list[tuple[Input, Any, int]]
     new_states: list[Any]
+    #: With the axis along which they are joined.
     outputs: list[tuple[Any, int]]
     reverse: bool
     truncate: int | None = None
+    #: The state or slice that tells whether a step runs.
     flag: Input | None = None
 
     def applied(self) -> tuple[list[Variable], list[Variable]]:
@@ -695,19 +684,13 @@ def _output(loop: Loop, tree: Any, axis: int) -> int:
 
 
 class _Factor(NamedTuple):
-    """A factor of a product of matrices in each step: its values of all steps, and the axes to sum over.
+    """A factor of a product of matrices in each step: its values of all steps, and the axes to sum over."""
 
-    Attributes
-    ----------
-    sequence : operand, or int for one of the loop's outputs
-    steps : int
-        The axis of steps.
-    contracted : int
-        The axis that the product sums over.
-    """
-
+    #: An operand, or the number of one of the loop's outputs.
     sequence: Any
+    #: The axis of steps.
     steps: int
+    #: The axis that the product sums over.
     contracted: int
 
     @classmethod
@@ -725,15 +708,10 @@ class _Factor(NamedTuple):
 
 class _Sum(NamedTuple):
     """A gradient that is summed over the steps: products of matrices in one product after the loop, others in a state.
-
-    Attributes
-    ----------
-    products : list of (_Factor, _Factor)
-    state : int or None
-        The state that sums up what is no product.
     """
 
     products: list[tuple[_Factor, _Factor]]
+    #: The state that sums up what is no product.
     state: int | None
 
     @classmethod
