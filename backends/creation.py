@@ -161,9 +161,8 @@ class Creation:
     ) -> Tensor:
         """A new tensor with the values of an array, list, number, tensor or tree.
 
-        Without `dtype`, a NumPy array or tensor of integers or bools keeps its
-        dtype, bools are bool, and everything else takes the backend's `datatype`;
-        in neon's mode that goes for lists of bools, too.
+        Without `dtype`, a NumPy array or tensor of integers or bools keeps its dtype, bools are bool, and everything
+        else takes the backend's `datatype`; in neon's mode that goes for lists of bools, too.
 
         Parameters
         ----------

@@ -21,9 +21,8 @@ from optree.tree.variable import Variable, constant, in_dtype
 class RandomMethods(Creation):
     """Random draws as trees, and the two random states of a backend.
 
-    Draws in trees use `rng_state` and a counter-based generator: element `i` of a draw
-    depends on the seed, on the number of earlier draws, and on `i` (`optree.ops.philox`).
-    Draws on the host use `rng`.
+    Draws in trees use `rng_state` and a counter-based generator: element `i` of a draw depends on the seed, on the
+    number of earlier draws, and on `i` (`optree.ops.philox`). Draws on the host use `rng`.
 
     A tree draws each time it runs. To use one draw in several assignments, assign it to a
     tensor first; within one assignment or function, a shared subtree is drawn once.

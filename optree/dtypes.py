@@ -1,9 +1,8 @@
 """Floating dtypes, including bfloat16, which the package ml_dtypes adds to NumPy.
 
-bfloat16 has the range of float32 and 8 bits of its precision. NumPy's rules for
-float16 apply to it: operations are computed in float32 and rounded once, and it
-is promoted as float16 is. A Python number or an int8 leaves it unchanged, an
-int16 promotes it to float32. float16 and bfloat16 together promote to float32.
+bfloat16 has the range of float32 and 8 bits of its precision. NumPy's rules for float16 apply to it: operations are
+computed in float32 and rounded once, and it is promoted as float16 is. A Python number or an int8 leaves it unchanged,
+an int16 promotes it to float32. float16 and bfloat16 together promote to float32.
 """
 
 from __future__ import annotations

@@ -88,9 +88,8 @@ class Picture:
 def draw(tree: Variable, title: str | None = None, limit: int = LIMIT) -> Picture:
     """A picture of a tree: a box for each operation and each leaf, with shape and dtype.
 
-    A shared subtree is drawn once, with a line from each operation that takes it; a leaf
-    is drawn beside each. Operands are in order from left to right; where the layout does
-    not allow that, numbers on the lines tell their order.
+    A shared subtree is drawn once, with a line from each operation that takes it; a leaf is drawn beside each. Operands
+    are in order from left to right; where the layout does not allow that, numbers on the lines tell their order.
 
     Parameters
     ----------

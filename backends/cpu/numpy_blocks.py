@@ -1,13 +1,11 @@
 """Kernels without a compiler: their instructions by NumPy calls, block by block, on several threads.
 
-A block is a tile of a kernel's domain whose temporaries fit in a processor's cache.
-All instructions run on one block, into scratch memory that the next block reuses,
-before any of them runs on another.
+A block is a tile of a kernel's domain whose temporaries fit in a processor's cache. All instructions run on one block,
+into scratch memory that the next block reuses, before any of them runs on another.
 
-Every array is viewed here with one axis for each axis of the domain, the outermost
-in memory first, of size 1 where it is broadcast. So NumPy's broadcasting aligns
-operands, and ops that only move axes do nothing. The tiling, and so the result,
-depends on sizes alone.
+Every array is viewed here with one axis for each axis of the domain, the outermost in memory first, of size 1 where it
+is broadcast. So NumPy's broadcasting aligns operands, and ops that only move axes do nothing. The tiling, and so the
+result, depends on sizes alone.
 """
 
 from __future__ import annotations

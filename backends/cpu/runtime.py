@@ -1,22 +1,19 @@
 """Loop nests compiled as C; their calls, by a builtin function that checks the layout of arrays; and their threads.
 
-A call passes a list of Python objects. C code reads the arrays and numbers among
-them by the layouts of Python's and NumPy's headers, as an extension module does, and
-compares the arrays' layouts with those of the call; if they are equal, the kernel
-runs. In Python, the address of an array alone takes longer. The C code is a builtin
-function, created as in an extension module: a call takes a fifth of one through ctypes.
+A call passes a list of Python objects. C code reads the arrays and numbers among them by the layouts of Python's and
+NumPy's headers, as an extension module does, and compares the arrays' layouts with those of the call; if they are
+equal, the kernel runs. In Python, the address of an array alone takes longer. The C code is a builtin function, created
+as in an extension module: a call takes a fifth of one through ctypes.
 
 The threads of a kernel share its work in C (workers.c). The calling thread works too, and steals ranges that others
 have not started, so it does not wait for threads that sleep or are descheduled. OpenMP's regions wait for all of their
 threads: on a busy machine, a kernel of 0.1 milliseconds took 8.
 
-To wake a thread takes tens of microseconds, and one that spins where its caller
-needs the processor takes as long as it spins: so threads yield while they spin,
-a job that may be short (`share_short`) wakes none before it has measured how long
-the rest takes, and one that is known to be (`share_known_short`) none before such
-jobs follow one another. Threads that spin join both at once. And they run on other
-processors than their caller: Linux's scheduler often wakes them on its own, where
-they wait for the end of its time slice.
+To wake a thread takes tens of microseconds, and one that spins where its caller needs the processor takes as long as it
+spins: so threads yield while they spin, a job that may be short (`share_short`) wakes none before it has measured how
+long the rest takes, and one that is known to be (`share_known_short`) none before such jobs follow one another. Threads
+that spin join both at once. And they run on other processors than their caller: Linux's scheduler often wakes them on
+its own, where they wait for the end of its time slice.
 """
 
 from __future__ import annotations

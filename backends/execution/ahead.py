@@ -1,9 +1,8 @@
 """The kernels that a plan will run, and the arrays that each will run on, before anything has run.
 
-A kernel is compiled for the layouts of its arrays, and most of those do not exist
-yet. They follow from the leaves: the steps are passed over with arrays that have a
-shape and strides, and memory for one element. A kernel whose operands do not follow
-is compiled when it runs, as is one for another layout than was foreseen.
+A kernel is compiled for the layouts of its arrays, and most of those do not exist yet. They follow from the leaves: the
+steps are passed over with arrays that have a shape and strides, and memory for one element. A kernel whose operands do
+not follow is compiled when it runs, as is one for another layout than was foreseen.
 """
 
 from __future__ import annotations

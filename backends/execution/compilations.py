@@ -341,9 +341,8 @@ def write(folder: Path, key: str, data: bytes) -> bool:
 def sweep(folder: Path, written: int = 0) -> None:
     """Delete the leftovers of killed processes in a private folder, and evict its least recently used files.
 
-    Only this user's files and folders with names of `write` and `working_folder` are
-    touched; no link is followed. Other processes may sweep, read and write
-    meanwhile: files that one has open stay readable, and others are a miss.
+    Only this user's files and folders with names of `write` and `working_folder` are touched; no link is followed.
+    Other processes may sweep, read and write meanwhile: files that one has open stay readable, and others are a miss.
 
     `written`: bytes that have been written since the last sweep. Files are counted only where they may be more than the
     setting ``cache_bytes``.

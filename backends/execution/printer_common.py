@@ -1,11 +1,9 @@
 """The code generator of loop nests, common to all languages.
 
-A nest has a sequence of stages at each outer index. Each stage traverses the inner
-domain and ends in accumulators; between stages come the reduced values, and the
-statements of the outer level that use them. `Printer` prints these in a `Dialect`.
-A language's own printer schedules the loops: it assigns outer indices to threads,
-says how a stage loads, accumulates and stores elements, and joins the accumulators
-of several threads.
+A nest has a sequence of stages at each outer index. Each stage traverses the inner domain and ends in accumulators;
+between stages come the reduced values, and the statements of the outer level that use them. `Printer` prints these in a
+`Dialect`. A language's own printer schedules the loops: it assigns outer indices to threads, says how a stage loads,
+accumulates and stores elements, and joins the accumulators of several threads.
 
 So a new language needs a `Dialect`, a `Printer` with `base_pointer`, `number` and
 `stage_loops` that assembles a function, and a runtime that compiles and launches it.

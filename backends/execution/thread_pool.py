@@ -3,10 +3,9 @@
 Not a `concurrent.futures.ThreadPoolExecutor`: jobs that the caller has finished
 alone, on a busy machine, would stay in its queue and hold their arrays.
 
-An interrupt (Ctrl-C) may come between any two lines of the main thread. So
-threads wait for each other only by `with lock` and `SimpleQueue`, which are
-atomic in the interpreter: `threading.Condition` is written in Python, and a
-thread interrupted in it keeps the lock that all others wait for.
+An interrupt (Ctrl-C) may come between any two lines of the main thread. So threads wait for each other only by `with
+lock` and `SimpleQueue`, which are atomic in the interpreter: `threading.Condition` is written in Python, and a thread
+interrupted in it keeps the lock that all others wait for.
 """
 
 from __future__ import annotations

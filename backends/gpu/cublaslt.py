@@ -1,8 +1,7 @@
 """Bindings of NVIDIA's cuBLASLt, for matrix products on a CUDA device, by ctypes (`cublasLt.h`).
 
-CuPy installs the library, but does not bind it; and its calls of cuBLAS cannot
-be captured. nvmath-python has bindings, but takes three packages and 0.4 seconds
-to import, for the few functions that are needed here.
+CuPy installs the library, but does not bind it; and its calls of cuBLAS cannot be captured. nvmath-python has bindings,
+but takes three packages and 0.4 seconds to import, for the few functions that are needed here.
 
 Matrices are in column-major order here, as in the library.
 """

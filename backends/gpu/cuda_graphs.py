@@ -1,9 +1,8 @@
 """Functions on a GPU as CUDA graphs: sequences of steps are captured once and replayed on the same memory.
 
-Steps that cannot be captured (ops on the host, calls that synchronize, CuPy's
-composite functions) run between the graphs. Steps that check indices are captured:
-they write a flag to memory where one is out of range, and steps that write to
-tensors run only after the host has read the flags.
+Steps that cannot be captured (ops on the host, calls that synchronize, CuPy's composite functions) run between the
+graphs. Steps that check indices are captured: they write a flag to memory where one is out of range, and steps that
+write to tensors run only after the host has read the flags.
 """
 
 from __future__ import annotations
@@ -61,11 +60,10 @@ class Part(NamedTuple):
 class Graphs:
     """The steps of a function, captured as CUDA graphs; for one caller at a time.
 
-    The first call with given argument sizes runs step by step, which compiles the
-    kernels. The second captures the graphs, and later calls replay them. Arrays that a
-    graph reads and writes must not change their addresses. Tensors and planned memory
-    do not, and outputs are copied out. An argument whose address changes is copied into
-    a buffer of the function from then on; that call also runs step by step.
+    The first call with given argument sizes runs step by step, which compiles the kernels. The second captures the
+    graphs, and later calls replay them. Arrays that a graph reads and writes must not change their addresses. Tensors
+    and planned memory do not, and outputs are copied out. An argument whose address changes is copied into a buffer of
+    the function from then on; that call also runs step by step.
 
     `parts`: list of Part.
     `refusal`: the error of a refused capture; steps run uncaptured from then on.

@@ -3,10 +3,9 @@
 A convolution is planned once for the layouts of its operands; its plan is then
 executed on CuPy's current stream, which may be captured. Plans are deterministic.
 
-A plan's epilogue adds an array of the value's shape and then a bias for each channel.
-No other graph of a sum is accepted by engines for every dtype and layout. cuDNN's
-activations are not used, because their values at infinity differ from NumPy's: the
-front end clips a ReLU at the largest finite number.
+A plan's epilogue adds an array of the value's shape and then a bias for each channel. No other graph of a sum is
+accepted by engines for every dtype and layout. cuDNN's activations are not used, because their values at infinity
+differ from NumPy's: the front end clips a ReLU at the largest finite number.
 """
 
 from __future__ import annotations

@@ -124,9 +124,8 @@ def jacobian(
 ) -> Any:
     """The Jacobian of an expression.
 
-    It has one backward pass for each element of the expression, all in one tree, whose
-    size and compile time grow with their number. `Lop` and `Rop` give products with the
-    Jacobian in one pass.
+    It has one backward pass for each element of the expression, all in one tree, whose size and compile time grow with
+    their number. `Lop` and `Rop` give products with the Jacobian in one pass.
 
     Parameters
     ----------

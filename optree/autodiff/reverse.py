@@ -1,8 +1,7 @@
 """Reverse-mode differentiation: adjoints propagate from the cost to the leaves.
 
-As in Nervana graph ("Computing Derivatives"), each op sends its operands their deltas,
-and the sum of the deltas from all uses of an operand is its adjoint. Null gradients
-propagate too, and a value of integers sends zeros.
+As in Nervana graph ("Computing Derivatives"), each op sends its operands their deltas, and the sum of the deltas from
+all uses of an operand is its adjoint. Null gradients propagate too, and a value of integers sends zeros.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ class _CalledLikeAFunction(type):
 class ComputationOp(Op, metaclass=_CalledLikeAFunction):
     """An op as Nervana graph's "Computation Ops" describes them.
 
-    A subclass defines `transform`, and `generate_adjoints` if it is differentiated.
-    Calling the class builds a node. Its `__init__`, if it has parameters beside
-    operands, stores them as attributes and passes the operands to
+    A subclass defines `transform`, and `generate_adjoints` if it is differentiated. Calling the class builds a node.
+    Its `__init__`, if it has parameters beside operands, stores them as attributes and passes the operands to
     ``super().__init__``. Ops with equal attributes are equal.
 
     Examples

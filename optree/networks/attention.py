@@ -1,9 +1,8 @@
 """Scaled dot-product attention, computed in tiles.
 
-The matrix of scores is never whole in memory: it is computed in tiles, of some
-queries and some keys, with a running maximum and sum (M. Milakov and N. Gimelshein,
-"Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention",
-2022). The gradient computes each tile again.
+The matrix of scores is never whole in memory: it is computed in tiles, of some queries and some keys, with a running
+maximum and sum (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al.,
+"FlashAttention", 2022). The gradient computes each tile again.
 """
 
 from __future__ import annotations

@@ -174,10 +174,9 @@ def _erf(x: np.ndarray) -> np.ndarray:
 class Erf(OwnFunction):
     """The error function, 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x.
 
-    The value on NumPy arrays is by the rational approximations of W. J. Cody,
-    "Rational Chebyshev approximations for the error function", Math. Comp. 23
-    (1969), computed in float64. The second one is used beyond 4 too, where erfc is below 2e-8
-    and eight digits of it suffice.
+    The value on NumPy arrays is by the rational approximations of W. J. Cody, "Rational Chebyshev approximations for
+    the error function", Math. Comp. 23 (1969), computed in float64. The second one is used beyond 4 too, where erfc is
+    below 2e-8 and eight digits of it suffice.
 
     Examples
     --------

@@ -123,8 +123,7 @@ def _misfit(name: str, x: Shape, y: Shape) -> str:
 class Dot(ProductOperator):
     """The product of two matrices, of a matrix and a vector, or of two vectors.
 
-    For stacks of matrices there is `matmul`, and `tensordot` for what np.dot
-    makes of more than two dimensions.
+    For stacks of matrices there is `matmul`, and `tensordot` for what np.dot makes of more than two dimensions.
 
     Examples
     --------

@@ -23,10 +23,9 @@ HIDDEN = "0123456789"
 def einsum(subscripts: Any, *operands: Operand) -> Any:
     """Einstein summation: ``einsum("bij,bjk->bik", x, y)``.
 
-    Subscripts that the output lacks are summed over; without ``->`` it has those that occur
-    once, in alphabetical order. ``...`` are any axes, broadcast together. Operands are
-    contracted pairwise from left to right, in their common dtype; intermediate
-    values of float16 and bfloat16 are float32.
+    Subscripts that the output lacks are summed over; without ``->`` it has those that occur once, in alphabetical
+    order. ``...`` are any axes, broadcast together. Operands are contracted pairwise from left to right, in their
+    common dtype; intermediate values of float16 and bfloat16 are float32.
 
     Examples
     --------

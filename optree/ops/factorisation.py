@@ -3,9 +3,8 @@
 The bases of all ops that LAPACK computes are here. The rules of `optree.ops.linalg` for stacks, dtypes and errors hold
 here, too.
 
-The derivatives are those of M. B. Giles, "Collected matrix derivative results
-for forward and reverse mode algorithmic differentiation" (2008), where no other
-source is named. They are trees of the same ops, and so have derivatives.
+The derivatives are those of M. B. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), where no other source is named. They are trees of the same ops, and so have derivatives.
 """
 
 from __future__ import annotations
@@ -340,9 +339,8 @@ class EigenvaluesOfSymmetric(MatrixOperator):
 class Eigh(Factorisation):
     """The eigenvalues of symmetric matrices, in ascending order, and the eigenvectors as columns; one half is read.
 
-    The gradient is symmetric, as JAX's and autograd's are. That of eigenvectors
-    divides by differences of eigenvalues: it is nan or infinite where two are equal, and valid
-    for functions that do not depend on the eigenvectors' signs.
+    The gradient is symmetric, as JAX's and autograd's are. That of eigenvectors divides by differences of eigenvalues:
+    it is nan or infinite where two are equal, and valid for functions that do not depend on the eigenvectors' signs.
 
     Attributes
     ----------

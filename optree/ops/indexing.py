@@ -22,7 +22,7 @@ from optree.ops.shape import Slice, part, sizes_of, strong
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree import indexing as indices
-from optree.tree.types import Axis, DType, Shape, TensorType, as_dtype, broadcast, normalise_axis, promote
+from optree.tree.types import Axis, DType, Shape, TensorType, as_dtype, broadcast, integer_of, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, as_operand, as_variable, in_dtype, is_neon, variable_of
 
 
@@ -612,14 +612,13 @@ def onehot(indices: Operand, n: Any = None, axis: int = -1, dtype: DType = None,
     if out is not None:
         n = out.shape[normalise_axis(axis, out.ndim, "onehot")] if n is None else n
         dtype = dtype or out.dtype
-    if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 0:
-        raise OperandError(f"onehot: n is the number of classes, an integer of 0 or more, not {n!r}")
+    n = integer_of(n, "onehot: n, the number of classes,", 0)
     is_flat = is_neon(x.backend) and is_list(x.shape)
     axis = normalise_axis(axis, 2 if is_flat else x.ndim + 1, "onehot")
     dtype = as_dtype(dtype or (np.float32 if x.backend is None else x.backend.datatype))
     # Compared in 32 bits where they suffice, which is twice as quick.
-    narrow = np.dtype("int32" if int(n) < 2**31 else "int64")
-    known = in_dtype(f.check_labels(x, classes=int(n), what="onehot: the index"), narrow)
+    narrow = np.dtype("int32" if n < 2**31 else "int64")
+    known = in_dtype(f.check_labels(x, classes=n, what="onehot: the index"), narrow)
     known = f.reshape(known, (-1, 1) if axis else (1, -1)) if is_flat else f.expand_dims(known, axis)
     classes = np.arange(n, dtype=narrow).reshape([-1 if i == axis else 1 for i in range(known.ndim)])
     return stored(f.cast(f.eq(known, classes), dtype), out)

@@ -1,13 +1,11 @@
 """Linear algebra: systems of equations, inverses, determinants, least squares, ranks and norms.
 
-The last two axes are matrices; axes before them are stacks, and broadcast.
-NumPy calls LAPACK; on a GPU CuPy calls cuSOLVER and cuBLAS. Integers become
-float64; float16 and bfloat16 are computed in float32 and rounded. NumPy's
+The last two axes are matrices; axes before them are stacks, and broadcast. NumPy calls LAPACK; on a GPU CuPy calls
+cuSOLVER and cuBLAS. Integers become float64; float16 and bfloat16 are computed in float32 and rounded. NumPy's
 LinAlgError is raised when the tree runs.
 
-The derivatives are those of M. B. Giles, "Collected matrix derivative results
-for forward and reverse mode algorithmic differentiation" (2008), unless another
-source is named. They are trees of the same ops, and differentiable.
+The derivatives are those of M. B. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), unless another source is named. They are trees of the same ops, and differentiable.
 """
 
 from __future__ import annotations

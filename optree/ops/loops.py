@@ -26,7 +26,7 @@ from optree.tree.equality import equal
 from optree.tree.gradient_types import is_disconnected, is_null
 from optree.tree.node import OpTreeNode, operands_of, post_order, signature_of, variables_of
 from optree.tree.substitution import replace
-from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, normalise_axis
+from optree.tree.types import NUMBERS, Shape, TensorType, TupleType, integer_of, normalise_axis
 from optree.tree.variable import Input, Variable, as_variable, constant, in_dtype, variable_of
 
 
@@ -206,8 +206,7 @@ class Scan(LoopOperator):
         axis: int = 0,
         truncate: int | None = None,
     ) -> Any:
-        if truncate is not None and (isinstance(truncate, bool) or not hasattr(truncate, "__index__") or truncate < 1):
-            raise OperandError(f"scan: truncate is a number of steps, 1 or more, or None, not {truncate!r}")
+        truncate = None if truncate is None else integer_of(truncate, "scan: truncate, a number of steps or None,", 1)
         if isinstance(step, Variable) or not callable(step):
             raise OperandError(f"scan: step is a function of states and slices of sequences, not {brief(step)}")
         check_step(step)
@@ -237,7 +236,7 @@ class Scan(LoopOperator):
             new_states,
             list(zip(outputs, joined, strict=True)),
             bool(reverse),
-            None if truncate is None else int(truncate),
+            truncate,
         )
         found, outputs = loop.applied()
         return in_form_of(initial, found), in_form_of(result[1], outputs)
@@ -707,8 +706,7 @@ class _Factor(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """A gradient that is summed over the steps: products of matrices in one product after the loop, others in a state.
-    """
+    """A gradient summed over the steps: products of matrices in one product after the loop, others in a state."""
 
     products: list[tuple[_Factor, _Factor]]
     #: The state that sums up what is no product.

@@ -1,11 +1,9 @@
 """Random numbers by counter, on NumPy arrays: Philox4x32-10.
 
-The generator is the one of Salmon, Moraes, Dror and Shaw, "Parallel random
-numbers: as easy as 1, 2, 3" (SC 2011): a keyed bijection of 128-bit counters,
-so the block of four 32-bit words at a counter does not depend on earlier ones.
+The generator is the one of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): a
+keyed bijection of 128-bit counters, so the block of four 32-bit words at a counter does not depend on earlier ones.
 
-A draw begins at a 64-bit counter with a 64-bit seed. Element `i`, in C order,
-is a function of these and of `i`:
+A draw begins at a 64-bit counter with a 64-bit seed. Element `i`, in C order, is a function of these and of `i`:
 
 =======  ===========================  ==============================  ==============
 dtype    block (counter of the draw)  uniform in [0, 1)               normal (pair)
@@ -17,11 +15,10 @@ float64  counter + i // 2             words 2 (i % 2) (the low half)  words 0, 1
                                       and 2 (i % 2) + 1, upper 53     2, 3
 =======  ===========================  ==============================  ==============
 
-The block's counter is the sum's lower half, its upper half, 0, 0; the key is
-the seed's lower half and its upper half. Normals come in pairs by Box and
-Muller: the first uniform number determines the radius, the second the angle, and
-the normals are the point's coordinates. Uniform numbers are bitwise equal on every
-machine; normals differ as log, sin and cos do.
+The block's counter is the sum's lower half, its upper half, 0, 0; the key is the seed's lower half and its upper half.
+Normals come in pairs by Box and Muller: the first uniform number determines the radius, the second the angle, and the
+normals are the point's coordinates. Uniform numbers are bitwise equal on every machine; normals differ as log, sin and
+cos do.
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ def _total(exponentials: Variable, axis: Axis) -> Variable:
 class LogSumExp(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """The logarithm of the sum of exponentials over axes, without overflow.
 
-    It is -inf for empty axes or elements of -inf only, and inf if there is an inf. The gradient is
-    the softmax.
+    It is -inf for empty axes or elements of -inf only, and inf if there is an inf. The gradient is the softmax.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from optree.errors import DTypeError, OperandError, ShapeError, brief, clock, de
 from optree.ops.loop_operands import check_states, flat, in_form_of, typed_state
 from optree.ops.loops import Loop, draw_before
 from optree.registry import f, function
-from optree.tree.types import TensorType
+from optree.tree.types import TensorType, integer_of
 from optree.tree.variable import Input, Variable, constant, variable_of
 
 #: The bytes of states that a loop stores for its derivative by default without checkpoints.
@@ -68,11 +68,16 @@ def while_loop(
     >>> root.item(), optree.grad(root, x).item()
     (1.4142135381698608, 0.3535533845424652)
     """
-    _check_arguments(condition, step, limit, checkpoints)
-    loop = _traced(condition, step, initial, int(limit))
-    length = _segment(int(limit), [x for _, x in loop.states[:-1]], checkpoints)
+    for name, given in (("condition", condition), ("step", step)):
+        if isinstance(given, Variable) or not callable(given):
+            raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
+    limit = integer_of(limit, "while_loop: limit, the maximum number of steps,", 0)
+    if checkpoints is not None:
+        checkpoints = integer_of(checkpoints, "while_loop: checkpoints, a number of states or None,", 1)
+    loop = _traced(condition, step, initial, limit)
+    length = _segment(limit, [x for _, x in loop.states[:-1]], checkpoints)
     if length > 1 and all(None not in x.shape for x, *_ in loop.slices):
-        loop = _in_segments(loop, int(limit), length)
+        loop = _in_segments(loop, limit, length)
     found, _ = loop.applied()
     return in_form_of(initial, found[:-1])
 
@@ -93,18 +98,6 @@ def _traced(condition: Callable[..., Any], step: Callable[..., Any], initial: An
     new, _ = draw_before([*new, goes_on], [], carried, slices, since)
     new[:-1] = [f.where(runs, x, before) for x, before in zip(new[:-1], states, strict=True)]
     return Loop(carried, slices, new, [], False, flag=runs)
-
-
-def _check_arguments(condition: object, step: object, limit: Any, checkpoints: Any) -> None:
-    for name, given in (("condition", condition), ("step", step)):
-        if isinstance(given, Variable) or not callable(given):
-            raise OperandError(f"while_loop: {name} is a function of the states, not {brief(given)}")
-    if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 0:
-        raise OperandError(f"while_loop: limit is the maximum number of steps, an integer of 0 or more, not {limit!r}")
-    if checkpoints is not None and (
-        isinstance(checkpoints, bool) or not hasattr(checkpoints, "__index__") or checkpoints < 1
-    ):
-        raise OperandError(f"while_loop: checkpoints is a number of states, 1 or more, or None, not {checkpoints!r}")
 
 
 def _segment(limit: int, begun: Sequence[Variable], checkpoints: int | None) -> int:

@@ -41,13 +41,11 @@ def jit(
 ) -> Any:
     """A decorator: a Python function of arrays, run as one program.
 
-    At its first call for each set of dtypes and ranks of its array arguments, and
-    of which of their sizes are 1, the Python function is called once, on inputs
-    of open sizes, and `optree.function` compiles the trees that it returns.
-    Other calls run that. So it must not depend on the arrays' values or sizes, and what it
-    does beside returning trees happens once: prints, appended lists, writes into tensors.
-    Tensors that it reads but that are no arguments are read anew in each call.
-    A function that asks for sizes (`x.shape[0]` in `range` or `reshape`) takes `static_shapes`.
+    At its first call for each set of dtypes and ranks of its array arguments, and of which of their sizes are 1, the
+    Python function is called once, on inputs of open sizes, and `optree.function` compiles the trees that it returns.
+    Other calls run that. So it must not depend on the arrays' values or sizes, and what it does beside returning trees
+    happens once: prints, appended lists, writes into tensors. Tensors that it reads but that are no arguments are read
+    anew in each call. A function that asks for sizes (`x.shape[0]` in `range` or `reshape`) takes `static_shapes`.
 
     Parameters
     ----------

@@ -44,8 +44,7 @@ FINISHED = object()
 class OpDict(dict):
     """A node's first element: its op, with the type of its value.
 
-    It prints as a plain dict, and is immutable because equal nodes share one.
-    ``dict(op_dict)`` is a mutable copy.
+    It prints as a plain dict, and is immutable because equal nodes share one. ``dict(op_dict)`` is a mutable copy.
 
     Attributes
     ----------
@@ -93,10 +92,9 @@ ARGS = OpDict({"op": "args"}, None, None, object(), children=2)
 class OpTreeNode(Variable, tuple):  # type: ignore[misc]
     """A tuple ``(op_dict, left, right)``: an operation and its operands.
 
-    The constructor takes the dict's shape, if it has one, without a check; `build`
-    checks the operands and infers the shape and dtype. An operand is a node, a tensor,
-    an input, a constant, a Python number, or None. Operands beyond two are chained in
-    ``args`` nodes on the right, so every tree is binary. A shared subtree is one object.
+    The constructor takes the dict's shape, if it has one, without a check; `build` checks the operands and infers the
+    shape and dtype. An operand is a node, a tensor, an input, a constant, a Python number, or None. Operands beyond two
+    are chained in ``args`` nodes on the right, so every tree is binary. A shared subtree is one object.
 
     Parameters
     ----------

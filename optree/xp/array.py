@@ -103,13 +103,11 @@ def _by_numpy(name: str) -> Any:
 class Array(LazyValue):
     """An array of the array API standard, with NumPy's semantics.
 
-    It holds a tensor, or a tree that runs when a value is needed: by `float`, `print`,
-    iteration, an index by a mask, `numpy.asarray`. Later writes do not change the value
-    of an earlier line. A slice is a view, and writing into it writes into the array; an
-    element is a copy, like NumPy's scalars.
+    It holds a tensor, or a tree that runs when a value is needed: by `float`, `print`, iteration, an index by a mask,
+    `numpy.asarray`. Later writes do not change the value of an earlier line. A slice is a view, and writing into it
+    writes into the array; an element is a copy, like NumPy's scalars.
 
-    Functions of a namespace, `Backend.xp` or `optree.xp`, make arrays, and ``asarray(x)``
-    one of a tensor or a tree.
+    Functions of a namespace, `Backend.xp` or `optree.xp`, make arrays, and ``asarray(x)`` one of a tensor or a tree.
 
     Examples
     --------

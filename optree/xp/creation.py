@@ -34,9 +34,8 @@ def _default(value: object, device: object) -> np.dtype:
 def asarray(obj: object, /, *, dtype: DType = None, device: object = None, copy: bool | None = None) -> Array:
     """The array of another, of a tensor or a tree, of NumPy's arrays, or of numbers in nested lists.
 
-    A tensor is not copied unless `copy`, so that what is written to the array is
-    written to it. A tree is lazy, or runs at once where it draws random numbers.
-    An array of NumPy's keeps its dtype, floats in lists take the backend's.
+    A tensor is not copied unless `copy`, so that what is written to the array is written to it. A tree is lazy, or runs
+    at once where it draws random numbers. An array of NumPy's keeps its dtype, floats in lists take the backend's.
 
     Raises
     ------

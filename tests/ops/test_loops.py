@@ -357,7 +357,7 @@ def test_draws_of_loops_in_loops_of_batches_and_of_open_lengths_are_all_differen
 
 def test_what_does_not_fit_is_named(be: Any) -> None:
     for wrong in (0, True, 1.5):
-        with pytest.raises(OperandError, match="scan: truncate is a number of steps"):
+        with pytest.raises(OperandError, match="scan: truncate, a number of steps or None, is an integer of 1 or more"):
             be.scan(lambda s, v: (s, v), be.array(0.0), be.ones(3), truncate=wrong)
     for step in (3, be.ones(2)):
         with pytest.raises(OperandError, match="scan: step is a function of states and slices of sequences, not"):

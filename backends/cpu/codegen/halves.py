@@ -4,9 +4,8 @@ Those of float16 and float32 are instructions of x86 processors (F16C), which GC
 So they are functions in assembly, with variants on vectors by the names under which GCC calls them, as it does the C
 library's; they take and give 32-bit integers, for GCC calls none with operands of several sizes.
 
-Values are rounded as NumPy rounds them: to nearest, ties to even, with
-denormals, and beyond the range to infinity. A nan comes out as a nan, of any
-payload. Where they are rounded is `backends.execution.rounding`'s.
+Values are rounded as NumPy rounds them: to nearest, ties to even, with denormals, and beyond the range to infinity. A
+nan comes out as a nan, of any payload. Where they are rounded is `backends.execution.rounding`'s.
 """
 
 from __future__ import annotations

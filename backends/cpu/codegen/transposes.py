@@ -1,8 +1,7 @@
 """In-register transposes, in C, for operands strided along the vectorised loop.
 
-A tile is read in whole cache lines, each of them once: columns with a leading
-dimension of a power of two map to few sets of a cache, which evicts a line
-before its next element is read.
+A tile is read in whole cache lines, each of them once: columns with a leading dimension of a power of two map to few
+sets of a cache, which evicts a line before its next element is read.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ are those of the scalar functions, and others within 4 units in the last place. 
 GCC does not know of functions that `FLAGS` make no builtins. Other compilers and
 libraries skip it.
 
-The remainder of a loop uses the scalar functions, so the last bits of an element
-depend on its index.
+The remainder of a loop uses the scalar functions, so the last bits of an element depend on its index.
 """
 
 from __future__ import annotations

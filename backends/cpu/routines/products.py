@@ -1,10 +1,9 @@
 """Matrix products of NumPy arrays: by compiled C or BLAS, with a stack times one matrix merged into one product.
 
-Compiled C multiplies large float32 and float64 matrices instead of the OpenBLAS in
-NumPy's wheels, for two reasons. OpenBLAS threads spin after a product on the cores that
-the next kernel needs. And OpenBLAS packs the second matrix even for few rows, where
-reading it as stored is as fast. With another BLAS, compiled C multiplies only those
-products of few rows.
+Compiled C multiplies large float32 and float64 matrices instead of the OpenBLAS in NumPy's wheels, for two reasons.
+OpenBLAS threads spin after a product on the cores that the next kernel needs. And OpenBLAS packs the second matrix even
+for few rows, where reading it as stored is as fast. With another BLAS, compiled C multiplies only those products of few
+rows.
 """
 
 from __future__ import annotations

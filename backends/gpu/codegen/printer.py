@@ -1,10 +1,9 @@
 """CUDA C++ source of loop nests.
 
-Elementwise nests are grid-stride loops with vectorised loads and stores. One that
-reduces gives each outer index to a team of threads: some lanes of a warp, a block,
-or, for columns, the threads of a block that share a column. Where there are too few
-outer indices to occupy the device, the reduction is split: each stage is a kernel,
-whose partial results the next one joins.
+Elementwise nests are grid-stride loops with vectorised loads and stores. One that reduces gives each outer index to a
+team of threads: some lanes of a warp, a block, or, for columns, the threads of a block that share a column. Where there
+are too few outer indices to occupy the device, the reduction is split: each stage is a kernel, whose partial results
+the next one joins.
 """
 
 from __future__ import annotations
