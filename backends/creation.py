@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from optree.arrays import Array, overlaps_itself
-from optree.dtypes import is_floating, rounded
+from optree.dtypes import is_inexact, rounded, wide_dtype
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
-from optree.tree.variable import Variable
+from optree.tree.variable import Variable, check_has_complex
 
 _ALWAYS_ACTIVE = nullcontext()
 
@@ -26,6 +26,8 @@ class Creation:
     batch_size: int
     compat_mode: str | None
 
+    #: Whether it has complex numbers.
+    has_complex: ClassVar[bool] = True
     #: Whether it has neon's shapes, ties and methods.
     is_neon: ClassVar[bool] = False
     #: The class of its tensors.
@@ -66,7 +68,7 @@ class Creation:
         if not array.dtype.isnative:
             raise DTypeError(f"adopt: {array.dtype} is not in this machine's byte order; {copies} into that")
         try:
-            as_dtype(array.dtype)
+            self._dtype(array.dtype)
         except DTypeError as error:
             raise DTypeError(f"adopt: {error}") from None
         if overlaps_itself(array):
@@ -162,7 +164,8 @@ class Creation:
         """A new tensor with the values of an array, list, number, tensor or tree.
 
         Without `dtype`, a NumPy array or tensor of integers or bools keeps its dtype, bools are bool, and everything
-        else takes the backend's `datatype`; in neon's mode that goes for lists of bools, too.
+        else takes the backend's `datatype`, complex numbers the complex dtype of that precision; in neon's mode that
+        goes for lists of bools, too.
 
         Parameters
         ----------
@@ -183,13 +186,15 @@ class Creation:
         if isinstance(values, Variable):
             values = values.asnumpyarray()
         array = array_of(values, "array")
-        known = array.dtype.kind in "biu" or is_floating(array.dtype)
+        known = array.dtype.kind in "biu" or is_inexact(array.dtype)
         if not known and not all(isinstance(value, int) for value in array.flat):
             raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         keeps = keeps or (dtype is None and array.dtype.kind == "b" and not self.is_neon)
         wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
-        if not isinstance(values, np.ndarray):  # an array's integers wrap around, as in NumPy
+        if dtype is None and array.dtype.kind == "c":
+            wanted = self._dtype(np.result_type(wide_dtype(wanted), np.complex64))
+        if not isinstance(values, np.ndarray) or array.dtype.kind == "c":  # integers wrap around, as in NumPy
             check_fits(array, wanted, "array")
         return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
 
@@ -252,7 +257,7 @@ class Creation:
         >>> be.linspace(0, 1, 3).get()
         array([0. , 0.5, 1. ], dtype=float32)
         """
-        return self.array(np.linspace(start, stop, num, endpoint), self._dtype(dtype), name)
+        return self.array(np.linspace(start, stop, num, endpoint), dtype, name)
 
     def eye(
         self, n: int, m: int | None = None, k: int = 0, dtype: DTypeLike | None = None, name: str | None = None
@@ -370,7 +375,9 @@ class Creation:
         return buffer
 
     def _dtype(self, dtype: DTypeLike | None) -> np.dtype:
-        return self.datatype if dtype is None else as_dtype(dtype)
+        found = self.datatype if dtype is None else as_dtype(dtype)
+        check_has_complex(self, "a tensor", (found,))
+        return found
 
 
 #: neon's keywords of where and how long a tensor is there: of no effect on one device.

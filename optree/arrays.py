@@ -55,7 +55,7 @@ def stored(value: Any, out: Any) -> Any:
 
 
 #: The most frequent classes of values, for a fast path.
-_COMMON = frozenset((np.ndarray, bool, int, float, list, tuple))
+_COMMON = frozenset((np.ndarray, bool, int, float, complex, list, tuple))
 
 #: The protocols by which other libraries' arrays are read: NumPy's, DLPack, and that of CUDA's devices.
 _PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__", "__cuda_array_interface__")
@@ -105,7 +105,7 @@ def has(value: object, name: str) -> bool:
 
 def is_value(x: object) -> bool:
     """Whether it is a number or an array of any library, which a constant can be made of."""
-    return isinstance(x, int | float | np.generic) or is_array(x) or hasattr(type(x), "__array_namespace__")
+    return isinstance(x, int | float | complex | np.generic) or is_array(x) or hasattr(type(x), "__array_namespace__")
 
 
 def check_unmasked(values: object, what: object) -> None:

@@ -1,4 +1,4 @@
-"""Floating dtypes, including bfloat16, which the package ml_dtypes adds to NumPy.
+"""Floating and complex dtypes, including bfloat16, which the package ml_dtypes adds to NumPy.
 
 bfloat16 has the range of float32 and 8 bits of its precision. NumPy's rules for float16 apply to it: operations are
 computed in float32 and rounded once, and it is promoted as float16 is. A Python number or an int8 leaves it unchanged,
@@ -37,8 +37,23 @@ def is_bfloat16(dtype: object) -> bool:
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether a dtype is floating."""
+    """Whether a dtype is floating, of real numbers."""
     return dtype.kind == "f" or is_bfloat16(dtype)
+
+
+def is_complex(dtype: Any) -> bool:
+    """Whether a dtype is complex; it may also stand for a weak number, as in `optree.tree.types.promote`."""
+    return dtype is complex or getattr(dtype, "kind", "") == "c"
+
+
+def is_inexact(dtype: np.dtype) -> bool:
+    """Whether a dtype is floating or complex, so that its values have derivatives."""
+    return dtype.kind == "c" or is_floating(dtype)
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype of a complex dtype's parts; another dtype as it is."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def is_narrow(dtype: np.dtype) -> bool:
@@ -95,6 +110,8 @@ def rounded(x: Any, dtype: np.dtype, copy: bool = True) -> Any:
     """An array or number cast to another dtype, rounded once: ml_dtypes casts to bfloat16 through float32."""
     if not hasattr(x, "dtype"):
         x = np.float64(x)
+    if x.dtype.kind == "c" and dtype.kind not in "cb":
+        x = x.real  # the op that casts has warned
     if is_bfloat16(dtype) and x.dtype.itemsize > 2 and x.dtype != FLOAT32:
         x = _to_odd(x.astype(np.float64))
     return x.astype(dtype, copy=copy)

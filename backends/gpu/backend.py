@@ -105,6 +105,8 @@ class GPUBackend(Backend):
     name = "gpu"
     internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "product"}
 
+    has_complex = False
+
     def __init__(
         self,
         *args: Any,

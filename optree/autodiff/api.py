@@ -1,4 +1,9 @@
-"""Derivatives as trees: `grad`, Nervana graph's `deriv` and neon's `Autodiff`."""
+"""Derivatives as trees: `grad`, Nervana graph's `deriv` and neon's `Autodiff`.
+
+The gradient of a real cost by complex numbers x + iy is d(cost)/dx + i d(cost)/dy, the direction of steepest ascent: as
+torch's, and the conjugate of JAX's. So ``w - rate * gradient`` descends. A vector that `Lop` or `known_grads` is given
+is such a gradient too, while the tangents of `Rop` are changes of the operands.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from optree.autodiff.reverse import adjoints_of, inputs_of
-from optree.dtypes import floating, is_floating
+from optree.dtypes import floating, is_inexact, real_dtype
 from optree.errors import (
     BackendError,
     DisconnectedError,
@@ -234,7 +239,7 @@ class Autodiff:
         for tensor, buffer in zip(tensors, buffers, strict=True):
             if buffer.shape != tensor.shape:
                 raise ShapeError(f"back_prop_grad: {describe(buffer)} is not of the shape of {describe(tensor)}")
-            if not is_floating(buffer.dtype):
+            if not is_inexact(buffer.dtype):
                 raise DTypeError(f"back_prop_grad: a derivative does not go into {describe(buffer)}: it is floating")
         trees = self.get_grad_op_tree(tensors)
         for buffer, value in zip(buffers, self.be.evaluate(trees), strict=True):
@@ -257,10 +262,12 @@ def gradients(
         if given not in known_words:
             raise GradientError(f"{name} is one of {', '.join(known_words)}, not {given!r}")
     operands = [operand_of(x) for x in as_list(wrt)]
-    adjoints = [*seeds.values(), *(known or {}).values()]
-    dtype = floating(*(x.dtype for x in adjoints if isinstance(x.type, TensorType)))
+    seeds, known = ({x: conjugated(delta) for x, delta in given.items()} for given in (seeds, known or {}))
+    adjoints = [*seeds.values(), *known.values()]
+    dtype = floating(*(real_dtype(x.dtype) for x in adjoints if isinstance(x.type, TensorType)))
     found = adjoints_of(seeds, operands, dtype, known, [operand_of(x) for x in as_list(constants)])
-    roots = [*seeds, *(known or {})]
+    found = [*map(conjugated, found)]
+    roots = [*seeds, *known]
     for i, (operand, gradient) in enumerate(zip(operands, found, strict=True)):
         if is_null(gradient):
             raise GradientError(
@@ -272,6 +279,12 @@ def gradients(
                 found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
     found = _like(as_list(wrt), found)
     return found if isinstance(wrt, list | tuple) and not isinstance(wrt, Variable) else found[0]
+
+
+def conjugated(gradient: Any) -> Any:
+    """The adjoint of the reverse pass for a user's gradient, and the other way round: complex ones conjugated."""
+    is_array = isinstance(gradient.type, TensorType)
+    return f.conjugate(gradient) if is_array and gradient.dtype.kind == "c" else gradient
 
 
 def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:
@@ -337,6 +350,11 @@ def seeded(cost: Any, next_error: Any) -> dict[Variable, Any]:
         )
     cost = operand_of(cost)
     starts = next_error is None
+    if starts and cost.dtype.kind == "c":
+        raise GradientError(
+            f"the cost is real, not {describe(cost)}: be.real(cost), or be.abs(cost) ** 2, has a direction of steepest "
+            "ascent; optree.Lop takes a vector for complex values"
+        )
     if starts:
         neon = is_neon(cost.backend)
         if not neon and any(size != 1 for size in cost.shape):
@@ -364,7 +382,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         if not variable.type.holds(error.type):
             raise GradientError(f"{what}: {describe(error)} is not of the type of {describe(variable)}")
         return error
-    dtype = variable.dtype if is_floating(variable.dtype) else floating(error.dtype)
+    dtype = variable.dtype if is_inexact(variable.dtype) else floating(error.dtype)
     if not isinstance(given, Variable | np.ndarray) and error.shape == ():
         return f.fill_like(in_dtype(variable, dtype), given)
     if not may_equal(error.shape, variable.shape):

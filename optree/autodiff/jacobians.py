@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
+from optree.autodiff.api import as_adjoint, as_list, conjugated, gradients, operand_of, seeded, tell_disconnected
 from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, target_of
-from optree.dtypes import floating, is_floating
+from optree.dtypes import floating, is_inexact, real_dtype
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.op.op import Op
 from optree.registry import f as functions
@@ -106,7 +106,7 @@ def Rop(f: object, wrt: Variable | Sequence[Variable], eval_points: object) -> A
             tell_disconnected(outputs, operand, "raise")
         if point is not None:
             _add(directions, target, _lifted(point, operand, target))
-    dtype = floating(*(x.dtype for x in outputs if isinstance(x.type, TensorType)))
+    dtype = floating(*(real_dtype(x.dtype) for x in outputs if isinstance(x.type, TensorType)))
     for variable in order:
         pushed = _push(variable, directions, dtype)
         if pushed is not None:
@@ -152,6 +152,8 @@ def jacobian(
     expression = operand_of(expression)
     operands = [operand_of(x) for x in as_list(wrt)]
     for x in (expression, *operands):
+        if x.dtype.kind == "c":
+            raise GradientError(f"jacobian: {describe(x)} is complex; Lop and Rop give products with its Jacobian")
         if None in x.shape:
             raise ShapeError(f"jacobian: the sizes of {describe(x)} must be known; Lop and Rop need not know them")
     dtype = floating(expression.dtype)
@@ -162,7 +164,7 @@ def jacobian(
         seeds = {expression: constant(unit.reshape(expression.shape))}
         rows.append(gradients(seeds, operands, disconnected_inputs, constants=consider_constant))
     found = [
-        _stacked(list(parts), expression.shape + x.shape, x.dtype if is_floating(x.dtype) else dtype)
+        _stacked(list(parts), expression.shape + x.shape, x.dtype if is_inexact(x.dtype) else dtype)
         for x, parts in zip(operands, zip(*rows, strict=True) if rows else [()] * len(operands), strict=True)
     ]
     return found[0] if isinstance(wrt, Variable) else found
@@ -251,8 +253,8 @@ def _lifted(direction: Any, operand: Any, target: Variable) -> Any:
     """A direction in a view, as a direction in its base."""
     while operand is not target:
         adjoints: dict[Variable, Any] = {}
-        operand.view_op.generate_adjoints(adjoints, direction, operand.base)
-        operand, direction = operand.base, adjoints[operand.base]
+        operand.view_op.generate_adjoints(adjoints, conjugated(direction), operand.base)
+        operand, direction = operand.base, conjugated(adjoints[operand.base])
     return direction
 
 
@@ -297,10 +299,10 @@ def _checked(op: Op, found: object, outputs: Sequence[Any]) -> list[Any]:
         elif not isinstance(out.type, TensorType):
             checked.append(r)
         else:
-            if not is_floating(r.dtype):
+            if not is_inexact(r.dtype):
                 raise GradientError(f"a directional derivative is a tree of a floating dtype, not {describe(r)}")
             r = r if r.shape == out.shape else functions.broadcast_like(r, out)
-            checked.append(r.astype(out.dtype) if is_floating(out.dtype) and r.dtype != out.dtype else r)
+            checked.append(r.astype(out.dtype) if is_inexact(out.dtype) and r.dtype != out.dtype else r)
     return checked
 
 

@@ -2,6 +2,10 @@
 
 As in Nervana graph ("Computing Derivatives"), each op sends its operands their deltas, and the sum of the deltas from
 all uses of an operand is its adjoint. Null gradients propagate too, and a value of integers sends zeros.
+
+The adjoint of a complex operand x + iy is d(cost)/dx - i d(cost)/dy here, so that the ``grad`` of an op that is complex
+differentiable is written as for real numbers. The gradients that users give and get are its conjugates
+(`optree.autodiff.api`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from numpy.typing import DTypeLike
 
 from optree.errors import DefinitionError, GradientError, describe
 from optree.op.op import Op
+from optree.registry import f
 from optree.tree.gradient_types import (
     DisconnectedType,
     NoValueType,
@@ -248,6 +253,8 @@ def _looks_into(tensor: Tensor | None, other: Tensor) -> bool:
 
 def _view_of(adjoint: object, operand: Variable, target: Variable) -> Any:
     """A target's adjoint, seen through the views from it to an operand."""
+    if operand is not target and target.dtype.kind == "c" != operand.dtype.kind:
+        adjoint = f.conjugate(adjoint)  # whose parts are the derivatives by the parts
     views = []
     while operand is not target:
         views.append(operand.view_op)  # type: ignore[attr-defined]

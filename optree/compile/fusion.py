@@ -16,7 +16,7 @@ import numpy as np
 
 from optree.compile.aliasing import LATE, Aliases, Moment, failing, in_order, is_assignment, moments
 from optree.compile.program import ONE, Dims, Instruction, Program, Sizes
-from optree.dtypes import is_narrow
+from optree.dtypes import is_complex, is_narrow
 from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 from optree.tree.types import weak_dtype
@@ -292,11 +292,12 @@ class _Fusion:
         """Whether kernels read an operand elsewhere, at affine indices or at a value."""
         op, value, program = instruction.op, self.first + index, self.program
         if op.index_map.looks_up:
-            return self.windows and not any(map(program.is_number, instruction.inputs))
+            is_real = not is_complex(instruction.type.dtype)
+            return is_real and self.windows and not any(map(program.is_number, instruction.inputs))
         if not self.windows or not op.index_map.is_affine or program.is_number(instruction.inputs[0]):
             return False
         given, made = program.type_of(instruction.inputs[0]), instruction.type
-        is_same = getattr(given, "dtype", None) == made.dtype and not is_narrow(made.dtype)
+        is_same = getattr(given, "dtype", None) == made.dtype and not (is_narrow(made.dtype) or is_complex(made.dtype))
         readers = self.readers.get(value, ())
         are_fusable = all(is_fusable(program, x) for x in readers)
         return is_same and are_fusable and bool(readers) and value not in program.outputs
@@ -433,6 +434,8 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
     op, node = instruction.op, instruction.node
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     if len(dtypes) < len(instruction.inputs) or not hasattr(node.type, "dtype"):
+        return False
+    if any(map(is_complex, (*dtypes, node.type.dtype))):
         return False
     if isinstance(op, ReductionOperator):
         return op.accumulator_for(dtypes[0]) is not None

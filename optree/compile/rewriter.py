@@ -168,6 +168,10 @@ class Value:
         return is_floating(self.dtype)
 
     @property
+    def is_integral(self) -> bool:
+        return self.dtype.kind in "biu"
+
+    @property
     def is_weak(self) -> bool:
         """Whether it is a Python number, whose dtype is weak."""
         return self.is_leaf and type(self._leaf) in NUMBERS
@@ -181,11 +185,11 @@ class Value:
 
     @property
     def literal(self) -> Any:
-        """Its number, if that is a fixed Python number or 0-d constant."""
+        """Its number, if that is a fixed Python number or 0-d constant, and real."""
         leaf = self.constant
-        if not isinstance(leaf, Constant):
-            return leaf
-        return leaf.value.item() if isinstance(leaf.value, np.ndarray) and leaf.value.shape == () else None
+        if isinstance(leaf, Constant):
+            leaf = leaf.value.item() if isinstance(leaf.value, np.ndarray) and leaf.value.shape == () else None
+        return None if leaf.__class__ is complex else leaf
 
     @property
     def used_once(self) -> bool:

@@ -90,6 +90,8 @@ def log_of_sum_of_exp(value: Value) -> Any:
     if not total.inputs[0].is_a("exp"):
         return None
     x = total.inputs[0].inputs[0]
+    if x.dtype.kind == "c":
+        return None
     return f.logsumexp(x.operand, axis=total.op.axis, keepdims=total.op.keepdims)
 
 
@@ -201,7 +203,8 @@ def sign_of_product(value: Value) -> Any:
 
 def _keeps_negation(value: Value, negated: Value) -> bool:
     """Whether the product with a negated value is exactly the negated product; integers wrap."""
-    return (value.is_float and negated.is_float) or (value.is_a("mul") and negated.dtype == value.dtype)
+    is_whole = value.is_integral and value.is_a("mul") and negated.dtype == value.dtype
+    return is_whole or (value.is_float and negated.is_float)
 
 
 @on("mul", "add", fixed=True, of=("mul", "add"))
@@ -214,8 +217,8 @@ def scalars_together(value: Value) -> Any:
     if x is None or x.dtype != value.dtype or x.dtype.kind == "b":
         return None
     if value.is_a("add"):
-        return None if value.is_float else value.op(x.operand, a + b)
-    exact = not value.is_float or (_only_scales(a) and _only_scales(b) and np.isfinite(value.dtype.type(a * b)))
+        return value.op(x.operand, a + b) if value.is_integral else None
+    exact = value.is_integral or (_only_scales(a) and _only_scales(b) and np.isfinite(value.dtype.type(a * b)))
     return value.op(x.operand, a * b) if exact else None
 
 
@@ -338,7 +341,7 @@ def plus_zero(value: Value) -> Any:
     if y.literal != 0:
         return None
     adds_minus_zero = math.copysign(1.0, y.literal) == (-1.0 if value.is_a("add") else 1.0)
-    return x.operand if adds_minus_zero or not x.is_float else None
+    return x.operand if adds_minus_zero or x.is_integral else None
 
 
 # Fold.

@@ -116,6 +116,7 @@ class WindowsInput(WindowsOperator, FirstDtypeOperator):
     """
 
     name = "windows_input"
+    takes_complex = True
     operands = ("delta", "like")
     index_map = IndexMap(OPAQUE, LIKE)
     images = 1

@@ -34,7 +34,7 @@ from optree.ops.reduction import widened
 from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Operand, Variable, in_dtype
+from optree.tree.variable import Operand, Variable, check_real, in_dtype
 
 #: The product of matrices, and of stacks of them: `numpy.matmul`, or a backend's.
 Matmul = Callable[[Any, Any], Any]
@@ -521,7 +521,7 @@ class ConvTranspose(ConvolutionOperator):
 
 def _vector_of(value: Operand, what: str) -> Variable:
     """An operand as a vector: numbers and lists have NumPy's dtype, and a number is a vector of one."""
-    x = f.atleast_1d(strong(value, what))
+    x = f.atleast_1d(check_real(strong(value, what), what))
     if x.ndim != 1:
         raise ShapeError(f"{what}: vectors are wanted, and {describe(x)} has {x.ndim} axes")
     if x.shape[0] == 0:

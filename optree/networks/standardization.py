@@ -16,7 +16,7 @@ from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widen
 from optree.records import NamedTuple
 from optree.registry import f, function
 from optree.tree.types import Axis, TensorType, integer_of, may_equal, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Operand, Variable, as_variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, as_variable, check_real, in_dtype, variable_of
 
 #: The default addend of variances, so that constant values divide by no zero.
 EPSILON = 1e-5
@@ -235,7 +235,7 @@ def rms_norm(x: Any, gain: Any = None, axis: Axis = -1, epsilon: float = EPSILON
     >>> be.rms_norm(be.array([[3.0, 4.0]])).get().round(3)
     array([[0.849, 1.131]], dtype=float32)
     """
-    x = variable_of(x, "rms_norm")
+    x = check_real(variable_of(x, "rms_norm"), "rms_norm")
     epsilon = _number(epsilon, "rms_norm: epsilon")
     axes = normalise_axes(axis, x.ndim, "rms_norm")
     wide = widened(x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.dtypes import is_floating
+from optree.dtypes import is_inexact
 from optree.errors import OperandError, ShapeError, describe
 from optree.numpy.arrangement import rearranged
 from optree.ops.joining import widths_of
@@ -173,7 +173,7 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Oper
         steps = np.linspace(0, 1, count, endpoint=False).reshape(-1, *(1,) * (x.ndim - 1 - axis))
         if after:
             steps = steps[::-1].copy()
-        wide = x.dtype if is_floating(x.dtype) else np.dtype("float64")
+        wide = x.dtype if is_inexact(x.dtype) else np.dtype("float64")
         ramp = (in_dtype(edge, wide) - value) * steps.astype(wide) + value
         return in_dtype(ramp if wide == x.dtype else f.floor(ramp), x.dtype)
     whole = x.shape[axis]
@@ -189,7 +189,7 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Oper
 
 def _fitting(value: Any, dtype: np.dtype) -> Any:
     """A number cast to a dtype as NumPy does, as a Python number."""
-    return np.asarray(value).astype(dtype).item() if dtype.kind in "biu" else float(value)
+    return np.asarray(value).astype(dtype).item() if dtype.kind in "biuc" else float(value)
 
 
 def _spread(edge: Variable, count: int, axis: int) -> Variable:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_floating, wide_dtype
+from optree.dtypes import is_floating, is_inexact, real_dtype, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.traits import ElementwiseOperator, FloatOperator, UnaryOperator
-from optree.ops.reduction import mean_dtype
+from optree.ops.reduction import mean_dtype, squares
 from optree.ops.shape import sizes_for_reshape, strong
 from optree.registry import FUNCTIONS, NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.types import Axis, check_fits, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Operand, Variable, as_variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, as_variable, check_real, in_dtype, variable_of
 
 # Reductions with NumPy's `where` and `initial`
 
@@ -51,7 +51,7 @@ def _initial(value: Any, dtype: np.dtype, name: str) -> Any:
     if isinstance(value, Variable):
         return in_dtype(value, dtype)
     check_fits(value, dtype, f"{name}: initial")
-    return bool(value) if dtype.kind == "b" else float(value) if is_floating(dtype) else int(value)
+    return dtype.type(value).item() if dtype.kind in "bc" else float(value) if is_floating(dtype) else int(value)
 
 
 def _with_some(name: str) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ def _mean_of(x: Variable, counts: Variable, axis: Axis, keepdims: bool) -> tuple
     """The mean of the elements selected by a mask, and their number, in the accumulator's dtype."""
     dtype = wide_dtype(mean_dtype(x.dtype))
     counts = f.broadcast_like(counts, x)
-    number = f.sum(f.cast(counts, dtype), axis=axis, keepdims=keepdims)
+    number = f.sum(f.cast(counts, real_dtype(dtype)), axis=axis, keepdims=keepdims)
     total = f.sum(f.where(counts, in_dtype(x, dtype), 0), axis=axis, keepdims=keepdims)
     return total / number, number
 
@@ -105,7 +105,7 @@ def _deviation(
     freedom = f.maximum(number - ddof, 0) if ddof else number
     if root:
         return f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(freedom)
-    return f.sum(f.square(centred), axis=axis, keepdims=keepdims) / freedom
+    return f.sum(squares(centred), axis=axis, keepdims=keepdims) / freedom
 
 
 @numpy_function(np.mean)
@@ -137,7 +137,7 @@ def _with_freedom(name: str) -> Callable[..., Any]:
             return FUNCTIONS[name](a, axis=axis, ddof=ddof, keepdims=keepdims)
         x, mean = variable_of(a, name), None if mean is None else as_variable(mean)
         found = _deviation(x, as_variable(True if where is None else where), axis, ddof, keepdims, name == "std", mean)
-        return in_dtype(found, mean_dtype(x.dtype))
+        return in_dtype(found, real_dtype(mean_dtype(x.dtype)))
 
     ours.__name__ = name
     return ours
@@ -179,7 +179,7 @@ def ptp(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
 
 def _without_nans(x: Operand, what: str, instead: float) -> Variable:
     x = variable_of(x, what)
-    return f.where(f.isnan(x), instead, x) if is_floating(x.dtype) else x
+    return f.where(f.isnan(x), instead, x) if is_inexact(x.dtype) else x
 
 
 def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -> Callable[..., Any]:
@@ -194,7 +194,7 @@ def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -
             return FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis=axis, keepdims=keepdims)
         x = variable_of(x, name)
         found = FUNCTIONS[of_numbers](_without_nans(x, name, instead), axis=axis, keepdims=keepdims)
-        if not is_floating(x.dtype):
+        if not is_inexact(x.dtype):
             return found
         # A sum in the operand's own dtype, which kernels reduce in the same vectors.
         numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
@@ -240,7 +240,7 @@ def nanmean(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
            [3.]], dtype=float32)
     """
     x = variable_of(x, "nanmean")
-    if not is_floating(x.dtype):
+    if not is_inexact(x.dtype):
         return f.mean(x, axis=axis, keepdims=keepdims)
     return in_dtype(_mean_of(x, f.logical_not(f.isnan(x)), axis, keepdims)[0], x.dtype)
 
@@ -274,12 +274,12 @@ def nanstd(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True
 def _nan_deviation(x: Operand, axis: Axis, ddof: float, keepdims: bool, what: str) -> Any:
     x = variable_of(x, what)
     root = what == "nanstd"
-    if not is_floating(x.dtype):
+    if not is_inexact(x.dtype):
         return (f.std if root else f.var)(x, axis=axis, ddof=ddof, keepdims=keepdims)
     counts = f.logical_not(f.isnan(x))
     _, number = _mean_of(x, counts, axis, keepdims)
     found = _deviation(x, counts, axis, ddof, keepdims, root)
-    return in_dtype(f.where(number <= ddof, math.nan, found), x.dtype)
+    return in_dtype(f.where(number <= ddof, math.nan, found), real_dtype(x.dtype))
 
 
 # Quantiles
@@ -577,8 +577,8 @@ def average(x: Operand, axis: Axis = None, weights: Any = None, returned: bool =
         mean = f.mean(x, axis=axis, keepdims=keepdims)
         return (mean, f.broadcast_like(in_dtype(f.count(x, axis), mean.dtype), mean)) if returned else mean
     w = strong(weights, "average")
-    floats = [d for d in (x.dtype, w.dtype) if is_floating(d)]
-    dtype = promote(x.dtype, w.dtype) if is_floating(x.dtype) else promote(*floats, np.dtype("float64"))
+    floats = [d for d in (x.dtype, w.dtype) if is_inexact(d)]
+    dtype = promote(x.dtype, w.dtype) if is_inexact(x.dtype) else promote(*floats, np.dtype("float64"))
     if w.shape != x.shape:
         if w.ndim != 1 or axis is None or isinstance(axis, tuple | list):
             raise ShapeError(
@@ -620,9 +620,9 @@ def cov(
     freedom = ddof if ddof is not None else 0 if bias else 1
     weights, weighted = None, None
     if fweights is not None:
-        weights = in_dtype(variable_of(fweights, "cov: fweights"), rows.dtype)
+        weights = in_dtype(variable_of(fweights, "cov: fweights"), real_dtype(rows.dtype))
     if aweights is not None:
-        weighted = in_dtype(variable_of(aweights, "cov: aweights"), rows.dtype)
+        weighted = in_dtype(variable_of(aweights, "cov: aweights"), real_dtype(rows.dtype))
         weights = weighted if weights is None else weights * weighted
     if weights is None:
         centred = rows - f.mean(rows, axis=1)
@@ -634,6 +634,7 @@ def cov(
         spent: Any = freedom if weighted is None else freedom * f.sum(weights * weighted, keepdims=False) / total
         divisor = total - spent
         right = centred * weights
+    right = f.conjugate(right) if right.dtype.kind == "c" else right
     found = f.dot(centred, f.transpose(right)) / f.maximum(divisor, 0.0)
     return f.squeeze(found, tuple(i for i in range(2) if found.shape[i] == 1))
 
@@ -672,7 +673,7 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Any:
     array([[ 1., -1.],
            [-1.,  1.]])
     """
-    found = cov(x, y, rowvar)
+    found = check_real(cov(x, y, rowvar), "corrcoef")
     if found.ndim == 0:
         return found / found
     scale = f.sqrt(f.diag(found))

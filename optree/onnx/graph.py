@@ -11,7 +11,6 @@ from onnx import helper, numpy_helper
 from optree.errors import ExportError, describe
 from optree.records import NamedTuple
 from optree.tree.tensor import Tensor
-from optree.tree.types import NUMBERS
 from optree.tree.variable import Constant, as_variable
 
 
@@ -57,7 +56,7 @@ class Graph:
     def leaf(self, leaf: object) -> Value:
         """A number, or an initializer of a tensor or constant."""
         number = leaf.value if isinstance(leaf, Constant) and leaf.is_weak else leaf
-        if isinstance(number, NUMBERS):
+        if isinstance(number, bool | int | float):
             return Value(None, as_variable(number).type, number)
         if isinstance(leaf, Constant):
             return Value(self.constant(leaf.value), leaf.type)

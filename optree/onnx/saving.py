@@ -22,7 +22,7 @@ from optree.ops.loops import Scan
 from optree.ops.structure import Output
 from optree.run.function import Function
 from optree.tree.types import TensorType, TupleType, promote
-from optree.tree.variable import Constant, Input, Variable, as_variable
+from optree.tree.variable import Constant, Input, Variable, as_variable, is_complex_operand
 
 #: The version of ONNX's operators that are written, and that of the file format.
 VERSION, FORMAT = 20, 9
@@ -84,6 +84,9 @@ def save(f: Function, path: str | os.PathLike[str]) -> Path:
 def model_of(f: Function) -> Any:
     """The model of a function."""
     program, graph = f.written, _Writing()
+    for x in (*program.leaves, *(each.node for each in program.instructions)):
+        if is_complex_operand(x):
+            raise ExportError(f"onnx.save: ONNX's operators have no complex numbers, as {describe(x)}")
     dims = Sizes(program).dims
     inputs, known = [], dict[int, Value]()
     for n, leaf in enumerate(f.arguments_of.values()):

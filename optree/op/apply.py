@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import is_array, is_value
-from optree.errors import OperandError, UntypedOperandError, describe
+from optree.dtypes import is_complex
+from optree.errors import DTypeError, OperandError, UntypedOperandError, describe
 from optree.registry import OPS
 from optree.tree.lazy import LazyValue
 from optree.tree.node import OpTreeNode, applied
-from optree.tree.types import Spec, TupleType, weak_dtype
+from optree.tree.types import Spec, TensorType, TupleType, weak_dtype
 from optree.tree.variable import Input, Variable, as_operand, as_variable, check_same_backend
 
 
@@ -77,6 +78,27 @@ def _outputs_of(node: OpTreeNode) -> list[OpTreeNode]:
     if not isinstance(node.type, TupleType):
         return [node]
     return [OPS["output"].make(index=i)(node) for i in range(len(node.type.types))]
+
+
+def check_complex(op: Any, operands: Sequence[Any]) -> None:
+    """Raise DTypeError for complex operands of an op that does not take them, as `Op.takes_complex` says."""
+    types = [x if type(x) is complex else as_variable(x).type for x in operands]
+    given = any(x.__class__ is complex or (isinstance(x, TensorType) and is_complex(x.dtype)) for x in types)
+    if given and not _takes_complex(op):
+        own = "" if type(op).__module__.startswith("optree.") else "; an op that does says takes_complex = True"
+        raise DTypeError(
+            f"{op.name or op}: it does not take complex numbers, and was given {', '.join(map(describe, operands))}; "
+            f"z.real, z.imag, be.abs(z) and be.angle(z) are real{own}"
+        )
+
+
+def _takes_complex(op: Any) -> bool:
+    if op.takes_complex is not None:
+        return bool(op.takes_complex)
+    if isinstance(op.numpy, np.ufunc):
+        return any("D" in types.partition("->")[0] for types in op.numpy.types)
+    reads = type(op).index_map
+    return bool(reads.view_map) or 0 < len(reads.reads) == len(reads.shape_only)
 
 
 def written(op: Any, arrays: Sequence[Any]) -> Any:

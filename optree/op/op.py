@@ -26,7 +26,7 @@ from optree.errors import (
     describe,
 )
 from optree.instead import instead_of_parameter
-from optree.op.apply import Apply, applied_by, explained, written
+from optree.op.apply import Apply, applied_by, check_complex, explained, written
 from optree.op.batching import by_index_map, in_loop
 from optree.op.examples import DEFAULT, Cases, Examples
 from optree.op.index_map import DerivedMap, IndexMap
@@ -34,7 +34,7 @@ from optree.op.registration import check_and_register
 from optree.op.unlisted import MARKS, Unlisted, unlisted_of
 from optree.tree.gradient_types import grad_undefined
 from optree.tree.node import OpDict, OpTreeNode, applied
-from optree.tree.types import Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
+from optree.tree.types import WEAK, Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
 from optree.tree.variable import (
     Constant,
     Variable,
@@ -42,6 +42,7 @@ from optree.tree.variable import (
     as_operand,
     as_variable,
     caller_origin,
+    check_has_complex,
     check_same_backend,
     new_cache,
     spec_of,
@@ -112,6 +113,9 @@ class Op:
     destroy_map, view_map : dict
         Output index to the inputs that it overwrites, or is a view of; None to those overwritten that none aliases.
         `view_map` follows from `index_map`, unless it is given.
+    takes_complex : bool
+        Whether operands may be complex; None where it follows from the rest: `numpy` is a ufunc of complex numbers, or
+        `index_map` says that elements are moved, as by views, or not read.
     raises : bool
         Whether it may raise on operands of valid types and sizes, where no kernel computes it and it is no view.
         Assignments run after such ops, so that all are made or none.
@@ -138,6 +142,7 @@ class Op:
     index_map: ClassVar[IndexMap] = IndexMap()
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
+    takes_complex: ClassVar[bool | None] = None
     raises: ClassVar[bool] = True
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
     fill: ClassVar[Callable[..., None] | None] = None
@@ -343,6 +348,8 @@ class Op:
         except Exception:  # of a foreign object's attribute, which may raise anything
             pass
         if self.makes_nodes():
+            if self.itypes is None:
+                check_complex(self, [x for x in inputs if type(x) is complex or isinstance(x, Variable)])
             return self._outputs_of(applied_by(self, self.make_node, inputs, kwargs))
         operands = as_columns(self, [as_operand(x, self) for x in inputs])
         return applied(self._apply(operands, tuple(map(spec_of, operands))), operands)
@@ -420,15 +427,17 @@ class Op:
             listed = " and ".join(describe(x) for x in operands)
             raise ShapeError(f"{self.name}: {listed}: {error}") from None
         dtypes = [weak_dtype(spec) for spec in specs]
+        check_complex(self, operands)
         try:
             *loop, out = bound.resolve_dtypes(*dtypes)
         except TypeError:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
+        check_has_complex(backend, self.name, (*dtypes, out))
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
-            if type(x) in (int, float):
+            if type(x) in WEAK:
                 check_fits(x, dtype, self)
                 varies = varies or dtype.kind in "iu"
         if varies:  # another number may not fit
@@ -493,7 +502,7 @@ class Op:
         """The dtypes that the operands are computed in, and the value's after them.
 
         By default those of the op's ufunc, or else the operands' common dtype. That of a
-        weak Python number is `int` or `float`.
+        weak Python number is `int`, `float` or `complex`.
         """
         return own_dtypes(self.numpy, dtypes) or (promote(*dtypes),) * (len(dtypes) + 1)
 
@@ -677,7 +686,7 @@ def _restored(cls: type[Op]) -> Any:
 
 def _hashable(value: object) -> Any:
     """A key of a parameter that distinguishes 0.0 from -0.0, and 1 from True."""
-    return (type(value), repr(value)) if isinstance(value, bool | int | float | tuple) else value
+    return (type(value), repr(value)) if isinstance(value, bool | int | float | complex | tuple) else value
 
 
 # Functions of ops

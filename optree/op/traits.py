@@ -61,6 +61,8 @@ def given_axes(choose: Choose, x: Variable) -> dict[str, Any]:
 class NonDifferentiableOperator(Op):
     """An op whose derivative is zero or undefined: it sends no deltas."""
 
+    takes_complex: ClassVar[bool | None] = False  # such as roundings and signs
+
     def generate_adjoints(self, adjoints: dict[Variable, Any], delta: Variable | list[Any], *args: Variable) -> None:
         return
 
@@ -120,6 +122,8 @@ class ElementwiseOperator(Op):
 
 def kernel_of(op: Op, dtypes: Sequence[np.dtype]) -> str | None:
     """An op's kernel expression for operands computed in these dtypes; None where there is none."""
+    if any(dtype.kind == "c" for dtype in dtypes):
+        return None
     expression: str | None = op.kernel(*dtypes) if callable(op.kernel) else op.kernel
     return expression
 
@@ -142,6 +146,8 @@ class BlockOperator(Op):
 
 class UpdateOperator(Op):
     """An op whose value is its first operand with some elements changed."""
+
+    takes_complex = True
 
     def update(self, out: Array, *arrays: Any) -> Any:
         """Write the value over the first operand and return it; nothing is written if it raises."""
@@ -173,6 +179,8 @@ class WaitingOperator(Op):
 
 class CopyOperator(Op):
     """An op whose value is made up of copies of its operands, and of numbers."""
+
+    takes_complex = True
 
     def copies(self, out: Array, *arrays: Array) -> Iterator[tuple[Any, Any]]:
         """The copies into an array, in order: a part of the array, and an operand or a number that goes there."""
@@ -245,6 +253,8 @@ class IntegerOperator(NonDifferentiableOperator):
 
 class LogicalOperator(NonDifferentiableOperator):
     """An op whose value is a bool."""
+
+    takes_complex: ClassVar[bool | None] = None
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return own_dtypes(self.numpy, dtypes) or (*map(promote, dtypes), np.dtype(bool))

@@ -7,6 +7,7 @@ from optree.locks import modules_of
 from optree.ops import (  # noqa: F401, imported to be registered
     assignment,
     choice,
+    complex,
     contraction,
     elementwise,
     indexing,

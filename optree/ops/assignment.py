@@ -17,7 +17,7 @@ from optree.op.traits import NonDifferentiableOperator
 from optree.tree.node import OpDict
 from optree.tree.tensor import Tensor
 from optree.tree.types import Shape, Spec, TensorType, Type, broadcast, without_lead
-from optree.tree.variable import Operand, Variable
+from optree.tree.variable import Operand, Variable, for_dtype
 
 
 class Assign(NonDifferentiableOperator):
@@ -36,6 +36,7 @@ class Assign(NonDifferentiableOperator):
     operands = ("target", "value")
     __props__ = ()
     destroy_map = {0: [0]}
+    takes_complex = True
     raises = False
     index_map = IndexMap(BROADCAST)
 
@@ -47,7 +48,7 @@ class Assign(NonDifferentiableOperator):
             got = describe(inputs[0]) if inputs else "nothing"
             raise OperandError(f"assign: only a tensor can be assigned to, not {got}")
         if len(inputs) == 2:
-            inputs = inputs[0], inputs[0].rounded(inputs[1])
+            inputs = inputs[0], inputs[0].rounded(for_dtype(inputs[1], inputs[0].dtype, "assign"))
         return super().__call__(*inputs)
 
     def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
@@ -98,6 +99,7 @@ class Joined(NonDifferentiableOperator):
     """
 
     __props__ = ("size", "count")
+    takes_complex = True
     size: int = 0
     count: int = 0
     raises = False

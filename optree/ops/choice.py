@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, is_array, portable
-from optree.dtypes import is_floating, rounded
+from optree.dtypes import is_floating, is_inexact, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, spread, spread_all
 from optree.op.examples import Examples
@@ -33,6 +33,8 @@ from optree.tree.variable import (
     any_neon,
     as_operand,
     as_variable,
+    check_real,
+    for_dtype,
     in_dtype,
     number_of,
     spec_of,
@@ -53,6 +55,7 @@ class ExtremeOfTwo(BinaryOperator, ElementwiseOperator):
     bits: ClassVar[str]
     #: The function that tells where the first operand is selected.
     wins: ClassVar[str]
+    takes_complex = False
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel, which adds the nan: GCC does not vectorise nested choices, and x + -0.0 is x."""
@@ -220,6 +223,7 @@ class Where(ElementwiseOperator):
     """
 
     name = "where"
+    takes_complex = True
     operands = ("condition", "x", "y")
     __props__ = ()
     examples = (
@@ -289,7 +293,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Operand 
 
 
 class Cast(UnaryOperator, ElementwiseOperator):
-    """x in another dtype, converted as `numpy.ndarray.astype` does.
+    """x in another dtype, converted as `numpy.ndarray.astype` does, with its warning where an imaginary part is lost.
 
     A negative float wraps in an unsigned integer dtype, as in NumPy on x86-64, if the signed dtype of that size
     holds it: -50.0 is 206 in uint8. The value for nan, inf and other floats out of range is undefined, as in NumPy
@@ -302,6 +306,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
     """
 
     name = "cast"
+    takes_complex = True
     __props__ = ("dtype",)
     dtype: Any = None
     examples = Examples(
@@ -315,6 +320,11 @@ class Cast(UnaryOperator, ElementwiseOperator):
         ),
         random_props=lambda choose, x: {"dtype": np.dtype(choose(("float64", "float32")))},
     )
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if len(inputs) == 1 and self.dtype is not None:
+            inputs = (for_dtype(inputs[0], as_dtype(self.dtype), "cast"),)
+        return super().__call__(*inputs, **kwargs)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.dtype is None:
@@ -339,8 +349,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
         return rounded(as_array(x), self.dtype)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (delta,) = inputs, output_gradients
-        return [f.cast(delta, x.dtype) if is_floating(x.dtype) and x.dtype != delta.dtype else delta]
+        return output_gradients  # in the operand's dtype by `generate_add_delta`
 
 
 class FillLike(BinaryOperator):
@@ -406,8 +415,8 @@ def _weak(number: int, x: Operand) -> int:
 
 
 def _rank(dtype: np.dtype) -> int:
-    """The kind of a dtype as a number: 0 for bool, 1 for integers, 2 for floats."""
-    return 2 if is_floating(dtype) else "bu".find(dtype.kind.replace("i", "u"))
+    """The kind of a dtype as a number: 0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
+    return 2 if is_floating(dtype) else "bu.c".find(dtype.kind.replace("i", "u"))
 
 
 @numpy_function(np.full_like)
@@ -416,7 +425,7 @@ def _full_like(a: Operand, fill_value: Operand) -> Any:
     dtype = as_variable(a).dtype
     if isinstance(fill_value, Variable):
         fill_value = f.cast(fill_value, dtype) if _rank(fill_value.dtype) > _rank(dtype) else fill_value
-    elif not is_floating(dtype):
+    elif not is_inexact(dtype):
         with np.errstate(all="ignore"):
             found = np.full(np.shape(fill_value), fill_value, dtype)
         fill_value = found if found.ndim else found.item()
@@ -475,6 +484,7 @@ class FlatIndices(UnaryOperator, IntegerOperator):
     """
 
     name = "flat_indices"
+    takes_complex = True
     raises = False
     operands = ("like",)
     __props__ = ("axis",)
@@ -506,7 +516,7 @@ class FlatIndices(UnaryOperator, IntegerOperator):
 
 NUMPY_FUNCTIONS[np.zeros_like] = NUMPY_FUNCTIONS[np.empty_like] = lambda a: f.fill_like(a, _weak(0, a))
 NUMPY_FUNCTIONS[np.ones_like] = lambda a: f.fill_like(a, _weak(1, a))
-NUMPY_FUNCTIONS[np.isreal] = lambda x: f.fill_like(f.cast(x, "bool"), True)
-NUMPY_FUNCTIONS[np.iscomplex] = lambda x: f.fill_like(f.cast(x, "bool"), False)
-NUMPY_FUNCTIONS[np.real_if_close] = lambda a, tol=100: f.copy(a)
+NUMPY_FUNCTIONS[np.isreal] = lambda x: f.eq(f.imag(x), 0)
+NUMPY_FUNCTIONS[np.real_if_close] = lambda a, tol=100: f.copy(check_real(a, "real_if_close"))
+NUMPY_FUNCTIONS[np.iscomplex] = lambda x: f.ne(f.imag(x), 0)
 NUMPY_FUNCTIONS[np.astype] = lambda x, dtype, copy=True: f.cast(x, np.dtype(dtype))

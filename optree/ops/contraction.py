@@ -227,6 +227,7 @@ class TensorDot(BinaryOperator):
     """
 
     name = "tensordot"
+    takes_complex = True
     widened = NARROW
     raises = False
     __props__ = ("axes",)
@@ -332,6 +333,7 @@ class Outer(CompositeOperator, BinaryOperator):
     """
 
     name = "outer"
+    takes_complex = True
     examples = Examples(
         ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {})),
         random_props=no_props,

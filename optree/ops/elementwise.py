@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import finfo, is_floating, is_narrow, rounded, ufunc_dtypes
+from optree.dtypes import (
+    finfo,
+    is_complex,
+    is_floating,
+    is_inexact,
+    is_narrow,
+    rounded,
+    ufunc_dtypes,
+)
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
 from optree.op.op import sorted_arguments
@@ -26,7 +34,7 @@ from optree.op.traits import (
 from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
-from optree.tree.variable import Operand, Variable, as_variable, in_dtype, number_of, variable_of
+from optree.tree.variable import Operand, Variable, as_variable, check_real, in_dtype, number_of, variable_of
 
 # Arithmetic
 
@@ -414,7 +422,7 @@ class Neg(UnaryOperator, ElementwiseOperator):
 
 @alias("absolute")
 class Abs(UnaryOperator, ElementwiseOperator):
-    """The absolute value; its derivative at 0 is 0."""
+    """The absolute value, of complex numbers the magnitude; its derivative at 0 is 0."""
 
     name = "abs"
     numpy = np.absolute
@@ -426,13 +434,20 @@ class Abs(UnaryOperator, ElementwiseOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
+        if is_complex(x.dtype):
+            size = f.abs(x)
+            return [f.conjugate(x) * (delta / f.where(f.eq(size, 0), 1, size))]
         return [delta * f.sgn(in_dtype(x, delta.dtype))]  # there is no sgn of bools
 
 
 def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
     """The dtype of a ufunc's value for operands."""
     dtypes = [x.dtype if (n := number_of(x)) is None else weak_dtype(type(n)) for x in operands]
-    return ufunc_dtypes(ufunc, dtypes)[-1]
+    try:
+        return ufunc_dtypes(ufunc, dtypes)[-1]
+    except TypeError:
+        listed = ", ".join(map(describe, operands))
+        raise DTypeError(f"{ufunc.__name__}: there is no {ufunc.__name__} for {listed}") from None
 
 
 @function(numpy=np.fabs)
@@ -463,58 +478,6 @@ def positive(x: Operand) -> Any:
     return f.copy(x)
 
 
-@function(numpy=np.conjugate, names=("conj",))
-def conjugate(x: Operand) -> Any:
-    """The complex conjugate: of real numbers a copy.
-
-    Examples
-    --------
-    >>> be.conjugate(be.array([1.0, 2.0])).get()
-    array([1., 2.], dtype=float32)
-    """
-    x = variable_of(x, "conjugate")
-    return f.copy(in_dtype(x, floating_of(np.conjugate, x)))
-
-
-@function(numpy=np.real)
-def real(x: Operand) -> Any:
-    """The real part: of real numbers a copy.
-
-    Examples
-    --------
-    >>> be.real(be.array([1.0, 2.0])).get()
-    array([1., 2.], dtype=float32)
-    """
-    return f.copy(variable_of(x, "real"))
-
-
-@function(numpy=np.imag)
-def imag(x: Operand) -> Any:
-    """The imaginary part: of real numbers zeros.
-
-    Examples
-    --------
-    >>> be.imag(be.array([1.0, 2.0])).get()
-    array([0., 0.], dtype=float32)
-    """
-    x = variable_of(x, "imag")
-    return f.fill_like(x, False if x.dtype.kind == "b" else 0)
-
-
-@function(numpy=np.angle)
-def angle(x: Operand, deg: bool = False) -> Any:
-    """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0.
-
-    Examples
-    --------
-    >>> be.angle(be.array([1.0, -1.0]), deg=True).get()
-    array([  0., 180.], dtype=float32)
-    """
-    x = in_dtype(variable_of(x, "angle"), f.arctan2(0, x).dtype)
-    negative = f.fill_like(x, 180.0 if deg else math.pi)
-    return f.where(f.isnan(x), math.nan, f.where(f.signbit(x), negative, 0.0))
-
-
 @function(numpy=np.isposinf)
 def isposinf(x: Operand) -> Any:
     """Whether each element is infinity.
@@ -524,7 +487,7 @@ def isposinf(x: Operand) -> Any:
     >>> be.isposinf(be.array([-np.inf, 0.0, np.inf])).get()
     array([False, False,  True])
     """
-    return f.eq(variable_of(x, "isposinf"), math.inf)
+    return f.eq(check_real(variable_of(x, "isposinf"), "isposinf"), math.inf)
 
 
 @function(numpy=np.isneginf)
@@ -536,7 +499,7 @@ def isneginf(x: Operand) -> Any:
     >>> be.isneginf(be.array([-np.inf, 0.0, np.inf])).get()
     array([ True, False, False])
     """
-    return f.eq(variable_of(x, "isneginf"), -math.inf)
+    return f.eq(check_real(variable_of(x, "isneginf"), "isneginf"), -math.inf)
 
 
 @function(numpy=np.heaviside)
@@ -565,6 +528,8 @@ def nan_to_num(x: Operand, nan: float = 0.0, posinf: Operand | None = None, negi
     array([1., 0., 9.], dtype=float32)
     """
     x = variable_of(x, "nan_to_num")
+    if is_complex(x.dtype):
+        return f.complex(*(nan_to_num(part, nan, posinf, neginf) for part in (f.real(x), f.imag(x))))
     if not is_floating(x.dtype):
         return f.copy(x)
     most = float(finfo(x.dtype).max)
@@ -618,9 +583,9 @@ def float_power(x: Operand, y: Operand) -> Any:
     >>> be.float_power(np.array([2, 3]), -1).get()
     array([0.5       , 0.33333333])
     """
-    wide = np.dtype("float64")
     operands = [variable_of(operand, "float_power") for operand in (x, y)]
-    return f.pow(*(float(n) if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
+    wide = np.dtype("complex128" if any(is_complex(x.dtype) for x in operands) else "float64")
+    return f.pow(*(wide.type(n).item() if (n := number_of(x)) is not None else in_dtype(x, wide) for x in operands))
 
 
 class HalfPower(UnaryOperator, ElementwiseOperator, FloatOperator):
@@ -700,6 +665,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
     """
 
     name = "pow"
+    takes_complex = True
     examples = Examples(sample=(0.5, 3.0))
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
@@ -710,14 +676,17 @@ class Pow(BinaryOperator, ElementwiseOperator):
         """The power, as products for the exponents of `_PRODUCTS`."""
         (x, y), props = sorted_arguments(cls, args, kwargs)
         number = y if type(y) in (int, float) else number_of(y)
+        number = None if type(number) is complex else number  # a complex number equals a real one
         product = _PRODUCTS.get(number)
         base = getattr(x, "dtype", None)
+        if is_complex(base) and number in (-1.5, -0.5, 1.5, 2.5):
+            product = None
         if number is not None and base is not None and base.kind == "b":
             product = _power_of_bools(x, number)
             return cls.make(**props)(x, y) if product is None else product
         if product is None or base is None:
             return cls.make(**props)(x, y)
-        if is_floating(base) or (type(number) is int and number > 0):
+        if is_inexact(base) or (type(number) is int and number > 0):
             return product(x)
         if type(number) is int:  # a negative power of integers, which raises
             return cls.make(**props)(x, y)
@@ -739,7 +708,7 @@ class Pow(BinaryOperator, ElementwiseOperator):
 
 def _check_power(x: Array, y: Array) -> None:
     """Raise NumPy's error for a negative integer power of integers, which CuPy does not."""
-    is_real = any(is_floating(a.dtype if hasattr(a, "dtype") else np.asarray(a).dtype) for a in (x, y))
+    is_real = any(is_inexact(a.dtype if hasattr(a, "dtype") else np.asarray(a).dtype) for a in (x, y))
     if not is_real and bool(np.any(y < 0)):
         raise ValueError("Integers to negative integer powers are not allowed.")
 
@@ -761,6 +730,9 @@ def _delta_of_exponent(x: Variable, y: Variable, delta: Variable) -> Any:
     if number_of(y) is not None:
         return None
     number = number_of(x)
+    if is_complex(delta.dtype):
+        base = x if number is None else f.fill_like(delta, number)
+        return delta * f.pow(x, y) * f.log(f.where(f.eq(base, 0), 1, base))
     if number is None:
         flat = f.where(f.ge(y, 0), f.eq(x, 0), f.eq(x, math.inf))  # where 0 times an infinite logarithm would be nan
         return delta * f.pow(x, y) * f.log(f.where(flat, 1, x))

@@ -107,6 +107,8 @@ class TemplateOperator(ArraysOperator):
 class Indexing(FirstDtypeOperator, ArraysOperator):
     """Base of ops that gather elements of x by index arrays; `index_of` returns the NumPy index."""
 
+    takes_complex = True
+
     def index_of(self, shape: tuple[int, ...], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The NumPy index, an entry for each axis of an operand of this shape."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, is_inexact
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.op.traits import BlockOperator, Blocks, longest_axis
@@ -42,7 +42,7 @@ def gradient(x: Operand, *spacing: Operand, axis: Axis = None, edge_order: int =
     array([1. , 1.5, 2.5, 3. ], dtype=float32)
     """
     x = variable_of(x, "gradient")
-    x = x if is_floating(x.dtype) else in_dtype(x, np.dtype("float64"))
+    x = x if is_inexact(x.dtype) else in_dtype(x, np.dtype("float64"))
     axes = (
         normalise_axes(axis, x.ndim, "gradient")
         if not isinstance(axis, tuple | list)

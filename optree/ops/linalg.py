@@ -526,14 +526,18 @@ def inner(x: Operand, y: Operand) -> Any:
 
 @function(numpy=np.vdot)
 def vdot(x: Operand, y: Operand) -> Any:
-    """The dot product of two operands, flattened.
+    """The dot product of two operands, flattened, the first conjugated where it is complex.
 
     Examples
     --------
     >>> be.vdot(be.array([[1.0, 2.0]]), be.array([[3.0, 4.0]])).item()
     11.0
     """
-    return f.dot(f.ravel(variable_of(x, "vdot")), f.ravel(variable_of(y, "vdot")))
+    return f.dot(f.ravel(_conjugated(variable_of(x, "vdot"))), f.ravel(variable_of(y, "vdot")))
+
+
+def _conjugated(x: Variable) -> Variable:
+    return f.conjugate(x) if x.dtype.kind == "c" else x
 
 
 @function(numpy=np.kron)
@@ -559,7 +563,7 @@ def kron(x: Any, y: Any) -> Any:
 
 @function(numpy=np.vecdot)
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """The sums of products of two vectors along an axis, the others broadcast.
+    """The sums of products of two vectors along an axis, the others broadcast, the first conjugated where complex.
 
     Examples
     --------
@@ -573,7 +577,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
     if promote(x.dtype, y.dtype).kind == "b":
         return f.any(f.logical_and(x, y), axis=-1, keepdims=False)
-    return f.einsum("...i,...i->...", x, y)
+    return f.einsum("...i,...i->...", _conjugated(x), y)
 
 
 @function(numpy=np.matvec)
@@ -591,7 +595,7 @@ def matvec(x: Operand, y: Operand) -> Any:
 
 @function(numpy=np.vecmat)
 def vecmat(x: Operand, y: Operand) -> Any:
-    """The products of vectors with matrices, stacks of them broadcast.
+    """The products of vectors, conjugated where they are complex, with matrices, stacks of them broadcast.
 
     Examples
     --------
@@ -599,7 +603,7 @@ def vecmat(x: Operand, y: Operand) -> Any:
     array([4., 6.], dtype=float32)
     """
     x, y = (variable_of(given, "vecmat") for given in (x, y))
-    return f.squeeze(f.matmul(f.expand_dims(x, -2), y), -2)
+    return f.squeeze(f.matmul(f.expand_dims(_conjugated(x), -2), y), -2)
 
 
 def norm(x: Operand, ord: object = None, axis: Axis = None, keepdims: bool = False) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, is_inexact
 from optree.errors import DTypeError, describe
 from optree.op.traits import (
     BinaryOperator,
@@ -32,6 +32,7 @@ class Comparison(BinaryOperator, ElementwiseOperator, LogicalOperator):
 
     #: The comparison in C.
     sign: ClassVar[str]
+    takes_complex = False  # there is no order of them
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         for i, y in enumerate(inputs if len(inputs) == 2 else ()):
@@ -61,6 +62,7 @@ class Equal(Comparison):
 
     name = "eq"
     commutative = True
+    takes_complex = True
     numpy = np.equal
     sign = "=="
 
@@ -71,6 +73,7 @@ class NotEqual(Comparison):
 
     name = "ne"
     commutative = True
+    takes_complex = True
     numpy = np.not_equal
     sign = "!="
 
@@ -256,6 +259,8 @@ def round(x: Operand, decimals: int = 0) -> Any:
     array([0.5, 1.2, 2.8], dtype=float32)
     """
     x, decimals = variable_of(x, "round"), integer_of(decimals, "round: decimals")
+    if x.dtype.kind == "c":
+        return f.complex(round(f.real(x), decimals), round(f.imag(x), decimals))
     if x.dtype.kind == "b" and decimals:
         raise DTypeError(f"round: {describe(x)} is bool, and has no decimals")
     if x.dtype.kind in "iu" and decimals >= 0:
@@ -278,7 +283,7 @@ def isclose(x: Operand, y: Operand, rtol: float = 1e-05, atol: float = 1e-08, eq
     array([ True, False])
     """
     x, y = (variable_of(operand, "isclose") for operand in (x, y))
-    wide = y if is_floating(y.dtype) else f.cast(y, promote(y.dtype, float))
+    wide = y if is_inexact(y.dtype) else f.cast(y, promote(y.dtype, float))
     near = (f.abs(x - wide) <= atol + rtol * f.abs(wide)) & f.finite(wide) | (x == y)
     return near | (f.isnan(x) & f.isnan(y)) if equal_nan else near
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, filled, portable
-from optree.dtypes import is_floating, wide_dtype
+from optree.dtypes import is_complex, is_floating, is_inexact, real_dtype, wide_dtype
 from optree.errors import OperandError, ShapeError
 from optree.op.examples import examples_in
 from optree.op.index_map import SHAPE, IndexMap
@@ -31,7 +31,7 @@ from optree.ops.summation import accurate_sum
 from optree.ops.transcendental import finite_direction, or_one
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, normalise_axes, promote
-from optree.tree.variable import Operand, Variable, any_neon, in_dtype, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, any_neon, in_dtype, is_complex_operand, is_neon, variable_of
 
 #: C's conjunction of bools: a mask, where ``&`` has GCC make 0 or 1 of each byte before.
 AND = "{1} ? {0} : 0"
@@ -40,13 +40,13 @@ AND = "{1} ? {0} : 0"
 def sum_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's sums and products: narrow integers and bools become 64-bit."""
     found = promote(dtype)
-    return found if is_floating(found) else np.dtype("uint64" if found.kind == "u" else "int64")
+    return found if is_inexact(found) else np.dtype("uint64" if found.kind == "u" else "int64")
 
 
 def mean_dtype(dtype: np.dtype | type) -> np.dtype:
     """The dtype of NumPy's means: integers and bools become float64."""
     found = promote(dtype)
-    return found if is_floating(found) else np.dtype("float64")
+    return found if is_inexact(found) else np.dtype("float64")
 
 
 def as_floats(x: Variable) -> Variable:
@@ -85,6 +85,8 @@ WITH_IDENTITY = (
 class UfuncReduction(ReductionOperator):
     """A reduction by one ufunc, which also combines partial results."""
 
+    takes_complex: ClassVar[bool | None] = True
+
 
 @numpy_function(np.sum)
 class Sum(SumDtypeOperator, ReductionOperator):
@@ -111,6 +113,7 @@ class Sum(SumDtypeOperator, ReductionOperator):
     """
 
     name = "sum"
+    takes_complex = True
     accumulator = Accumulator("0", "{0} + {1}", sums=True)
     examples = WITH_IDENTITY
 
@@ -138,6 +141,7 @@ class Mean(MeanDtypeOperator, ReductionOperator):
     """
 
     name = "mean"
+    takes_complex = True
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
 
     @portable
@@ -165,6 +169,7 @@ class Count(NonDifferentiableOperator, UnaryOperator):
     """
 
     name = "count"
+    takes_complex = True
     raises = False
     index_map = IndexMap(SHAPE)
     __props__ = ("axis", "ndim")
@@ -180,13 +185,13 @@ class Count(NonDifferentiableOperator, UnaryOperator):
         return (1,) * self.ndim
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0]))
+        return promote(dtypes[0]), real_dtype(wide_dtype(mean_dtype(dtypes[0])))
 
     @portable
     def numpy(self, x: Array) -> Any:
         x = as_array(x)
         count = prod([x.shape[i] for i in normalise_axes(self.axis, x.ndim, "count")])
-        return filled((1,) * self.ndim, count, wide_dtype(mean_dtype(x.dtype)), x)
+        return filled((1,) * self.ndim, count, real_dtype(wide_dtype(mean_dtype(x.dtype))), x)
 
 
 # Products
@@ -226,6 +231,7 @@ def to_extremes(op: ReductionOperator, x: Variable, ties: Variable, delta: Varia
 class ExtremeOperator(UfuncReduction):
     """The maximum or minimum over axes; nan if there is one, to which the gradient then goes."""
 
+    takes_complex = False
     has_identity = False
     #: The accumulator's initial value.
     start: ClassVar[str]
@@ -436,6 +442,11 @@ def _centred(x: Variable, axis: Axis) -> Variable:
     return x - f.mean(x, axis=axis, keepdims=True)
 
 
+def squares(x: Variable) -> Variable:
+    """The squares of the absolute values."""
+    return f.square(f.real(x)) + f.square(f.imag(x)) if is_complex(x.dtype) else f.square(x)
+
+
 def _freedom(x: Variable, axis: Axis, ddof: float) -> Variable:
     """The divisor of a variance, as NumPy has it."""
     count = f.count(x, axis)
@@ -453,8 +464,8 @@ def var(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -
     """
     x = variable_of(x, "var")
     centred = _centred(x, axis)
-    value = f.sum(f.square(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
-    return in_dtype(value, mean_dtype(x.dtype))
+    value = f.sum(squares(centred), axis=axis, keepdims=keepdims) / _freedom(centred, axis, ddof)
+    return in_dtype(value, real_dtype(mean_dtype(x.dtype)))
 
 
 @function(numpy=np.std)
@@ -469,7 +480,7 @@ def std(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -
     x = variable_of(x, "std")
     centred = _centred(x, axis)
     value = f.norm(centred, axis=axis, keepdims=keepdims) / f.sqrt(_freedom(centred, axis, ddof))
-    return in_dtype(value, mean_dtype(x.dtype))
+    return in_dtype(value, real_dtype(mean_dtype(x.dtype)))
 
 
 # Norms
@@ -502,7 +513,7 @@ def is_of_one(x: Variable, axis: Axis) -> bool:
 
 
 class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
-    """The norm of the vectors along axes: Euclidean, or another along one axis.
+    """The norm of the vectors along axes: Euclidean, or another along one axis; of complex ones, of absolute values.
 
     Its gradient at 0 is 0; in a vector with infinite elements, these share it and finite ones have 0.
     Intermediate values neither overflow nor underflow.
@@ -534,6 +545,11 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((3, 4),), {"axis": 1, "ord": -1}),
         (((3, 4),), {"axis": 1, "ord": 0}),
     )
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if len(inputs) == 1 and is_complex_operand(inputs[0]):
+            inputs = (f.abs(inputs[0]),)
+        return super().__call__(*inputs, **kwargs)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         if self.ord is not None and (isinstance(self.ord, bool) or not isinstance(self.ord, int | float)):

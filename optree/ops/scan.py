@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, filled, portable
-from optree.autodiff.jacobians import Lop
-from optree.dtypes import can_cast, is_floating, wide_dtype
+from optree.autodiff.reverse import adjoints_of
+from optree.dtypes import can_cast, is_floating, is_inexact, wide_dtype
 from optree.errors import DTypeError, ShapeError, describe
 from optree.op.batching import aligned
 from optree.op.examples import Cases, Examples
@@ -62,6 +62,7 @@ class CumulativeOperator(SumDtypeOperator, OneAxisOperator):
     """A cumulative sum or product, with NumPy's dtypes."""
 
     accumulate: ClassVar[Any]
+    takes_complex = True
     least_rows = UNLOCKED
     examples = (
         (((3, 4),), {"axis": 0}),
@@ -237,6 +238,7 @@ class Recurrence(BinaryOperator):
     """
 
     name = "recurrence"
+    takes_complex = True
     operands = ("a", "b")
     __props__ = ("axis", "reverse")
     axis: Any = -1
@@ -264,7 +266,7 @@ class Recurrence(BinaryOperator):
         dtype = np.result_type(*arrays)
         a, b = (np.moveaxis(x, self.axis, 0).astype(wide_dtype(dtype)) for x in np.broadcast_arrays(*arrays))
         total, links = (b[::-1].copy(), a[:0:-1]) if self.reverse else (b, a[1:])
-        if is_floating(dtype) and isinstance(total, np.ndarray):
+        if is_inexact(dtype) and isinstance(total, np.ndarray):
             total = _in_order(total, links)
         else:
             total = _by_doubling(total, links)
@@ -290,6 +292,7 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
     """
 
     name = "exclusive_prod"
+    takes_complex = True
     examples = (
         (((3, 4),), {}),
         (((3, 5),), {"axis": 1}),
@@ -320,7 +323,7 @@ class ExclusiveProd(SumDtypeOperator, AxisOperator, UnaryOperator, BlockOperator
         value = _before(before, first, 1) * f.flip(_before(after, first, 1), first)
         if rest:
             value = value * f.exclusive_prod(f.prod(x, axis=first), tuple(rest))
-        return [Lop(value, x, delta)]
+        return adjoints_of({value: delta}, [x], delta.dtype)
 
 
 def _exclusive(terms: np.ndarray) -> np.ndarray:
@@ -352,7 +355,7 @@ def _in_order(total: np.ndarray, links: np.ndarray) -> np.ndarray:
     if count and rows.shape[1] < FEW:
         for column in range(rows.shape[1]):
             terms = zip(factors[:, column].tolist(), rows[1:, column].tolist(), strict=True)
-            first = float(rows[0, column])
+            first = rows[0, column].item()
             rows[:, column] = list(accumulate(terms, lambda last, pair: pair[0] * last + pair[1], initial=first))
     else:
         for i in range(1, count):

@@ -57,6 +57,7 @@ class IndexAdd(FirstDtypeOperator, ArraysOperator):
     """
 
     name = "index_add"
+    takes_complex = True
     index_map = IndexMap(OPAQUE, LIKE, OPAQUE)
     __props__ = ("indexing",)
     leading = 2
@@ -326,6 +327,7 @@ class IsLast(TemplateOperator, LogicalOperator):
     """For each value that `scatter` writes at index arrays, whether it is the last one for its element."""
 
     name = "is_last"
+    takes_complex = True
     examples = (
         (((5, 3), [2, 0, 2]), {}),
         (((4, 3), [3, 0, 3], [1, 1, 1]), {"index": ("array", "array")}),

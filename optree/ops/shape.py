@@ -716,5 +716,5 @@ NUMPY_FUNCTIONS[np.atleast_3d] = lambda arys: atleast_3d(*arys)
 NUMPY_FUNCTIONS[np.result_type] = lambda args: np.result_type(
     *(x.dtype if isinstance(x, Variable) else x for x in args)
 )
-NUMPY_FUNCTIONS[np.iscomplexobj] = lambda x: False
-NUMPY_FUNCTIONS[np.isrealobj] = lambda x: True
+NUMPY_FUNCTIONS[np.iscomplexobj] = lambda x: x.dtype.kind == "c"
+NUMPY_FUNCTIONS[np.isrealobj] = lambda x: x.dtype.kind != "c"

@@ -30,6 +30,7 @@ class Copy(MorphOperator, ElementwiseOperator):
     """
 
     name = "copy"
+    takes_complex = True
     raises = False
     kernel = "{0}"
 

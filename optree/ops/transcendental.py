@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_complex, is_inexact
 from optree.op.examples import Examples
 from optree.op.traits import BinaryOperator, ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.ops.elementwise import floating_of
@@ -251,6 +251,8 @@ class Arctan(FloatFunction):
     kernel = "atan({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
+        if is_complex(x.dtype):
+            return delta / (1.0 + f.square(x))
         length = f.hypot(x, 1.0)  # the square of an inf would make the second derivative nan, and x * x could overflow
         return delta / length / length
 
@@ -302,7 +304,7 @@ def sinc(x: Operand) -> Any:
     array([1.   , 0.637], dtype=float32)
     """
     x = variable_of(x, "sinc")
-    y = in_dtype(x, x.dtype if is_floating(x.dtype) else np.dtype("float64")) * math.pi
+    y = in_dtype(x, x.dtype if is_inexact(x.dtype) else np.dtype("float64")) * math.pi
     near = f.lt(f.abs(y), 0.5)
     small = f.square(f.where(near, y, 0))
     value: Any = SINC[-1]
@@ -349,7 +351,7 @@ class Tanh(FloatFunction):
     kernel = "tanh({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
-        return delta * f.sech2(x)
+        return delta / f.square(f.cosh(x)) if is_complex(x.dtype) else delta * f.sech2(x)
 
 
 class Sech2(OwnFunction):
@@ -379,7 +381,7 @@ class Arcsinh(FloatFunction):
     kernel = "asinh({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
-        return delta / f.hypot(x, 1.0)  # x * x could overflow
+        return delta / (f.sqrt(1.0 + f.square(x)) if is_complex(x.dtype) else f.hypot(x, 1.0))  # x * x could overflow
 
 
 class Arccosh(FloatFunction):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array
-from optree.dtypes import finfo, is_floating
+from optree.dtypes import finfo, is_floating, real_dtype
 from optree.op.traits import ElementwiseOperator
 from optree.registry import f
 from optree.testing.examples import Example
@@ -51,7 +51,7 @@ def is_tolerated(got: Array, wanted: Array) -> bool:
     return alike and is_floating(got.dtype) and bool(np.all(is_near(got, wanted)))
 
 
-def compare(got: Array, wanted: Array, what: object, note: str, ulps: float = 4, scale: float = 0.0) -> None:
+def compare(got: Array, wanted: Array, what: object, note: str, ulps: float = 4, scale: Any = 0.0) -> None:
     """Raise unless two arrays have equal shapes, dtypes and special values, and numbers within a tolerance.
 
     `what`, `note` (object, str): the subject and its circumstances, with which the error begins.
@@ -62,6 +62,10 @@ def compare(got: Array, wanted: Array, what: object, note: str, ulps: float = 4,
     expect(got.shape == wanted.shape, what, f"{note}: the shape is {got.shape}, not {wanted.shape}")
     expect(got.dtype == wanted.dtype, what, f"{note}: the dtype is {got.dtype}, not {wanted.dtype}")
     same = got == wanted
+    if got.dtype.kind == "c":
+        scale = np.maximum(scale, np.where(np.isfinite(wanted), np.abs(wanted), 0))
+        got, wanted = (np.stack([x.real, x.imag]) for x in (got, wanted))
+        same = got == wanted
     if is_floating(got.dtype):
         info = finfo(got.dtype)
         with np.errstate(all="ignore"):
@@ -82,7 +86,9 @@ def expect(holds: object, example: object, message: str) -> None:
 
 
 def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
-    """A scalar cost: the sum of the value's elements with random weights."""
+    """A scalar cost: the sum of the value's elements with random weights, of complex ones of both parts."""
+    if tree.dtype.kind == "c":
+        return weighted_sum(f.real(tree), seed) + weighted_sum(f.imag(tree), seed + 1)
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
     dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
     return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
@@ -98,8 +104,19 @@ def nodes_of(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
 def central_difference(
     function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP
 ) -> np.ndarray:
-    """The derivative of a function by each element of one array, by central differences of fourth order."""
-    result = np.empty_like(values[index])
+    """The derivative of a function by each element of one array, by central differences of fourth order.
+
+    That by complex numbers is d/dx + i d/dy, as `optree.grad` has it.
+    """
+    x = values[index]
+    if x.dtype.kind == "c":
+
+        def of_parts(moved: list[Any]) -> float:
+            return function([*values[:index], moved[0].view(x.dtype).reshape(x.shape), *values[index + 1 :]])
+
+        parts = np.ascontiguousarray(x).reshape(-1).view(real_dtype(x.dtype))
+        return central_difference(of_parts, [parts], 0, step).view(x.dtype).reshape(x.shape)
+    result = np.empty_like(x)
     moved = list(values)
     for at in np.ndindex(result.shape):
         size = step * max(1.0, abs(values[index][at]))

@@ -26,7 +26,7 @@ from optree.compile import reference
 from optree.compile.aliasing import may_fail
 from optree.compile.pipeline import Options, lower
 from optree.compile.program import flatten
-from optree.dtypes import finfo, is_floating
+from optree.dtypes import finfo, is_floating, is_inexact
 from optree.errors import BatchingError, ContractError, DTypeError, NotFiniteError, OperandError, OptreeError, describe
 from optree.op.apply import Apply
 from optree.op.op import Op
@@ -474,28 +474,33 @@ def check_backend(example: Example, backend: Any, first: int | None = None, dtyp
 
 
 def check_gradient(example: Example, backend: Any = None) -> None:
-    """The gradient equals central differences in float64, for each element of each operand."""
-    values = example.draw()
-    inputs = inputs_for(values)
-    tree = example.tree(inputs)
-    if is_floating(tree.dtype):
-        _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient")
+    """The gradient equals central differences in float64 and complex128, for each element of each operand."""
+    for values, inputs, tree in _drawn(example):
+        if is_inexact(tree.dtype) and (example.differentiable or tree.dtype.kind != "c"):
+            _compare_gradients(example, weighted_sum(tree), inputs, values, f"the gradient in {tree.dtype}")
+
+
+def _drawn(example: Example) -> Iterator[tuple[list[Any], Any, Any]]:
+    """An example's values in float64, its inputs and its tree; and those in complex128, where it takes them."""
+    for dtype in (None, np.complex128) if example.takes_floats else (None,):
+        values = example.draw(dtype)
+        inputs = inputs_for(values)
+        try:
+            yield values, inputs, example.tree(inputs)
+        except DTypeError:
+            if dtype is None:
+                raise
 
 
 def check_second_gradient(example: Example, backend: Any = None) -> None:
     """The gradient of the gradient equals the central differences of the gradient."""
-    values = example.draw()
-    inputs = inputs_for(values)
-    tree = example.tree(inputs)
-    if not is_floating(tree.dtype) or not example.differentiable:
-        return
-    first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
-    total = None
-    for i, gradient in enumerate(first):
-        part = weighted_sum(gradient, seed=i + 1)
-        total = part if total is None else total + part
-    if total is not None:
-        _compare_gradients(example, total, inputs, values, "the second gradient")
+    for values, inputs, tree in _drawn(example):
+        if not is_inexact(tree.dtype) or not example.differentiable:
+            continue
+        first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
+        parts = [weighted_sum(gradient, seed=i + 1) for i, gradient in enumerate(first)]
+        if parts:
+            _compare_gradients(example, sum(parts[1:], parts[0]), inputs, values, "the second gradient")
 
 
 def check_shared_operand(example: Example, backend: Any = None) -> None:
@@ -508,7 +513,7 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
     floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
     shared = [inputs[floating[0]] if i in floating else x for i, x in enumerate(inputs)]
     tree = example.tree(shared)
-    if is_floating(tree.dtype):
+    if is_inexact(tree.dtype):
         _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient of a shared operand")
 
 
@@ -610,7 +615,7 @@ LAYOUTS = (_contiguous, _transposed, _reversed)
 
 
 def _is_floating(x: Operand) -> bool:
-    return isinstance(x, Variable) and is_floating(x.dtype)
+    return isinstance(x, Variable) and is_inexact(x.dtype)
 
 
 def _gradients(cost: Variable, operands: Sequence[Variable]) -> list[Any]:
@@ -625,7 +630,7 @@ def _compare_gradients(
     floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
     gradients = Runner(_gradients(cost, [inputs[i] for i in floating]), inputs)(values)
     run = Runner([cost], inputs)
-    units = (finfo(node.dtype).eps for node in nodes_of([cost]) if is_floating(node.dtype))
+    units = (finfo(node.dtype).eps for node in nodes_of([cost]) if is_inexact(node.dtype))
     step, allowed = precision(float(max(units, default=0.0)))
     for i, gradient in zip(floating, gradients, strict=True):
         x = inputs[i]

@@ -87,11 +87,14 @@ class Example(NamedTuple):
         """The operands' values: distinct numbers, spread over the sample, reproducible.
 
         They are float64 unless another dtype is given, or int64 for an op that takes no floats. Those of
-        an integer dtype are not negative, as powers of integers require.
+        an integer dtype are not negative, as powers of integers require. Complex ones have such numbers as parts.
         """
         dtype = dtype or (np.float64 if self.takes_floats else np.int64)
         shaped = [i for i, x in enumerate(self.operands) if isinstance(x, tuple)]
         sizes = [prod(self.operands[i]) for i in shaped]
+        if np.dtype(dtype).kind == "c":
+            parts = zip(self.draw(), self._replace(label=f"{self.label}, imag").draw(), strict=True)
+            return [np.asarray(x + y * 1j, dtype) if i in shaped else x for i, (x, y) in enumerate(parts)]
         numbers = _numbers(str(self), self.sample, max(sum(sizes), 1))
         pool = np.split(numbers if is_floating(as_dtype(dtype)) else np.abs(numbers), np.cumsum(sizes))
         drawn = [np.array(x, None if np.size(x) else np.int64) if isinstance(x, list) else x for x in self.operands]

@@ -24,7 +24,7 @@ from optree.ops.shape import strong
 from optree.registry import f
 from optree.run.function import last_backend
 from optree.tree.types import may_equal, normalise_axis
-from optree.tree.variable import Operand, Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, check_real, in_dtype, variable_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -431,7 +431,7 @@ def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduc
 
 def _operand(given: Any, what: str) -> Variable:
     """An operand, cast to float32 if it is narrower: the loss is computed in that, and its gradient rounded once."""
-    found = variable_of(given, what)
+    found = check_real(variable_of(given, what), what)
     return in_dtype(found, wide_dtype(found.dtype))
 
 

@@ -27,6 +27,8 @@ DTYPES = {
     "BF16": "bfloat16",
     "F32": "float32",
     "F64": "float64",
+    "C64": "complex64",
+    "C128": "complex128",  # ours: the format names one complex dtype
     "BOOL": "bool",
     **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
 }

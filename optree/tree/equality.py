@@ -43,7 +43,7 @@ def equal(x: object, y: object) -> bool:
 def bits_of(leaf: Any) -> Any:
     """The type and bits of a number or constant array; None for other leaves."""
     if type(leaf) in NUMBERS:
-        return type(leaf), leaf.hex() if type(leaf) is float else leaf
+        return type(leaf), leaf.hex() if type(leaf) is float else repr(leaf)
     value = leaf.value if isinstance(leaf, Constant) else None
     return (leaf.type, value.tobytes()) if isinstance(value, np.ndarray) else None
 

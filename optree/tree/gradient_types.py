@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optree.dtypes import is_floating
+from optree.dtypes import is_inexact
 from optree.errors import DefinitionError, GradientError, Labelled, describe
 from optree.registry import f
 from optree.tree.types import TensorType, Type
@@ -67,7 +67,7 @@ class NullType(NoValueType):
 
 def is_discrete(variable: Any) -> bool:
     """Whether a variable's value is of integers or bools, and so has no derivative."""
-    return isinstance(variable.type, TensorType) and not is_floating(variable.dtype)
+    return isinstance(variable.type, TensorType) and not is_inexact(variable.dtype)
 
 
 def is_disconnected(gradient: object) -> bool:
@@ -117,6 +117,8 @@ def _null(what: str, comment: str) -> Any:
 def contribution_to(operand: Any, delta: Any) -> Any:
     """A delta as an addend of an operand's adjoint: summed over broadcast axes, in its dtype if that is floating.
 
+    Of a complex delta of a real operand it is the real part.
+
     Raises
     ------
     GradientError
@@ -129,11 +131,13 @@ def contribution_to(operand: Any, delta: Any) -> Any:
         if not kind.holds(given):
             raise GradientError(f"the gradient {describe(delta)} is not of the type of {describe(operand)}")
         return delta
-    if not isinstance(given, TensorType) or not is_floating(given.dtype):
+    if not isinstance(given, TensorType) or not is_inexact(given.dtype):
         raise GradientError(f"a gradient is a tree of a floating dtype, not {describe(delta)}")
+    if given.dtype.kind == "c" != kind.dtype.kind:
+        delta = f.real(delta)
     if given.shape != kind.shape:
         delta = sum_to(delta, operand)
-    return delta.astype(kind.dtype) if given.dtype != kind.dtype and is_floating(kind.dtype) else delta
+    return delta.astype(kind.dtype) if delta.dtype != kind.dtype and is_inexact(kind.dtype) else delta
 
 
 def sum_of_deltas(earlier: Any, delta: Any) -> Any:
@@ -145,7 +149,7 @@ def sum_of_deltas(earlier: Any, delta: Any) -> Any:
 
 def zero_gradient(x: Any, dtype: Any) -> Any:
     """A gradient of zeros for a variable, of its own dtype if that is floating, else of the one given."""
-    return f.fill_like(x if is_floating(x.dtype) else x.astype(dtype), 0.0)
+    return f.fill_like(x if is_inexact(x.dtype) else x.astype(dtype), 0.0)
 
 
 def or_zeros(gradient: object, x: object) -> Any:

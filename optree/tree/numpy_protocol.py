@@ -187,7 +187,7 @@ def _check_out(tree: Any, out: Any) -> None:
         raise ShapeError(f"out is of shape {out.shape}, which is no place for a value of shape {tree.shape}")
 
 
-_COMPLEX = "its values are complex, and there are no complex dtypes"
+_COMPLEX = "its values are complex, and there is no op of them yet"
 _UNKNOWN = "how many elements it gives is known only when it has run"
 
 #: Why functions of NumPy's have no equal, by their names; those of ``numpy.fft`` are complex too.

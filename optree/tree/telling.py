@@ -29,8 +29,13 @@ def tell(
         return
     if answer == "error":
         raise error(message())
-    module = frame.f_globals.get("__name__", "<unknown>")
-    warnings.warn_explicit(message(), warning, frame.f_code.co_filename, frame.f_lineno, module)
+    warn_at(frame, message(), warning)
     if len(_told) >= LINES:
         _told.clear()
     _told[line] = None
+
+
+def warn_at(frame: FrameType, message: str, warning: type[Warning]) -> None:
+    """Warn at a frame's line."""
+    module = frame.f_globals.get("__name__", "<unknown>")
+    warnings.warn_explicit(message, warning, frame.f_code.co_filename, frame.f_lineno, module)

@@ -304,6 +304,24 @@ class Tensor(Variable):
         """A view with the axes in reverse order."""
         return self._view(f.transpose(self))
 
+    @property
+    def real(self) -> Any:
+        """A view of the real parts; the tensor itself where it is real."""
+        return self._view(f.real(self)) if self.dtype.kind == "c" else self
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
+    @property
+    def imag(self) -> Any:
+        """A view of the imaginary parts; of a real tensor zeros, as a tree."""
+        return self._view(f.imag(self)) if self.dtype.kind == "c" else f.imag(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self.imag[...] = value
+
     def transpose(self, *axes: Any) -> Tensor:
         """A view with the axes in the order given, or reversed.
 
@@ -414,7 +432,7 @@ class Tensor(Variable):
         if is_foreign(value):
             value = on_host(value, what)
         array = array_of(value, what) if isinstance(value, list | tuple) else value
-        if isinstance(value, list | tuple | int | float | np.generic):  # an array's wrap around, as in NumPy
+        if isinstance(value, list | tuple | int | float | complex | np.generic):  # an array's wrap around, as in NumPy
             check_fits(array, self.dtype, what)
         if not isinstance(array, np.ndarray):
             return value

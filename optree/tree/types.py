@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from optree.arrays import check_unmasked, is_array, is_foreign, on_host
-from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, rounded
+from optree.dtypes import bfloat16, by_float16, can_cast, finfo, is_bfloat16, is_floating, is_inexact, rounded
 from optree.errors import (
     AxisError,
     DefinitionError,
@@ -45,7 +45,7 @@ DTYPES = tuple(
     np.dtype(name)
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
     )
 )
 
@@ -58,7 +58,10 @@ PROMOTIONS = 1024
 _making = Locked()
 
 #: The classes of Python numbers that are operands. A bool is a NumPy bool; the others are weak.
-NUMBERS = (bool, int, float)
+NUMBERS = (bool, int, float, complex)
+
+#: Those of them that take the dtype of what they meet.
+WEAK = (int, float, complex)
 
 #: Integers of this size or more overflow float64.
 HUGE = 2**1024 - 2**970
@@ -91,12 +94,14 @@ def check_fits(values: object, dtype: np.dtype, what: object) -> None:
 
     It raises NumberOverflowError, naming the first that does.
     """
-    if type(values) in NUMBERS and dtype.kind in "bf" and not is_huge(values):
+    if type(values) in (bool, int, float) and dtype.kind in "bfc" and not is_huge(values):
         return
     array = np.asarray(values)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise DTypeError(f"{what}: {brief(values, str)} is complex, and {dtype} is not; z.real is its real part")
     if array.dtype.kind == "O" and not all(isinstance(value, int | float) for value in array.flat):
         return  # they are refused as no numbers
-    if is_floating(dtype):
+    if is_inexact(dtype):
         wrong: Any = [value for value in array.flat if is_huge(value)] if array.dtype.kind == "O" else []
         bounds = "it is beyond every float"
     elif dtype.kind in "iu" and array.dtype.kind in "iuOf":
@@ -308,8 +313,8 @@ class TensorType(Type):
             value = array = on_host(value, "an argument")
         if array is None:
             array = array_of(value, "an argument")
-        if array.dtype.kind not in "biuf" and not is_floating(array.dtype):
-            raise DTypeError(f"real numbers are wanted, not {array.dtype}: {describe(value)}")
+        if array.dtype.kind not in "biu" and not is_inexact(array.dtype):
+            raise DTypeError(f"numbers are wanted, not {array.dtype}: {describe(value)}")
         if array.dtype != self.dtype:
             if strict or not self._converts(value, array, allow_downcast):
                 remedy = f"x.astype('{self.dtype}') converts it"
@@ -325,12 +330,12 @@ class TensorType(Type):
 
     def _converts(self, value: Any, array: Any, allow_downcast: bool | None) -> bool:
         if allow_downcast:
-            return array.dtype.kind in "biu" or is_floating(array.dtype)
+            return array.dtype.kind != "c" or self.dtype.kind == "c"
         if allow_downcast is False:
             with np.errstate(all="ignore"):
                 host = np.asarray(array)
                 return bool(
-                    np.array_equal(host.astype(self.dtype).astype(host.dtype), host, equal_nan=is_floating(host.dtype))
+                    np.array_equal(rounded(host, self.dtype).astype(host.dtype), host, equal_nan=is_inexact(host.dtype))
                 )
         if array is value or isinstance(value, np.ndarray | np.generic):
             return bool(can_cast(array.dtype, self.dtype, "safe"))
@@ -342,7 +347,7 @@ class TensorType(Type):
     def values_eq(self, x: object, y: object) -> bool:
         """Whether two arrays are of one dtype and shape and equal in every element, nan to nan."""
         x, y = np.asarray(x), np.asarray(y)
-        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=is_floating(x.dtype))
+        return x.dtype == y.dtype and np.array_equal(x, y, equal_nan=is_inexact(x.dtype))
 
     def values_eq_approx(self, x: object, y: object, tolerance: float | None = None) -> bool:
         """Whether two arrays differ by no more than rounding.
@@ -355,7 +360,7 @@ class TensorType(Type):
         x, y = np.asarray(x), np.asarray(y)
         if x.dtype != y.dtype or x.shape != y.shape:
             return False
-        if not is_floating(x.dtype):
+        if not is_inexact(x.dtype):
             return bool(np.array_equal(x, y))
         near = float(finfo(x.dtype).eps) ** 0.5 if tolerance is None else tolerance
         return bool(np.allclose(x, y, rtol=near, atol=near, equal_nan=True))
@@ -470,14 +475,14 @@ class Spec:
 
 
 def weak_dtype(spec: Any) -> Any:
-    """An operand's dtype for promotion; `int` or `float` for a weak number."""
+    """An operand's dtype for promotion; `int`, `float` or `complex` for a weak number."""
     if spec is bool:
         return np.dtype(bool)
-    return spec if spec in (int, float) else spec.type.dtype
+    return spec if spec in WEAK else spec.type.dtype
 
 
 def promote(*dtypes: object) -> np.dtype:
-    """The promoted dtype of operands, by NEP 50; weak numbers are `int` or `float`.
+    """The promoted dtype of operands, by NEP 50; weak numbers are `int`, `float` or `complex`.
 
     Examples
     --------
@@ -489,7 +494,7 @@ def promote(*dtypes: object) -> np.dtype:
 
 @lru_cache(PROMOTIONS)
 def _promoted(dtypes: tuple[Any, ...]) -> np.dtype:
-    weak = {int: 0, float: 0.0}
+    weak = {int: 0, float: 0.0, complex: 0j}
     (found,) = by_float16(lambda known: [np.result_type(*(weak.get(d, d) for d in known))], dtypes)
     return found
 

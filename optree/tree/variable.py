@@ -13,6 +13,7 @@ import numpy as np
 
 from optree.arrays import check_unmasked, frozen, is_foreign
 from optree.cache import Cache
+from optree.dtypes import is_complex
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -29,11 +30,13 @@ from optree.instead import refuse_attributes, remedy_for
 from optree.registry import APPLICATIONS, FUNCTIONS, METADIFF, f
 from optree.tree import numpy_protocol, printing
 from optree.tree.gradient_types import contribution_to, sum_of_deltas
-from optree.tree.types import HUGE, NUMBERS, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
+from optree.tree.telling import warn_at
+from optree.tree.types import HUGE, NUMBERS, WEAK, Spec, TensorType, Type, array_of, as_dtype, check_name, one_or_many
 
 #: The specs of Python numbers as constants: distinct from those of arrays, because they are weak.
 WEAK_SPECS = {
-    number: Spec.own(TensorType(dtype, ())) for number, dtype in ((bool, "bool"), (int, "int64"), (float, "float64"))
+    number: Spec.own(TensorType(dtype, ()))
+    for number, dtype in zip(NUMBERS, ("bool", "int64", "float64", "complex128"), strict=True)
 }
 
 
@@ -228,12 +231,12 @@ class Variable(Labelled):
 
     @property
     def real(self) -> Any:
-        """The operand itself, which is real."""
-        return self
+        """The real part; the operand itself where it is real."""
+        return f.real(self) if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> Any:
-        """Zeros of the operand's type, as a tree."""
+        """The imaginary part; of a real operand zeros, as a tree."""
         return f.imag(self)
 
     def transpose(self, *axes: Any) -> Any:
@@ -286,7 +289,7 @@ class Variable(Labelled):
     __pos__, __invert__ = unary("positive"), unary("invert")
 
     def __pow__(self, other: Any) -> Variable:
-        if other.__class__ in (int, float):  # which may make a product of it
+        if other.__class__ in WEAK:  # which may make a product of it
             # As in NumPy: the square of a bool is np.square's int8, where np.power's is an int64.
             is_bool = getattr(self.type, "dtype", None) == np.bool_
             return f.square(self) if is_bool and other.__class__ is int and other == 2 else f.pow(self, other)
@@ -421,6 +424,9 @@ class Variable(Labelled):
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -652,9 +658,42 @@ def number_of(x: object) -> Any:
     return x.value if isinstance(x, Constant) and x.is_weak else None
 
 
+def is_complex_operand(x: object) -> bool:
+    """Whether a value is complex; of another library's object it does not ask."""
+    known = isinstance(x, np.ndarray | np.generic) or (isinstance(x, Variable) and isinstance(x.type, TensorType))
+    return type(x) is complex or (known and x.dtype.kind == "c")  # type: ignore[attr-defined]
+
+
+def for_dtype(x: Any, dtype: np.dtype, what: str) -> Any:
+    """An operand to be cast to a dtype: of a complex one for a real dtype the real part, with NumPy's warning."""
+    if dtype.kind in "cb" or not is_complex_operand(x) or type(x) is complex:
+        return x
+    x = variable_of(x, what)
+    lost = f"{what}: the imaginary part of {describe(x)} is dropped in {dtype}; z.real says so, and does not warn"
+    warn_at(caller_frame(), lost, np.exceptions.ComplexWarning)
+    return f.real(x)
+
+
+def check_real(x: Any, what: str) -> Any:
+    """The operand; DTypeError if it is complex, for a function that is of real numbers."""
+    if is_complex_operand(x):
+        raise DTypeError(
+            f"{what}: it does not take complex numbers, as {describe(x)}; z.real, z.imag and be.abs(z) are real"
+        )
+    return x
+
+
+def check_has_complex(backend: Any, what: object, dtypes: Iterable[Any]) -> None:
+    """Raise DTypeError for complex dtypes on a backend that has no complex numbers."""
+    if backend is not None and not backend.has_complex and any(map(is_complex, dtypes)):
+        raise DTypeError(f"{what}: there are no complex numbers on {backend} yet; a CPU backend has them")
+
+
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
-    """An operand cast to a dtype, itself if it has that dtype."""
-    return x if x.dtype == dtype else f.cast(x, dtype)
+    """An operand cast to a dtype, itself if it has that dtype; DTypeError if an imaginary part would be lost."""
+    if x.dtype == dtype:
+        return x
+    return f.cast(x if dtype.kind in "cb" else check_real(x, f"a value of {dtype}"), dtype)
 
 
 def check_same_backend(what: object, operands: Any) -> Any:

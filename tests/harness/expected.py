@@ -37,7 +37,7 @@ NUMPY_NAMES = {
 NUMPY_ELEMENTWISE = (
     "neg abs sgn sqrt square reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
     "sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc rint finite isnan isinf logical_not add sub mul div "
-    "copy floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
+    "copy conjugate floor_divide mod pow arctan2 hypot logaddexp maximum minimum eq ne lt le gt ge "
     "logical_and logical_or logical_xor fmod copysign cbrt signbit nextafter "
     "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift gcd lcm"
 )
@@ -63,7 +63,7 @@ def _in_double(function: Meaning, dtype_of: Meaning = _exp_dtype) -> Meaning:
     """The function of float64 values, rounded to another dtype at the end."""
 
     def meaning(*arrays: Any, **props: Any) -> np.ndarray:
-        values = function(*(np.asarray(a, np.float64) for a in arrays), **props)
+        values = function(*(np.asarray(a, np.result_type(a, np.float64)) for a in arrays), **props)
         return np.asarray(values).astype(dtype_of(*arrays))
 
     return meaning
@@ -125,9 +125,15 @@ def _segment_gather(x: Any, delta: Any, starts: Any, reduce: str, axis: int) -> 
     return np.stack(found, axis).astype(delta.dtype)
 
 
+def _size_dtype(*arrays: Any) -> np.dtype:
+    """That of the mean's absolute value."""
+    return np.zeros(1, _mean_dtype(*arrays)).real.dtype
+
+
 def _recurrence(a: Any, b: Any, axis: int, reverse: bool) -> np.ndarray:
     dtype = np.result_type(a, b)
-    a, b = (np.moveaxis(x, axis, 0).astype(np.longdouble) for x in np.broadcast_arrays(a, b))
+    wide = np.result_type(dtype, np.longdouble)
+    a, b = (np.moveaxis(x, axis, 0).astype(wide) for x in np.broadcast_arrays(a, b))
     result = np.zeros_like(b)
     last = np.zeros(b.shape[1:])
     for i in range(len(b))[:: -1 if reverse else 1]:
@@ -227,17 +233,17 @@ def _norm(x: Any, axis: Any = None, keepdims: bool = True, ord: Any = None) -> A
 
 def _exclusive_prod(x: Any, axis: Any = None) -> Any:
     """At each place, the product of x elsewhere."""
-    result = np.zeros(x.shape, np.longdouble)
+    result = np.zeros(x.shape, np.result_type(x, np.longdouble))
     for group in _groups(x, axis):
         for place in group:
-            result[place] = np.prod([x[p] for p in group if p != place], dtype=np.longdouble)
+            result[place] = np.prod([x[p] for p in group if p != place], dtype=result.dtype)
     return result.astype(np.prod(x).dtype)
 
 
 def _count(x: Any, axis: Any = None, ndim: int = 0) -> Any:
     sizes = np.sum(np.ones(np.shape(x)), axis=axis).ravel()
     size = sizes[0] if sizes.size else np.prod([np.shape(x)[a] for a in np.atleast_1d(axis)])
-    return np.full((1,) * ndim, size, {"float16": "float32"}.get(str(_mean_dtype(x)), _mean_dtype(x)))
+    return np.full((1,) * ndim, size, {"float16": "float32"}.get(str(_size_dtype(x)), _size_dtype(x)))
 
 
 def _to_index(template: tuple[Any, ...], arrays: Any) -> tuple[Any, ...]:
@@ -370,7 +376,7 @@ MEANINGS: dict[str, Meaning] = {
     "logsumexp": _in_double(_logsumexp, _mean_dtype),
     "softmax": _in_double(_softmax, _mean_dtype),
     "log_softmax": _in_double(_log_softmax, _mean_dtype),
-    "norm": _in_double(_norm, _mean_dtype),
+    "norm": _in_double(_norm, _size_dtype),
     "standardize": _in_double(_standardize, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,

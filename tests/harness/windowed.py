@@ -360,11 +360,11 @@ def windows(x: Any, outside: Any = 0, **props: Any) -> Any:
 
 def windows_input(delta: Any, like: Any, **props: Any) -> Any:
     """The sums of what is at an element of several windows."""
-    found, out = _Windows(like.shape, props), np.zeros(like.shape)
+    found, out = _Windows(like.shape, props), np.zeros(like.shape, np.result_type(delta, float))
     columns = delta.reshape(*found.counts, found.full)
     for index, cells in found.found:
         for n, at in cells:
-            out[at] += float(columns[(*index, n)])
+            out[at] += columns[(*index, n)]
     return out.astype(delta.dtype)
 
 

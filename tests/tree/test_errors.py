@@ -153,7 +153,7 @@ def test_an_unknown_op_lists_those_there_are(be, x):
         be.hadd(x, x)
 
 
-@pytest.mark.parametrize("foreign", ["text", None, [1, 2], (1, 2), {1: 2}, object(), 1j, b"x", np.array("a")], ids=case)
+@pytest.mark.parametrize("foreign", ["text", None, [1, 2], (1, 2), {1: 2}, object(), b"x", np.array("a")], ids=case)
 def test_an_operand_of_a_foreign_type(be, x, foreign):
     for make in (lambda: x + foreign, lambda: foreign * x, lambda: be.maximum(x, foreign), lambda: x == foreign):
         with pytest.raises((OperandError, DTypeError)) as caught:
@@ -265,7 +265,7 @@ def test_only_a_tensor_can_be_assigned_to(be, x):
 # dtypes
 
 
-@pytest.mark.parametrize("dtype", ["complex128", "datetime64[s]", "U3", "object", "longdouble"])
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "U3", "object", "longdouble"])
 def test_a_dtype_that_tensors_do_not_have(be, x, dtype):
     array = np.zeros(2, dtype)
     for make in (lambda: be.zeros((2,), dtype=dtype), lambda: x + array[0:1], lambda: x.astype(dtype)):
@@ -273,13 +273,13 @@ def test_a_dtype_that_tensors_do_not_have(be, x, dtype):
         assert "float32" in message and str(np.dtype(dtype)) in message
 
 
-@pytest.mark.parametrize("values", [1j, np.ones(2, complex), None, "a", [1, None], object(), {1: 2}], ids=case)
+@pytest.mark.parametrize("values", [np.zeros(2, "m8[s]"), None, "a", [1, None], object(), {1: 2}], ids=case)
 def test_values_that_no_tensor_can_hold(be, values):
     assert "array: " in message_of(DTypeError, lambda: be.array(values))
 
 
 def test_an_array_of_another_dtype_names_the_op_or_the_target(x):
-    array = np.ones(3, complex)
+    array = np.zeros(3, "m8[s]")
     assert "add: " in message_of(DTypeError, lambda: x + array)
     assert "assignment to x: " in message_of(DTypeError, lambda: x.__setitem__(slice(None), array))
 

@@ -255,8 +255,6 @@ def test_dlpack_between_backends(cpu):
 
 
 def test_dlpack_of_what_tensors_cannot_hold(cpu):
-    with pytest.raises(TypeError, match="complex128"):
-        cpu.from_dlpack(np.zeros(2, complex))
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     with pytest.raises(OperandError, match="read-only; be.array"):

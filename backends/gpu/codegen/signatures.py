@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from backends.gpu.codegen.printer import CUDA
+from optree.dtypes import is_complex
 from optree.tree.types import DTYPES
 
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\(([^)]*)\)')
 _TYPEDEF = re.compile(r"^typedef ([\w ]+) (\w+);", re.MULTILINE)
 
 #: The bytes of each type that sources are written in.
-SIZES = {CUDA.types[str(dtype)]: dtype.itemsize for dtype in DTYPES}
+SIZES = {CUDA.types[str(dtype)]: dtype.itemsize for dtype in DTYPES if not is_complex(dtype)}
 
 
 def parameter_sizes(source: str) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,152 @@
+"""Parts of complex numbers, and complex numbers of parts.
+
+Their derivatives are by the adjoints of the reverse pass, d/dx - i d/dy of x + iy (`optree.autodiff.reverse`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from optree.arrays import Array, as_array, portable
+from optree.dtypes import is_complex, real_dtype, wide_dtype
+from optree.op.index_map import BROADCAST, IndexMap
+from optree.op.traits import BinaryOperator, ElementwiseOperator, UnaryOperator
+from optree.registry import alias, f, function, numpy_function
+from optree.tree.types import promote
+from optree.tree.variable import Operand, in_dtype, variable_of
+
+
+@numpy_function(np.conjugate)
+@alias("conj")
+class Conjugate(UnaryOperator, ElementwiseOperator):
+    """The complex conjugate: of real numbers a copy.
+
+    Examples
+    --------
+    >>> be.conjugate(be.array([1 + 2j])).get()
+    array([1.-2.j], dtype=complex64)
+    """
+
+    name = "conjugate"
+    numpy = np.conjugate
+    kernel = "{0}"  # of real numbers
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [f.conjugate(delta)]
+
+
+class PartOperator(UnaryOperator):
+    """The real or imaginary part of complex numbers, a view; without a name, for `real` and `imag`."""
+
+    index_map = IndexMap(BROADCAST)
+    view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
+    takes_complex = True
+    raises = False
+
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
+        given = promote(*dtypes)
+        return given, real_dtype(given)
+
+
+class Real(PartOperator):
+    """The real part of complex numbers."""
+
+    @portable
+    def numpy(self, x: Array) -> Any:
+        return as_array(x).real
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        return output_gradients
+
+
+class Imag(PartOperator):
+    """The imaginary part of complex numbers."""
+
+    @portable
+    def numpy(self, x: Array) -> Any:
+        return as_array(x).imag
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [delta * -1j]
+
+
+class Complex(BinaryOperator, ElementwiseOperator):
+    """The complex numbers with a real and an imaginary part.
+
+    Parameters
+    ----------
+    re, im : operand
+        Of real numbers. The value is complex64, or complex128 where they promote to float64 or integers of 32 bits.
+
+    Examples
+    --------
+    >>> be.complex(be.array([1.0, 2.0]), 3.0).get()
+    array([1.+3.j, 2.+3.j], dtype=complex64)
+    """
+
+    name = "complex"
+    operands = ("re", "im")
+
+    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
+        made = np.result_type(wide_dtype(promote(*dtypes)), np.complex64)
+        return real_dtype(made), real_dtype(made), made
+
+    @portable
+    def fill(self, out: Array, *arrays: Array) -> None:
+        out.real, out.imag = arrays
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (delta,) = output_gradients
+        return [delta, delta * 1j]  # of which the operands, which are real, take the real part
+
+
+@function(numpy=np.real)
+def real(x: Operand) -> Any:
+    """The real part: of real numbers a copy.
+
+    Examples
+    --------
+    >>> be.real(be.array([1 + 2j])).get()
+    array([1.], dtype=float32)
+    """
+    x = variable_of(x, "real")
+    return Real.make()(x) if is_complex(x.dtype) else f.copy(x)
+
+
+@function(numpy=np.imag)
+def imag(x: Operand) -> Any:
+    """The imaginary part: of real numbers zeros.
+
+    Examples
+    --------
+    >>> be.imag(be.array([1 + 2j])).get()
+    array([2.], dtype=float32)
+    """
+    x = variable_of(x, "imag")
+    return Imag.make()(x) if is_complex(x.dtype) else f.fill_like(x, False if x.dtype.kind == "b" else 0)
+
+
+@function(numpy=np.angle)
+def angle(x: Operand, deg: bool = False) -> Any:
+    """The angle of the complex argument: of real numbers 0, or pi where they are negative or -0.0.
+
+    Its derivative at 0 is 0.
+
+    Examples
+    --------
+    >>> be.angle(be.array([1j, -1.0]), deg=True).get()
+    array([ 90., 180.], dtype=float32)
+    """
+    x = variable_of(x, "angle")
+    if is_complex(x.dtype):
+        found = f.arctan2(f.imag(x), f.real(x))
+        return found * (180 / math.pi) if deg else found
+    x = in_dtype(x, f.arctan2(0, x).dtype)
+    negative = f.fill_like(x, 180.0 if deg else math.pi)
+    return f.where(f.isnan(x), math.nan, f.where(f.signbit(x), negative, 0.0))

@@ -1,0 +1,217 @@
+"""Complex numbers: values, refusals, parts, conversions and the gradients' convention.
+
+The gradients of all ops that take complex numbers are compared with differences by `tests/ops/test_registry.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.each import for_each
+from harness.expected import MEANINGS
+from harness.numpy_calls import CALLS
+
+import optree
+from backends import gen_backend
+from optree import train
+from optree.errors import DTypeError, GradientError, OptreeError
+from optree.registry import NUMPY_FUNCTIONS, OPS, f
+from optree.testing.comparison import compare
+from optree.testing.examples import examples_of
+from optree.tree.types import DTYPES, promote
+from optree.tree.variable import Variable
+
+COMPLEX = ("complex64", "complex128")
+
+#: Calls of the ufuncs that `CALLS` does not have.
+UFUNCS = [x for x in NUMPY_FUNCTIONS if isinstance(x, np.ufunc) and x not in CALLS]
+
+
+@pytest.fixture(scope="module")
+def be() -> Any:
+    return gen_backend("cpu")
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    parts = np.random.default_rng(seed).normal(size=(2, *shape))
+    return parts[0] + 1j * parts[1]
+
+
+def quietly(function: Any, *args: Any) -> Any:
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args)
+
+
+@for_each("name", sorted(MEANINGS))
+def test_an_op_has_numpys_value_or_refuses_complex_numbers(name: str, be: Any) -> None:
+    for example, dtype in product(examples_of(OPS[name]), COMPLEX):
+        values = example.draw(dtype)
+        if not any(np.iscomplexobj(x) for x in values):
+            continue
+        operands = [be.array(x, x.dtype) if isinstance(x, np.ndarray) else x for x in values]
+        try:
+            tree = example.tree(operands)
+        except DTypeError as error:
+            assert name in str(error) and "z.real" in str(error), error
+            continue
+        wanted = np.asarray(quietly(lambda: MEANINGS[name](*values, **example.op.props)))  # noqa: B023
+        scale = float(np.max(np.abs(wanted), initial=0)) if np.isfinite(wanted).all() else 0.0
+        compare(tree.asnumpyarray(), wanted, example, f"in {dtype}", ulps=16, scale=scale)
+
+
+@for_each("function", [*CALLS, *UFUNCS])
+def test_a_numpy_function_has_numpys_value_or_refuses_complex_numbers(function: Any, be: Any) -> None:
+    """Composed functions too: a square that should be of the absolute value would show."""
+    pair = [lambda x: function(x, x + 1), lambda x: function(2.0, x), lambda x: function(x, 2)]
+    calls = CALLS.get(function) or (pair if function.nin == 2 else [function])
+    for call, shape in product(calls, ((2, 3), (3, 3))):
+        z = drawn(*shape)
+        try:
+            got = quietly(call, be.array(z, "complex128"))
+        except (OptreeError, TypeError):
+            continue
+        got, wanted = (
+            [*x] if isinstance(x, tuple | list) and not isinstance(x, Variable) else [x]
+            for x in (got, quietly(call, z))
+        )
+        assert len(got) == len(wanted)
+        for each, other in zip(got, wanted, strict=True):
+            each = each.get() if isinstance(each, Variable) else np.asarray(each)
+            if isinstance(other, np.dtype):
+                assert each == other
+                continue
+            assert each.dtype == np.asarray(other).dtype
+            np.testing.assert_allclose(each, other, rtol=1e-10, atol=1e-12)
+
+
+def test_promotion_is_numpys(be: Any) -> None:
+    for left, right in [*product(DTYPES, COMPLEX), *product(COMPLEX, DTYPES)]:
+        left, right = np.dtype(left), np.dtype(right)
+        assert promote(left, right) == np.result_type(left, right)
+        assert (be.ones(2, left) * be.ones(2, right)).dtype == np.result_type(left, right)
+    for dtype in DTYPES:
+        x, wanted = be.ones(2, dtype), np.ones(2, dtype)
+        for tree, value in (
+            (x * 2j, wanted * 2j),
+            (1j + x, 1j + wanted),
+            (x + np.complex64(1j), wanted + np.complex64(1j)),
+        ):
+            assert tree.dtype == value.dtype
+            np.testing.assert_array_equal(tree.get(), value)
+
+
+def test_parts_of_a_tensor_are_views_that_can_be_written(be: Any) -> None:
+    z, x = be.array([1 + 2j, 3 - 1j], name="z"), be.array([5.0, 6.0])
+    z.real[:] = z.imag * x
+    assert z.get().tolist() == [10 + 2j, -6 - 1j]
+    z.imag = 7
+    z[0] = 1j
+    z.real[1] += 1
+    assert z.get().tolist() == [1j, -5 + 7j] and z.dtype == np.complex64
+    assert x.real is x and x.imag.get().tolist() == [0, 0] and be.complex(x, 1.0).get().tolist() == [5 + 1j, 6 + 1j]
+    assert be.complex(np.arange(2), np.float32(2)).dtype == np.complex128
+    with pytest.raises(DTypeError, match="complex: it does not take complex"):
+        be.complex(z, x)
+    assert f"{z.at[1].item():.1f}" == "-5.0+7.0j" and complex(z[0]) == 1j
+    assert "[ 0.+1.j, -5.+7.j]" in repr(z)
+
+
+def test_a_lost_imaginary_part_is_warned_of_or_refused(be: Any) -> None:
+    z, x = be.array([1 + 2j, 3 - 1j], name="z"), be.zeros(2, name="x")
+    for line in (
+        lambda: z.astype("float32").get(),
+        lambda: x.__setitem__(slice(None), z * 1),
+        lambda: z.astype(int).get(),
+    ):
+        for _ in range(2):  # each time: a cached application would be silent
+            with pytest.warns(np.exceptions.ComplexWarning, match="imaginary part of (z|mul)"):
+                line()
+    assert x.get().tolist() == [1, 3] and z.astype(bool).get().all()
+    for wrong in (
+        lambda: x.__setitem__(0, 1j),
+        lambda: x.fill(1j),
+        lambda: be.array([1j], dtype="float32"),
+        lambda: optree.TensorType("float32", ()).filter(1j),
+        lambda: be.update([(x, z)]),
+        lambda: be.var(z, out=be.zeros(1, "int32")),
+        lambda: be.polyfit(z, z, 1),
+        lambda: be.rms_norm(z),
+        lambda: train.losses.mean_squared_error(z, z),
+        lambda: train.SGD([z], 0.1),
+    ):
+        with pytest.raises((DTypeError, OptreeError)):
+            wrong()
+
+
+def test_rewrites_keep_complex_values(be: Any) -> None:
+    """Rules of real numbers do not apply: log(sum(exp(x))), x * 1 of another dtype, x + 0.0."""
+    z, x = be.array(drawn(3), "complex128"), be.array([1.0, -0.0, 2.0], "float64")
+    values = z.get(), x.get()
+    for build in (
+        lambda n, z, x: n.log(n.sum(n.exp(z))),
+        lambda n, z, x: x * (1 + 0j) + 0j,
+        lambda n, z, x: n.log(1 + z) - (-z) * x,
+        lambda n, z, x: (z * 2) * 4 + (z + 1) + 2,
+        lambda n, z, x: n.abs(n.exp(1j * x)) ** 2 + n.square(n.real(z)),
+        lambda n, z, x: (1 - n.tanh(z) ** 2) / z**-1 + z**0.5 + z**-1.5 + z**3,
+    ):
+        tree = build(np, z, x)
+        got = optree.function([], tree)()
+        for each in (tree.get(), got.get()):
+            np.testing.assert_allclose(each, build(np, *values), rtol=1e-12)
+            assert each.dtype == build(np, *values).dtype
+
+
+def test_the_gradient_is_the_direction_of_steepest_ascent(be: Any) -> None:
+    w, goal = be.array(drawn(4), "complex128"), be.array(drawn(4, seed=1), "complex128")
+    gradient = optree.grad(be.sum(be.abs(w - goal) ** 2), w)
+    np.testing.assert_allclose(gradient.get(), 2 * (w.get() - goal.get()))  # torch's; JAX's is the conjugate
+    x = w.real
+    cost = be.sum(be.abs(x * goal) ** 2 + w.imag**2)
+    np.testing.assert_allclose(optree.grad(cost, x).get(), 2 * x.get() * np.abs(goal.get()) ** 2)
+    np.testing.assert_allclose(optree.grad(cost, w.imag).get(), 2 * w.get().imag)
+    np.testing.assert_allclose(optree.grad(cost, w).get().imag, 2 * w.get().imag)
+    for wrong in (lambda: optree.grad(be.sum(w), w), lambda: optree.jacobian(w * w, w)):
+        with pytest.raises(GradientError, match="complex|the cost is real"):
+            wrong()
+
+
+def test_rop_and_lop_are_adjoint(be: Any) -> None:
+    z, v, u = (be.array(drawn(4, seed=i), "complex128") for i in range(3))
+
+    def value(n: Any, z: Any) -> Any:
+        return n.sin(z) * n.conj(z) + n.abs(z) * n.angle(z) + n.imag(z)
+
+    along, back = optree.Rop(value(np, z), z, v).get(), optree.Lop(value(np, z), z, u).get()
+    step = 1e-5
+    ends = [value(np, z.get() + sign * step * v.get()) for sign in (1, -1)]
+    np.testing.assert_allclose(along, (ends[0] - ends[1]) / (2 * step), rtol=1e-7)
+    np.testing.assert_allclose(np.vdot(u.get(), along).real, np.vdot(back, v.get()).real)
+
+
+def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
+    for dtype in COMPLEX:
+        z = be.array(drawn(2, 3), dtype)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(z)).get(), z.get())
+        train.save(tmp_path / "x.safetensors", {"z": z})
+        other = be.zeros((2, 3), dtype)
+        train.load(tmp_path / "x.safetensors", {"z": other})
+        np.testing.assert_array_equal(other.get(), z.get(), strict=True)
+        shared = be.from_dlpack(z.raw())
+        shared[0] = 1j
+        assert (z.get()[0] == 1j).all()
+
+
+def test_what_has_no_complex_numbers_says_so(be: Any) -> None:
+    z = be.array([1j], name="z")
+    for line in (lambda: be.xp.asarray(z), lambda: be.xp.asarray(np.ones(1)) * 1j):
+        with pytest.raises((DTypeError, TypeError), match="complex"):
+            line()
+    assert f.isnan(z).get().tolist() == [False]
