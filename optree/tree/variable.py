@@ -685,8 +685,9 @@ def check_real(x: Any, what: str) -> Any:
 
 def check_has_complex(backend: Any, what: object, dtypes: Iterable[Any]) -> None:
     """Raise DTypeError for complex dtypes on a backend that has no complex numbers."""
-    if backend is not None and not backend.has_complex and any(map(is_complex, dtypes)):
-        raise DTypeError(f"{what}: there are no complex numbers on {backend} yet; a CPU backend has them")
+    found = next(filter(is_complex, dtypes), None)
+    if backend is not None and not backend.has_complex and found is not None:
+        raise DTypeError(f"{what}: there is no {np.dtype(found)} on {backend} yet; a CPU backend has complex numbers")
 
 
 def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
