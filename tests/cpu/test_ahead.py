@@ -105,6 +105,7 @@ def strided(be):
 PROGRAMS = {each.__name__: each for each in (layers, heads, strided)}
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("build", PROGRAMS.values(), ids=PROGRAMS)
 def test_what_is_compiled_ahead_is_what_runs(build, counted, monkeypatch, tmp_path):
     """As many are compiled as one after the other, and the kernels of the plan together."""

@@ -126,16 +126,16 @@ ODD = ("type-limits", "bool-compare", "int-in-bool-context", "tautological-compa
 @needs_compiler
 def test_every_op_compiles_without_a_warning(be, tmp_path, sample):
     kernels: dict[str, None] = {}
-    for cls in OPS.values():
-        if issubclass(cls, ElementwiseOperator) and not cls.prop_names():
-            for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *CONVERSIONS, "float32", "float64"):
-                try:
-                    tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
-                except OptreeError:
-                    continue
-                kernels.update(dict.fromkeys(source(tree)))
-    assert len(kernels) > 200
-    _compile_all(sample(list(kernels)), tmp_path, ODD)
+    ops = sample([cls for cls in OPS.values() if issubclass(cls, ElementwiseOperator) and not cls.prop_names()])
+    for cls in ops:
+        for dtype in ("bool", "int8", "int32", "int64", "uint8", "uint64", *CONVERSIONS, "float32", "float64"):
+            try:
+                tree = cls.make()(*(be.ones((5,), dtype) for _ in cls.operands or "xy"))
+            except OptreeError:
+                continue
+            kernels.update(dict.fromkeys(source(tree)))
+    assert len(kernels) > 2 * len(ops)
+    _compile_all(list(kernels), tmp_path, ODD)
 
 
 def _compile_all(kernels: list[str], folder: Path, but: Any) -> None:

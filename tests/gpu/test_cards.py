@@ -74,6 +74,7 @@ def run_on_cards() -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.matrix(least=0)
 def test_programs_run_by_each_cards_own_limits(run_on_cards: Any) -> None:
     """Where NVRTC does not know a card, by PTX of the newest that it knows; and between cards without peer access."""
     for name, target in {
@@ -84,6 +85,7 @@ def test_programs_run_by_each_cards_own_limits(run_on_cards: Any) -> None:
         assert set(run_on_cards[name]) == {f"--gpu-architecture={target}"}
 
 
+@pytest.mark.matrix(least=0)
 def test_cards_that_cuda_13_has_dropped_are_told_of_cuda_12(run_on_cards: Any) -> None:
     for part in ("compute capability 7.0", "NVRTC 13.99 compiles for 75, 86, 90", "'.[gpu-cuda12]'"):
         assert part in run_on_cards["V100"]
@@ -108,6 +110,7 @@ def test_a_driver_older_than_the_toolkit_is_refused_if_it_is_of_an_older_major_v
         found.driver.version = before
 
 
+@pytest.mark.matrix(least=2)
 @needs_nvrtc
 @pytest.mark.parametrize("arch", DEVICES)
 def test_every_architecture_has_limits_of_its_own(arch: str) -> None:

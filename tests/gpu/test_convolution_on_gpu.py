@@ -14,6 +14,7 @@ from optree import function, grad
 from optree.networks.convolution import ConvInput, ConvWeights
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_a_convolution_and_its_derivatives_by_products(case: str, dtype: str, gpu: Any) -> None:

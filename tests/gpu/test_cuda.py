@@ -141,6 +141,7 @@ def check_has(group: str, *kinds: tuple[str, ...], without: str = "\0") -> None:
     raise AssertionError(f"no source of {group} has {missing}")
 
 
+@pytest.mark.matrix(least=0)
 @needs_gxx
 def test_every_kind_of_team_is_among_them() -> None:
     teams = ("over_lanes(r", "over_block(r", "over_column(r", "extern __shared__", "stage1(", "end(")

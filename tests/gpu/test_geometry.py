@@ -386,6 +386,7 @@ def test_short_columns_leave_no_thread_idle() -> None:
     assert laid_out(nest, [1, 3, 9999]).variant.width == 4, "of few columns, all"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("shape", [(64, 1000), (5000, 33), (3, 1 << 20), (1 << 20, 3), (1 << 16, 256), (4096, 4096)])
 @pytest.mark.parametrize("axis", [0, 1, None])
 @pytest.mark.parametrize("arch", DEVICES)
@@ -396,6 +397,7 @@ def test_what_follows_a_reduction_changes_no_launch(be: Any, shape: Any, axis: A
         assert launches(tree, arch=arch) == alone
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("tree", CUDA_TREES, ids=lambda tree: tree.__name__)
 def test_the_golden_trees_fill_every_device(be: Any, tree: Any) -> None:
     """No launch has fewer blocks than the device has multiprocessors, but where there is little to do."""

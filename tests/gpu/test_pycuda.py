@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import cuda_trials as trials
+from harness.each import for_each
 
 from backends import gen_backend
 from optree import function, grad
@@ -45,8 +46,7 @@ def by_pycuda(pycuda: Any) -> Any:
     return gen_backend("gpu", launcher="pycuda", rng_seed=0)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", TREES)
+@for_each("name", TREES, sampled=True)
 def test_trees_are_right(by_pycuda: Any, name: str) -> None:
     TREES[name].check(TREES[name].run(by_pycuda))
 

@@ -86,15 +86,15 @@ def values_of(state: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("what", ["description", "header"])
-def test_crafted_files_are_refused_by_a_checkpoint_error(tmp_path: Path, what: str, request: Any) -> None:
+def test_crafted_files_are_refused_by_a_checkpoint_error(tmp_path: Path, what: str, request: Any, sample: Any) -> None:
     be, chance = gen_backend("cpu", rng_seed=1), random.Random(request.config.option.seed)
     path = train.save(tmp_path / "run.safetensors", state_of(be, 1.0))
     assert path is not None
     header, data = taken(path)
     arrays = train.read(path)
     state = state_of(be, 2.0)
-    refused = 0
-    for _ in range(250):
+    refused, rounds = 0, sample(list(range(250)), least=60)
+    for _ in rounds:
         crafted = mutated(header, chance)
         if what == "description":
             text = json.dumps(mutated(json.loads(header["__metadata__"][KEY]), chance))
@@ -107,7 +107,7 @@ def test_crafted_files_are_refused_by_a_checkpoint_error(tmp_path: Path, what: s
             assert "run.safetensors" in str(error)
             assert values_of(state) == before, (crafted, error)
             refused += 1
-    assert refused > 120
+    assert refused > 0.48 * len(rounds)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 3000 + "1" + "}" * 3000, "nonsense", "9" * 5000, "3", "[]"])
