@@ -53,22 +53,6 @@ class Collector(RecordingHost):
         return be
 
 
-class Launched(Collector):
-    """A collector that notes the source of each launch, too."""
-
-    def __init__(self, device: DeviceLimits = DEVICES["sm_90"]) -> None:
-        super().__init__(device)
-        self.launched: list[str] = []
-
-    def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
-        super().load(source, names)
-        return [source for _ in names]
-
-    def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
-        super().launch(kernel, launch, words)
-        self.launched.append(kernel)
-
-
 class Emulator(Collector):
     """A host that runs kernels on the CPU.
 
@@ -80,6 +64,11 @@ class Emulator(Collector):
         In which order threads and blocks have their turns.
     sanitize : str, optional
         ``'address'`` or ``'thread'``.
+
+    Attributes
+    ----------
+    noted : list of str, optional
+        While it is a list, the sources of launches are added to it, and no kernel runs.
     """
 
     def __init__(
@@ -93,6 +82,7 @@ class Emulator(Collector):
         super().__init__(device)
         self.order, self.seed, self.sanitize = order, seed, sanitize
         self.modules: dict[str, cuda.Module] = {}
+        self.noted: list[str] | None = None
         self.compile(sources)
 
     def compile(self, sources: Iterable[str]) -> None:
@@ -102,15 +92,18 @@ class Emulator(Collector):
 
     def load(self, source: str, names: Sequence[str]) -> Sequence[Any]:
         super().load(source, names)
-        if source not in self.modules:
-            self.compile([source])
-        return [(self.modules[source], name) for name in names]
+        return [(source, name) for name in names]
 
     def launch(self, kernel: Any, launch: Launch, words: Sequence[int]) -> None:
         super().launch(kernel, launch, words)
-        module, name = kernel
+        source, name = kernel
+        if self.noted is not None:
+            self.noted.append(source)
+            return
+        if source not in self.modules:
+            self.compile([source])
         order = self.order, self.seed
-        launch_at(module, name, launch.grid, launch.block, words, launch.shared, *order, self.arrays)
+        launch_at(self.modules[source], name, launch.grid, launch.block, words, launch.shared, *order, self.arrays)
 
     def scratch(self, size: int) -> tuple[int, Any]:
         memory = np.full(size + 256, 0xA5, np.uint8)
@@ -214,10 +207,9 @@ class Trials:
 
     def __init__(self, trials: dict[str, Trial], device: DeviceLimits = DEVICES["sm_90"], **options: Any) -> None:
         self.trials = trials
-        self._collector, self._found = Launched(device), dict[str, list[str]]()
-        self._collecting = self._collector.backend(**options)
-        self.launches = self._collector.launches
+        self._found = dict[str, list[str]]()
         self.emulator = Emulator(device=device)
+        self.launches = self.emulator.launches
         self.be = self.emulator.backend(**options)
 
     def sources(self, names: Iterable[str] | None = None) -> list[str]:
@@ -228,9 +220,12 @@ class Trials:
     def _sources_of(self, name: str) -> list[str]:
         """The sources that a trial launches, found when they are first asked for."""
         if name not in self._found:
-            self._collector.launched.clear()
-            self.trials[name].run(self._collecting)  # on memory that nobody has written: what comes of it means nothing
-            self._found[name] = list(self._collector.launched)
+            self.emulator.noted = launched = list[str]()
+            try:
+                self.trials[name].run(self.be)  # on memory that nobody has written: what comes of it means nothing
+            finally:
+                self.emulator.noted = None
+            self._found[name] = launched
         return self._found[name]
 
     def check(self, name: str, others: Iterable[str]) -> None:
@@ -240,6 +235,7 @@ class Trials:
         """
         needed = self.sources(each for each in self.trials if each == name or each in others)
         self.emulator.compile(needed)
+        count = len(self.emulator.modules)
         trial = self.trials[name]
         is_shared = any(word in source for source in self._sources_of(name) for word in COOPERATION)
         found = []
@@ -250,4 +246,4 @@ class Trials:
         for got in found[1:]:
             for one, other in zip(got, found[0], strict=True):
                 np.testing.assert_array_equal(comparable(one), comparable(other))
-        assert set(self.emulator.sources) <= set(needed)
+        assert len(self.emulator.modules) == count
