@@ -321,7 +321,7 @@ AS_SHIPPED = ("test_compiler", "test_kernel_cache", "test_startup")
 
 
 #: Folders of tests, and a file, that look at what runs and when: with --all, too, at -O1, which takes half the time.
-LIGHT = ("tests", "distributed", "run", "train", "test_ahead.py")
+LIGHT = ("tests", "autodiff", "compile", "distributed", "neon", "run", "testing", "train", "xp", "test_ahead.py")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -110,6 +110,7 @@ def test_a_demo_that_is_stopped_goes_on_to_the_same_end(digits, tmp_path, capsys
     assert "size is 50, and was 100" in capsys.readouterr().err
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("size", [1000, 1437])
 def test_a_last_smaller_batch_compiles_nothing(digits, tmp_path, capsys, size):
     digits.main(["--batch-size", str(size), "--epochs", "2", "--output", str(tmp_path)])

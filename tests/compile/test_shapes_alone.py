@@ -44,7 +44,7 @@ def _wanted(program: Program) -> set[int]:
     return found
 
 
-@for_each("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)])
+@for_each("name", [n for n, op in PURE.items() if not issubclass(op, NonDifferentiableOperator)], sampled=True)
 def test_a_gradient_alone_computes_nothing_of_which_it_takes_the_shape(name: str) -> None:
     for example in examples_for(name):
         values = example.draw()
@@ -118,7 +118,7 @@ def test_random_numbers_are_drawn_though_only_their_shape_is_asked_for() -> None
     np.testing.assert_array_equal(*following)
 
 
-@for_each("name", [*PURE, *COMPOSED])
+@for_each("name", [*PURE, *COMPOSED], sampled=True)
 def test_equal_dimensions_have_equal_sizes(name: str) -> None:
     """Those of an op's own value, and of all that a function is composed of."""
     for example in examples_for(name):

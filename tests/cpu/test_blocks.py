@@ -178,6 +178,7 @@ def layouts(array: np.ndarray) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("block_bytes", [1, 100, 1000, 1 << 20])
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (5, 1), (0, 7), (5, 0), (2, 3, 4)])
 def test_every_mix_of_layouts(shape, block_bytes):

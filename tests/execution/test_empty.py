@@ -65,7 +65,7 @@ def value_of(call: Call, example: Example, values: list[Any]) -> np.ndarray | No
             return None
 
 
-def check_beside_a_scalar(be: Any, call: Call, example: Example) -> bool:
+def check_beside_a_scalar(be: Any, call: Call, example: Example, by_function: bool) -> bool:
     """Compare a function of empty operands, and the scalars beside it; False where NumPy or the op refuses them."""
     values = example.draw(None if example.takes_floats else np.int64)
     wanted = value_of(call, example, values)
@@ -77,14 +77,13 @@ def check_beside_a_scalar(be: Any, call: Call, example: Example) -> bool:
     try:
         made = example.tree([x * one if getattr(x, "dtype", None) == np.float64 else x for x in operands])
         trees = [scalar, made, f.add(made, scalar), one]
-        found = be.evaluate(trees), function([], trees)()
+        got = function([], trees)() if by_function else be.evaluate(trees)
     except OptreeError:
         return False
-    for got in found:
-        compare(got[0].get(), np.float64(15.0), example, "the scalar beside it")
-        compare(got[1].get(), wanted, example, "its value", ulps=call.ulps, scale=scale_of(example, values))
-        compare(got[2].get(), wanted + np.float64(15.0), example, "its sum", ulps=call.ulps, scale=15.0)
-        compare(got[3].get(), np.float64(1.0), example, "the factor beside it")
+    compare(got[0].get(), np.float64(15.0), example, "the scalar beside it")
+    compare(got[1].get(), wanted, example, "its value", ulps=call.ulps, scale=scale_of(example, values))
+    compare(got[2].get(), wanted + np.float64(15.0), example, "its sum", ulps=call.ulps, scale=15.0)
+    compare(got[3].get(), np.float64(1.0), example, "the factor beside it")
     return True
 
 
@@ -92,13 +91,13 @@ def check_beside_a_scalar(be: Any, call: Call, example: Example) -> bool:
 @pytest.mark.parametrize("way", EXECUTORS)
 @pytest.mark.parametrize("name", sorted(calls()))
 def test_a_scalar_beside_empty_operands(name: str, way: str) -> None:
-    """Each case by kernels, and by one other executor in turn."""
+    """Each case by kernels, and by one other executor in turn; by `evaluate` and by a function in turn."""
     cases = [(call, example) for call in calls()[name] for example in emptied(call.example)]
     if way in IN_TURN:
         cases = cases[IN_TURN.index(way) :: len(IN_TURN)]
     with running(way):
-        for call, example in cases:
-            check_beside_a_scalar(_backend(way), call, example)
+        for number, (call, example) in enumerate(cases):
+            check_beside_a_scalar(_backend(way), call, example, number % 2 == 1)
 
 
 @pytest.mark.parametrize("way", [*EXECUTORS, pytest.param("gpu", marks=pytest.mark.on_the_rig)])

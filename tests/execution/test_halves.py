@@ -229,6 +229,7 @@ def test_they_are_one_kernel(be: Any, dtype: np.dtype) -> None:
     assert name not in source(be.ones((5, 7)) * 2)[0]
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 255, 256, 257, 1023, 1025, 5000])
 def test_float16_is_converted_in_blocks(size: int) -> None:
     """Of any number of whole vectors and more; what is both used and stored is used as it was before."""

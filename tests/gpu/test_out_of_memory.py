@@ -92,6 +92,7 @@ def check_equal(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", [0, 1, 2], ids=["first call", "capture", "replay"])
 def test_a_step_that_runs_out_of_memory_leaves_all_as_it_was(on: Rig, kind: str, before: int, sample: Any) -> None:

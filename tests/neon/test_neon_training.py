@@ -168,6 +168,7 @@ def samples(be: Any, rng: Any) -> Any:
     return be.array(images.reshape(64, BATCH)), targets
 
 
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize("op", ["max", "avg"])
 def test_a_network_trains_and_its_derivatives_are_those_of_its_tree(ne: Any, op: str) -> None:
     ne.bsz = BATCH

@@ -57,6 +57,7 @@ def cost(states: Any, outputs: Any) -> Any:
     return sum(f.sum(f.square(x) * (i + 1.0)) for i, x in enumerate((*states, *outputs)))
 
 
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_values_and_derivatives_are_those_of_all_steps(be: Any, reverse: bool, axis: int) -> None:

@@ -177,6 +177,7 @@ def failures(program, calls, tmp_path):
     return json.loads(done.stdout)
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(find_spec("scipy") is None, reason="SciPy is not installed")
 def test_libraries_give_what_they_give_of_numpys_arrays(tmp_path):
     """In one process, which takes longer to import them than they take; a wrong value would be noticed."""
