@@ -302,7 +302,8 @@ class Group:
         DistributedError
             Names the first tensor that differs, and the ranks that differ from rank 0.
         """
-        sums = [int.from_bytes(blake2b(_content(x), digest_size=8).digest(), "big") for x in tensors]
+        contents = (np.ascontiguousarray(x.get()).tobytes() for x in tensors)
+        sums = [int.from_bytes(blake2b(x, digest_size=8).digest(), "big") for x in contents]
         mine = self.backend.array(np.array([sums], np.uint64), dtype="uint64")
         found = self.all_gather(mine).astensor().get()
         wrong = np.argwhere((found != found[0]).T)
@@ -437,8 +438,3 @@ def _split(vector: Operand, sizes: Sequence[int]) -> list[Any]:
         return [vector]
     ends = list(accumulate(sizes, initial=0))
     return [f.slice(vector, (slice(begin, end),)) for begin, end in pairwise(ends)]
-
-
-def _content(tensor: Tensor) -> bytes:
-    content: bytes = np.ascontiguousarray(tensor.get()).tobytes()
-    return content

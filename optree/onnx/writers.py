@@ -97,6 +97,15 @@ def _of_float(operator: str) -> Writer:
     return write
 
 
+def _alike(operator: str, attributes: Callable[[Any], dict[str, Any]] = lambda op: {}) -> Writer:
+    """An operator on operands in the value's dtype, with attributes of the op."""
+
+    def write(graph: Graph, op: Op, inputs: list[Value], type: TensorType) -> Any:
+        return graph.add(operator, *(graph.name(x, type.dtype) for x in inputs), **attributes(op))
+
+    return write
+
+
 def _mod(graph: Graph, op: elementwise.Mod | elementwise.Fmod, inputs: list[Value], type: TensorType) -> Any:
     is_fmod = isinstance(op, elementwise.Fmod)
     if is_floating(type.dtype) and not is_fmod:
@@ -142,11 +151,7 @@ def _expm1(op: Op, x: Variable) -> Any:
 
 
 def _floor_divide(op: Op, x: Variable, y: Variable) -> Any:
-    return np.floor(x / y) if is_floating(np.result_type(_dtype(x), _dtype(y))) else None
-
-
-def _dtype(x: object) -> Any:
-    return getattr(x, "dtype", x)
+    return np.floor(x / y) if is_floating(np.result_type(*(getattr(z, "dtype", z) for z in (x, y)))) else None
 
 
 # Shapes
@@ -252,19 +257,11 @@ def _part_like(graph: Graph, op: joining.HeadLike, inputs: list[Value], type: Te
     return graph.add("Slice", graph.name(x), *ends, graph.integers(op.axis))
 
 
-def _concatenate(graph: Graph, op: joining.Concatenate, inputs: list[Value], type: TensorType) -> Any:
-    return graph.add("Concat", *(graph.name(x, type.dtype) for x in inputs), axis=op.axis)
-
-
 def _padded(graph: Graph, x: Value, widths: Sequence[tuple[int, int]], value: float) -> str:
     pads = [*(a for a, _ in widths), *(b for _, b in widths)]
     if not any(pads):
         return graph.name(x)  # type: ignore[no-any-return]
     return graph.add("Pad", graph.name(x), graph.integers(*pads), graph.constant(value, x.type.dtype))  # type: ignore[no-any-return]
-
-
-def _pad(graph: Graph, op: joining.Pad, inputs: list[Value], type: TensorType) -> Any:
-    return _padded(graph, inputs[0], op.pad_width, op.constant_values)
 
 
 def _repeat(graph: Graph, op: joining.Repeat, inputs: list[Value], type: TensorType) -> Any:
@@ -362,10 +359,6 @@ def _sorted(output: int, largest: bool) -> Writer:
         return graph.cast(both[output], type.dtype)
 
     return write
-
-
-def _matmul(graph: Graph, op: contraction.ProductOperator, inputs: list[Value], type: TensorType) -> Any:
-    return graph.add("MatMul", *(graph.name(x, type.dtype) for x in inputs))
 
 
 def _tensordot(graph: Graph, op: contraction.TensorDot, inputs: list[Value], type: TensorType) -> Any:
@@ -550,8 +543,7 @@ WRITERS: dict[type, Writer] = {
     choice.FillLike: _fill_like,
     choice.FlatIndices: _flat_indices,
     choice.Where: _where,
-    contraction.Dot: _matmul,
-    contraction.MatMul: _matmul,
+    **dict.fromkeys((contraction.Dot, contraction.MatMul), _alike("MatMul")),
     contraction.TensorDot: _tensordot,
     elementwise.Fmod: _mod,
     elementwise.HalfPower: lambda graph, op, inputs, type: graph.add(
@@ -566,9 +558,9 @@ WRITERS: dict[type, Writer] = {
     indexing.Gather: _gather,
     indexing.Take: _take,
     indexing.TakeAlongAxis: _take_along_axis,
-    joining.Concatenate: _concatenate,
+    joining.Concatenate: _alike("Concat", lambda op: {"axis": op.axis}),
     joining.HeadLike: _part_like,
-    joining.Pad: _pad,
+    joining.Pad: lambda graph, op, inputs, type: _padded(graph, inputs[0], op.pad_width, op.constant_values),
     joining.Repeat: _repeat,
     ordering.ArgSort: _sorted(1, False),
     ordering.Sort: _sorted(0, False),

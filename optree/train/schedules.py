@@ -201,7 +201,8 @@ def _linear(rate: float, steps: int, end: float, now: object) -> Any:
 
 
 def _cosine(rate: float, steps: int, end: float, now: object) -> Any:
-    return end + (rate - end) * (1 + _cos(math.pi * _share(now, steps))) / 2
+    angle = math.pi * _share(now, steps)
+    return end + (rate - end) * (1 + (f.cos(angle) if isinstance(angle, Variable) else math.cos(angle))) / 2
 
 
 def _warmup(then: Schedule, steps: int, start: float, now: Any) -> Any:
@@ -251,10 +252,6 @@ def _where(condition: Operand, x: Operand, y: Operand) -> Any:
     if isinstance(condition, Variable):
         return f.where(condition, x, y)
     return x if condition else y
-
-
-def _cos(x: Any) -> Any:
-    return f.cos(x) if isinstance(x, Variable) else math.cos(x)
 
 
 def _power(base: float, exponent: Any) -> Any:
