@@ -55,7 +55,12 @@ def caches(tree: ast.Module) -> dict[str, int]:
         elif isinstance(node, ast.Assign | ast.AnnAssign) and _makes_cache(node.value):
             found[_target(node)] = node.lineno
     module = {_target(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
-    return found | {name: line for name, line in _looked_up_and_stored(tree).items() if name in module}
+    found |= {name: line for name, line in _looked_up_and_stored(tree).items() if name in module}
+    # A method's cache that others use is found by both rules.
+    others = {name.partition(".")[2] or name for name in found if not name.startswith(("self.", "cls."))}
+    return {
+        n: line for n, line in found.items() if not n.startswith(("self.", "cls.")) or n.split(".")[1] not in others
+    }
 
 
 def _target(node: ast.Assign | ast.AnnAssign) -> str:
