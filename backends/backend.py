@@ -201,10 +201,8 @@ class Backend(RandomMethods, Functions):
     def show(self, program: Program, stage: str) -> str:
         """The text of a stage of this backend for a program.
 
-        Parameters
-        ----------
-        stage : {'source', 'plan'}
-            The source of its kernels, for arrays in C order; or the steps that run, with their memory.
+        `stage`: one of 'source', 'plan'; the source of its kernels, for arrays in C order; or the steps that run, with
+        their memory.
         """
         raise NotImplementedError
 
@@ -234,11 +232,8 @@ class Backend(RandomMethods, Functions):
     def compile(self, program: Program, reuse: bool = False) -> Plan:
         """Compile a program to a plan.
 
-        Parameters
-        ----------
-        reuse : bool
-            Whether the plan is for one caller at a time, so that its steps may reuse
-            their outputs' memory from call to call.
+        `reuse`: whether the plan is for one caller at a time, so that its steps may reuse their outputs' memory from
+        call to call.
         """
         raise NotImplementedError
 
@@ -250,12 +245,9 @@ class Backend(RandomMethods, Functions):
     def within(self, key: object, build: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Within:
         """A function of arrays that writes into some of them, for a call that runs it many times; compiled once.
 
-        Parameters
-        ----------
-        key : hashable
-            All that the function depends on.
-        build : callable
-            Gives inputs for the arrays that are read and a `target` for each that is written, and assignments to these.
+        `key` (hashable): all that the function depends on.
+        `build`: gives inputs for the arrays that are read and a `target` for each that is written, and assignments to
+        these.
         """
         found = self.plans.get(("within", key))
         if found is None:
@@ -494,10 +486,7 @@ class Backend(RandomMethods, Functions):
     def value_of(self, leaf: object, is_kept: bool = True) -> Any:
         """A leaf's value for a plan: an array, a Python number, or a constant's value.
 
-        Parameters
-        ----------
-        is_kept : bool
-            Whether it is used after this call, too.
+        `is_kept`: whether it is used after this call, too.
         """
         if leaf.__class__ in NUMBERS:
             return leaf

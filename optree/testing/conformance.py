@@ -138,23 +138,6 @@ class Subject:
 
     # The clauses
 
-    def check_identity(self) -> None:
-        """Ops with equal parameters are equal, have equal hashes and texts, and are merged on equal inputs."""
-        op = self.op
-        self.expect(op == op and hash(op) == hash(op), "it is not equal to itself, or its hash changes")
-        twin = _twin(op)
-        if op.__props__ is None and op != twin:
-            return
-        self.expect(
-            twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or has another hash"
-        )
-        self.expect(str(twin) == str(op), "an op with equal __props__ prints differently")
-        variables = all(isinstance(x, Variable) for x in self.inputs)
-        if variables and not op.destroy_map:
-            one, other = self.apply.node, twin.make_node(*self.apply.inputs).node
-            merged = lower([one, other], last="program").outputs
-            self.expect(len(set(merged)) == 1, "equal ops on equal inputs run twice")
-
     def check_make_node(self) -> None:
         """`make_node` on an application's inputs gives an equivalent one."""
         first = self.apply
@@ -172,6 +155,23 @@ class Subject:
             index is None or -len(first.outputs) <= index < len(first.outputs),
             f"default_output is {index}, of {len(first.outputs)} outputs",
         )
+
+    def check_identity(self) -> None:
+        """Ops with equal parameters are equal, have equal hashes and texts, and are merged on equal inputs."""
+        op = self.op
+        self.expect(op == op and hash(op) == hash(op), "it is not equal to itself, or its hash changes")
+        twin = _twin(op)
+        if op.__props__ is None and op != twin:
+            return
+        self.expect(
+            twin == op and hash(twin) == hash(op), "an op with equal __props__ is not equal, or has another hash"
+        )
+        self.expect(str(twin) == str(op), "an op with equal __props__ prints differently")
+        variables = all(isinstance(x, Variable) for x in self.inputs)
+        if variables and not op.destroy_map:
+            one, other = self.apply.node, twin.make_node(*self.apply.inputs).node
+            merged = lower([one, other], last="program").outputs
+            self.expect(len(set(merged)) == 1, "equal ops on equal inputs run twice")
 
     def check_maps(self) -> None:
         """`destroy_map` and `view_map` map existing outputs, or None, to existing inputs."""
@@ -292,20 +292,7 @@ class Subject:
 
 
 CLAUSES: dict[str, Callable[[Subject], None]] = {
-    clause.__name__.removeprefix("check_"): clause
-    for clause in (
-        Subject.check_make_node,
-        Subject.check_identity,
-        Subject.check_maps,
-        Subject.check_perform,
-        Subject.check_answers,
-        Subject.check_function,
-        Subject.check_kernel,
-        Subject.check_pickling,
-        Subject.check_connection,
-        Subject.check_gradient,
-        Subject.check_directional,
-    )
+    name.removeprefix("check_"): clause for name, clause in vars(Subject).items() if name.startswith("check_")
 }
 
 

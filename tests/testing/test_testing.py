@@ -225,11 +225,11 @@ FAULTS = [
     (_InPlace, "perform", "changed input 0; declare it, as in destroy_map = {0: .0.}"),
     (_SameMemory, "perform", "output 0 is the same memory in each call"),
     (_TakesNothing, "type", "refuses operands of every dtype"),
-    (_WrongDerivative, "gradient", "the gradient by x0"),
-    (_WrongByElement, "gradient", "the gradient by x0"),
-    (_MissingDelta, "gradient", "the gradient by x1"),
+    (_WrongDerivative, "gradient", "the gradient in float64 by x0"),
+    (_WrongByElement, "gradient", "the gradient in float64 by x0"),
+    (_MissingDelta, "gradient", "the gradient in float64 by x1"),
     (_MissingDelta, "shared_operand", "shared operand"),
-    (_Frozen, "gradient", "the gradient by x0"),
+    (_Frozen, "gradient", "the gradient in float64 by x0"),
     (_RightOnceOnly, "second_gradient", "the second gradient by x0"),
     (_CutAtTies, "branch_points", "the derivative of order 2 .* is -?0.0, and differences from either side"),
     (_CutInTheThird, "branch_points", "the derivative of order [23] .* is -?0.0, and differences from either side"),
@@ -258,6 +258,7 @@ class _Kinked(_Binary):
     """The maximum of x and y, right where it has a derivative."""
 
     numpy = np.maximum
+    takes_complex = False
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
