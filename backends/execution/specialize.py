@@ -449,6 +449,15 @@ class FusedKernel(ExecutableKernel):
         registers = (0, "inner") in zip(vector_strides, self._levels, strict=True)
         return nest._replace(registers=registers, rows=same if registers and any(same) else ())
 
+    def by_rows(self, found: Specialized) -> LoopNest:
+        """The nest whose reductions are along rows, without tiles: for few elements, whose number a compiler knows."""
+        nest, (sizes, strides) = found.nest, found.layout
+        assert nest is not None
+        if not nest.columns or nest.taps:
+            return nest
+        steps = [list(strides[i * nest.rank : (i + 1) * nest.rank]) for i in range(len(nest.arrays))]
+        return self._nest_for(sizes, steps, nest.outer, False)
+
     def compiled(self, nest: LoopNest) -> Any:
         """A nest of this kernel, compiled once; CompilerError if it does not compile."""
         found = self._nests.get(nest)

@@ -26,6 +26,8 @@ class BodyCall(NamedTuple):
     words: Sequence[str]
     #: Of a kernel that is inlined.
     nest: LoopNest | None
+    #: Whether its loops are unrolled.
+    is_tiny: bool = False
 
 
 def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
@@ -33,12 +35,17 @@ def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
 
     `declared`: the declarations of what words are expressions of.
     """
-    nests = list(dict.fromkeys(call.nest for call in calls if call.nest is not None))
-    kernels = [_renamed(parts_of(nest), n) for n, nest in enumerate(nests)]
+    inlined = list(dict.fromkeys((call.nest, call.is_tiny) for call in calls if call.nest is not None))
+    nests = [nest for nest, _ in inlined if nest is not None]
+    kernels = [
+        _renamed(parts_of(nest), n, is_tiny) for n, (nest, (_, is_tiny)) in enumerate(zip(nests, inlined, strict=True))
+    ]
     lines = ["const call *const calls = (const call *)p->calls;", *declared]
-    for number, (first, words, nest) in enumerate(calls):
+    for number, (first, words, nest, is_tiny) in enumerate(calls):
         if nest is not None:
-            lines += braced([f"const word a[] = {{{', '.join(words)}}};", f"kernel_{nests.index(nest)}(a);"])
+            lines += braced(
+                [f"const word a[] = {{{', '.join(words)}}};", f"kernel_{inlined.index((nest, is_tiny))}(a);"]
+            )
             continue
         lines += [f"w[{n}] = {word};" for n, word in enumerate(words, first) if word != f"w[{n}]"]
         lines.append(f"((void (*)(const word *))calls[{number}].function)(w + {first});")
@@ -46,9 +53,11 @@ def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
     return file_of(nests, "\n".join([*kernels, step, *braced(lines)]))
 
 
-def _renamed(text: str, number: int) -> str:
+def _renamed(text: str, number: int, is_tiny: bool) -> str:
     """The text of a kernel, whose own names end in its number."""
     names = {a or b for a, b in OWN_NAMES.findall(text)}
     text = re.sub(rf"\b({'|'.join(sorted(names))})\b", rf"\1_{number}", text)
     text = NUMBER.sub(r"(union { word bits; \1 value; }){a[\2]}.value", text)
-    return text.replace(f"\nvoid kernel_{number}", f"\nstatic void kernel_{number}")
+    if is_tiny:  # GCC unrolls no loop that it is to vectorise
+        text = re.sub(r"^ *#pragma omp simd.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(rf"^void kernel_{number}\b", f"static void kernel_{number}", text, flags=re.MULTILINE)

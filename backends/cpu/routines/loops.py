@@ -71,8 +71,8 @@ LAYOUTS = 16
 
 
 #: The steps of a call from which a loop's small kernels are compiled as one function, the maximum elements of such a
-#: kernel, and the maximum bytes of scratch memory on the stack.
-LONG, INLINED, ON_STACK = 1 << 8, 1 << 7, 1 << 15
+#: kernel, those of one whose loops are unrolled, and the maximum bytes of scratch memory on the stack.
+LONG, INLINED, TINY, ON_STACK = 1 << 8, 1 << 7, 1 << 5, 1 << 15
 
 
 class Address(NamedTuple):
@@ -129,7 +129,7 @@ class CompiledLoop:
         self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
         places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
         constant = {"count": trace.leaves, "parts": self.parts, **places}
-        self._added = trace.arguments[given:]
+        self._added, self._arguments = trace.arguments[given:], trace.arguments
         self._held += [x.array for x in self._added if isinstance(x, Argument)]
         self.struct = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
         del self._trace, self._calls, self._addresses
@@ -190,11 +190,20 @@ class CompiledLoop:
         )
         on_stack = self.scratch <= ON_STACK
         own = f"_Alignas({LINE}) char own[{self.scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
-        text = body_source(self._printed, [own, *(f"const word x{n} = start_of(p, {n}, step);" for n in used)])
+        text = body_source(self._printed, [own, *(f"const word x{n} = {self._start(n)};" for n in used)])
         try:
             self._in_one = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
         except CompilerError as error:
             lazy.logging.getLogger(__name__).warning("a loop's step is no single function, for %s", error)
+
+    def _start(self, number: int) -> str:
+        """The address of an argument in a step, in C."""
+        if number >= len(self._arguments):
+            return "0"
+        x, of = self._arguments[number], f"((const argument *)p->arguments)[{number}]"
+        if not isinstance(x, Argument) or x.axis is None:
+            return f"{of}.base"
+        return f"start_of(p, {number}, step)" if x.is_state else f"{of}.base + {of}.stride * step"
 
     def _add_part(self, begin: int, count: int) -> None:
         """Add the calls of one part of the rows."""
@@ -230,7 +239,12 @@ class CompiledLoop:
         return HOST.address(memory.array) + offset if memory.argument is None else Address(memory.argument, offset)
 
     def _add(
-        self, function: int, words: Sequence[Any], nest: LoopNest | None = None, known: Collection[int] = ()
+        self,
+        function: int,
+        words: Sequence[Any],
+        nest: LoopNest | None = None,
+        known: Collection[int] = (),
+        is_tiny: bool = False,
     ) -> None:
         """Add a call of a function, or of the kernel of a small nest, some of whose words depend on sizes alone."""
         first, printed = len(self.words), list[str]()
@@ -244,7 +258,7 @@ class CompiledLoop:
             else:
                 printed.append(str(word) if n in known else f"w[{first + n}]")
             self.words.append(0 if isinstance(word, Address) else word)
-        self._printed.append(BodyCall(first, printed, nest))
+        self._printed.append(BodyCall(first, printed, nest, is_tiny))
 
     def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[Any, ...]:
         kernel = call.kernel
@@ -272,7 +286,9 @@ class CompiledLoop:
         is_inlined = threads == 1 and prod(sizes) <= INLINED and found.nest.across < 0 and not found.nest.split
         first, last = len(pointers), len(words)
         known = [*range(first, first + len(sizes) + len(strides)), last - 2, last - 1]
-        return function, words, found.nest if is_inlined else None, known
+        is_tiny = is_inlined and prod(sizes) <= TINY and not offsets
+        inlined = kernel.by_rows(found) if is_tiny else found.nest if is_inlined else None
+        return function, words, inlined, known, is_tiny
 
     def _input_shapes(self, kernel: FusedKernel) -> list[tuple[int, ...]]:
         """The shapes of shape-only operands, which need not be computed."""
