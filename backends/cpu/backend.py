@@ -38,6 +38,7 @@ from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, contracted
 from optree.compile.program import (
+    Instruction,
     Note,
     Plan,
     Program,
@@ -379,6 +380,12 @@ class CPUBackend(Backend):
         True
         """
         return {**super().stats(), "kernels": compile_counts()}
+
+    def remark(self, instruction: Instruction) -> str:
+        """For a loop that has run, how its steps run, and which op leaves compiled C, if any does."""
+        loop = "loop", getattr(instruction.op, "body", None)
+        plans = [x.loop for key, x in self.plans.items() if key[0] == "within" and key[1][:2] == loop]
+        return next(filter(None, (getattr(steps, "remark", "") for steps in plans)), "")
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return empty_array(shape, dtype)

@@ -453,7 +453,8 @@ class LoopInC:
         #: Programs and their steps, by the products that are loop nests in them.
         self._programs: dict[frozenset[int], tuple[Program, list[Step]]] = {}
         self._known: Cache = Cache("loops in C", LAYOUTS)
-        self._is_told = False
+        #: How the steps run, for `debugprint`, once they have.
+        self.remark = ""
         self._given: Callable[[Any], Any] = list
         self._orders = _orders(plan.program)
 
@@ -491,7 +492,10 @@ class LoopInC:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._made(arguments, min(length, 2), threads, functions)
-        return BoundLoop(known, whole, arguments, operands, threads) if isinstance(known, CompiledLoop) else None
+        if not isinstance(known, CompiledLoop):
+            return None
+        self.remark = self.remark or "all steps of a loop run in one call of C"
+        return BoundLoop(known, whole, arguments, operands, threads)
 
     def _operands(self, call: LoopCall, arrays: list[Any]) -> Operands:
         """The operands: states as steps leave them, and constant matrices in the order that products read."""
@@ -565,9 +569,9 @@ class LoopInC:
 
     def _tell(self, reason: str) -> bool:
         """Log, once, which op leaves the compiled loop, and why; False."""
-        if not self._is_told:
-            self._is_told = True
-            lazy.logging.getLogger(__name__).warning("the steps of a loop run one by one, for %s", reason)
+        if "one by one" not in self.remark:
+            self.remark = f"the steps of a loop run one by one, for {reason}"
+            lazy.logging.getLogger(__name__).warning(self.remark)
         return False
 
     def _compiled(self, values: list[Any]) -> tuple[Program, list[Step]]:
