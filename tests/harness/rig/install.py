@@ -145,7 +145,7 @@ def _loaded(module: str) -> Path:
 
 
 def _poisoning(rig: Rig) -> Callable[[], None]:
-    """What lets CuPy's pools give this thread memory full of NaNs, and fill with others what it gives back.
+    """Hooks by which CuPy's pools give this thread memory full of NaNs, and fill with others what it gives back.
 
     CuPy's hooks are those of a thread. Memory belongs to the stream that was current when it was given.
     """
