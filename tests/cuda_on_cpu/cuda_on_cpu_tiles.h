@@ -102,8 +102,6 @@ template <int PENDING> static inline void wait_for_copies()
     }
 }
 
-static inline float quick_exp(float x) { return exp2f(x * 1.44269504f); }
-
 static inline void load_matrices(unsigned (&x)[4], const void *row) { cuda_on_cpu::load(x, row, false); }
 static inline void load_matrices_transposed(unsigned (&x)[4], const void *row) { cuda_on_cpu::load(x, row, true); }
 

@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                         const float v8 = (float)(v0 - v6);
                         const float v9_1 = (float)v2;
                         const float v9 = (float)(v7 != 0 ? v9_1 : v8);
-                        const float v10 = (float)(exp(v9));
+                        const float v10 = (float)(near_exp(v9));
                         if (e >= first && e < count) p11[e] = p11[e] + v10;
                         g10[u].at[e] = v10;
                     }

@@ -27,9 +27,11 @@ from harness.sass import pipes_of
 
 from backends import gen_backend
 from backends.backend import Backend
+from backends.gpu.codegen.device_functions import DEVICE_FUNCTIONS
 from backends.gpu.launch_config import DeviceLimits
 from backends.gpu.runtime import OPTIONS
 from optree import function
+from optree.dtypes import bfloat16, finfo
 from optree.run.function import Function
 from optree.tree.variable import Input
 
@@ -252,6 +254,44 @@ def test_kernels_of_others_run() -> None:
     z, b = np.zeros(64, np.float16), np.zeros(64, np.uint16)
     _launched(samples.HALVES, x, y, z, b, words=[64])
     np.testing.assert_array_equal(z, x * y)
+
+
+NEAR = """{functions}
+extern "C" __global__ void k(const float *x, float *y)
+{{
+    for (int i = threadIdx.x; i < 65536; i += 1024) y[i] = {call};
+}}
+"""
+
+#: The quicker functions of narrow dtypes, with the exact ones.
+EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "near_exp(x[i])": np.exp,
+    "near_log1p(x[i])": np.log1p,
+    "near_sqrt(x[i])": np.sqrt,
+    "near_tanh(x[i])": np.tanh,
+    "near_quotient(1.0f, x[i])": np.reciprocal,
+    "near_quotient(x[i], 3.0f)": lambda x: x / 3,
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("call", EXACT)
+def test_functions_of_every_half_are_near_an_eighth_of_its_unit(call: str, dtype: str) -> None:
+    """By approximations as far off as the manual allows."""
+    kind = np.dtype(np.float16) if dtype == "float16" else bfloat16()
+    halves = np.arange(1 << 16, dtype=np.uint16).view(kind)
+    x, y = halves.astype(np.float32), np.zeros(1 << 16, np.float32)
+    functions = "\n".join(DEVICE_FUNCTIONS[name] for name in (dtype, "near"))
+    _launched(NEAR.format(functions=functions, call=call), x, y, block=1024)
+    with np.errstate(all="ignore"):
+        exact = EXACT[call](x.astype(np.float64))
+        unit = np.abs(np.spacing(exact.astype(kind))).astype(np.float64)
+        ordinary = np.isfinite(unit) & (np.abs(exact) < finfo(kind).max)
+        np.testing.assert_array_less(np.abs(y - exact)[ordinary], unit[ordinary] / 8)
+        rounded, wanted = (values[~ordinary].astype(kind).astype(float) for values in (y, exact))
+        np.testing.assert_array_equal(rounded, wanted)
+    assert (np.signbit(y) == np.signbit(exact))[~np.isnan(exact)].all()
 
 
 # Values

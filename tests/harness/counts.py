@@ -37,6 +37,8 @@ _DIVIDED_LONG = {"slow": 4, "float": 40, "integer": 40}
 EXPANDED = {
     "div.rn.f32": {"slow": 2, "float": 5, "control": 3},
     "div.approx.ftz.f32": {"slow": 1, "float": 3},
+    "div.full.f32": {"slow": 1, "float": 4, "integer": 3},
+    "sqrt.approx.f32": {"slow": 1, "float": 2, "integer": 1},
     "rcp.rn.f32": {"slow": 1, "float": 3, "integer": 2, "control": 3},
     "sqrt.rn.f32": {"slow": 1, "float": 5, "integer": 2, "control": 3},
     "div.rn.f64": {"slow": 1, "double": 8, "integer": 4, "control": 3},

@@ -28,7 +28,8 @@ TYPES = {
     "pred": np.dtype(np.bool_),
 }  # fmt: skip
 
-#: A table's seeds of the errors of approximations: the most that the manual says, relative to the result.
+#: A table's seeds of the errors of approximations: the most that the manual says, relative to the result, and of a
+#: logarithm between 1/2 and 2 as it is.
 APPROXIMATE = {
     "ex2": (np.exp2, 2.0**-22),
     "lg2": (np.log2, 2.0**-22),
@@ -136,7 +137,10 @@ def _approximate(base: str, x: Array, dtype: np.dtype) -> Array:
     exact = np.asarray(function(np.asarray(x, np.float64)))
     sign = np.where(np.asarray(x).view(f"u{dtype.itemsize}") * 0x9E3779B1 >> 7 & 1, 1.0, -1.0)
     simple = np.frexp(exact)[0] == 0.5  # a power of two, as of exp2(0), is exact
-    moved = np.where(simple | ~np.isfinite(exact), exact, exact * (1 + sign * error * 0.99))
+    off = exact * (1 + sign * error * 0.99)
+    if base == "lg2":
+        off = np.where(np.abs(exact) < 1, exact + sign * error * 0.99, off)
+    moved = np.where(simple | ~np.isfinite(exact), exact, off)
     found = moved.astype(dtype)
     # Of float64 there is the upper half.
     return found if dtype != np.float64 else (found.view(np.uint64) & np.uint64(0xFFFFFFFF << 32)).view(dtype)
@@ -384,6 +388,8 @@ def function_of(base: str, mods: tuple[str, ...]) -> tuple[Callable[..., Array],
         return _checked(_arithmetic(base, mods, dtype), base, mods), [dtype, dtype, _wide(dtype)]
     if "approx" in mods and base == "div":
         return lambda a, b: _ftz(np.divide)(a, b) * np.float32(1 + 2.0**-23), [dtype]
+    if "full" in mods and base == "div":
+        return lambda a, b: np.divide(a, b) * np.float32(1 + 2.0**-22), [dtype]
     if "approx" in mods and base in APPROXIMATE:
         found: Any = lambda x: _approximate(base, x, dtype)  # noqa: E731
     else:

@@ -84,7 +84,9 @@ class Attention(NamedTuple):
 
     def source(self) -> str:
         """The source of the kernels."""
-        head = map(DEVICE_FUNCTIONS.__getitem__, (str(self.dtype), "vectors", "extremes", "over_lanes", "tiles"))
+        head = map(
+            DEVICE_FUNCTIONS.__getitem__, (str(self.dtype), "vectors", "extremes", "over_lanes", "near", "tiles")
+        )
         return "\n".join([*head, *(kernel.source() for kernel in self.kernels())])
 
 

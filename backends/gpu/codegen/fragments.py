@@ -16,7 +16,7 @@ from backends.execution.printer_common import Access, Lines, accumulator_dtype, 
 from backends.execution.specialize import FusedKernel
 from backends.gpu.codegen.printer import CUDA, CudaPrinter
 from backends.gpu.codegen.variant import Variant
-from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement
+from optree.compile.loopnest import LoopNest, Reduction, Stage
 from optree.compile.pipeline import Options, lower
 from optree.dtypes import FLOAT32, is_floating
 from optree.records import NamedTuple
@@ -51,7 +51,7 @@ class Fragments(CudaPrinter):
 
     def __init__(self, nest: LoopNest, places: Sequence[Held], numbers: Sequence[float]) -> None:
         super().__init__(nest, Variant(team="warp", width=WIDTH))
-        self.places, self._numbers = places, numbers
+        self.places, self._numbers, self.is_narrow = places, numbers, True
 
     def number(self, value: int) -> str:
         number = literal(self._numbers[value - len(self.nest.reads)], self.nest.dtype_of(value))
@@ -74,10 +74,6 @@ class Fragments(CudaPrinter):
                 f"const auto join{r.value} = []({type} x, {type} y) {{ return {joined}; }};",
             ]
         return lines
-
-    def assigned(self, statement: Statement) -> Lines:
-        quick = statement.expression.replace("exp({0})", "quick_exp({0})")
-        return super().assigned(statement._replace(expression=quick))
 
     def combined(self, r: Reduction) -> Lines:
         return [f"{self.total(r)} = over_lanes({self.total(r)}, join{r.value}, {WIDTH});"]

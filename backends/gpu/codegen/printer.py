@@ -28,7 +28,7 @@ from backends.execution.printer_common import (
     unpacked,
     without_unused,
 )
-from backends.gpu.codegen.device_functions import DEVICE_FUNCTIONS, EXTREME_OF, TEAM_REDUCTIONS
+from backends.gpu.codegen.device_functions import DEVICE_FUNCTIONS, EXTREME_OF, TEAM_REDUCTIONS, for_device
 from backends.gpu.codegen.variant import (
     BYTES_IN_FLIGHT,
     TILE,
@@ -42,7 +42,7 @@ from backends.gpu.codegen.variant import (
     traversals,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Stage, Statement, online_of, strided_reads
-from optree.dtypes import is_narrow, wide_dtype
+from optree.dtypes import FLOAT32, is_floating, is_narrow, wide_dtype
 
 CUDA = Dialect(
     {
@@ -101,6 +101,8 @@ def preamble(printer: CudaPrinter) -> Lines:
     names += ["quotient"] * bool(printer.divisors())
     names += TEAM_REDUCTIONS.get(variant.team, TEAM_REDUCTIONS["warp"]) if nest.reductions else ()
     names += ["extremes"] * any(printer.is_extreme(r) for r in nest.reductions)
+    statements = [s for s in nest.statements if isinstance(s, Statement)]
+    names += ["near"] * any("near_" in printer.near(s).expression for s in statements)
     head = "\n".join(map(DEVICE_FUNCTIONS.__getitem__, names)).splitlines()
     head += functions_called(nest, CUDA)
     head += [*DEVICE_FUNCTIONS["draws"].splitlines(), ""] if printer.draws else []
@@ -127,6 +129,10 @@ class CudaPrinter(Printer):
         self.slots = slots_of(nest, self.traversals) if variant.cache else {}
         self.part_arrays = part_arrays(nest)
         self.draws = self._vectorised_draws()
+        read = [dtype for dtype, level in zip(nest.reads, nest.levels, strict=False) if level != "once"]
+        floats = list(filter(is_floating, (*read, *nest.stored)))
+        #: Whether all floats that it reads and stores are narrow, but numbers that it reads.
+        self.is_narrow = bool(floats) and all(map(is_narrow, floats))
 
     def _vectorised_draws(self) -> dict[int, str]:
         """The statements that draw numbers at an access's consecutive flat indices, and the functions that do."""
@@ -677,7 +683,11 @@ class CudaPrinter(Printer):
         value = statement.value
         if value in self.draws:
             return [f"{self.declared(value)} = d{value}.at[e];"]
-        return super().assigned(statement)
+        return super().assigned(self.near(statement))
+
+    def near(self, s: Statement) -> Statement:
+        """A statement, by quicker functions where its value is narrower than float32 once it is stored."""
+        return s._replace(expression=for_device(s.expression, self.is_narrow and s.dtype == FLOAT32))
 
     @staticmethod
     def is_extreme(r: Reduction) -> bool:

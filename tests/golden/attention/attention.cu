@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
                     const bool v7 = (bool)(v6 == v7_1);
                     const float v9 = (float)(v7 != 0 ? v8 : v6);
                     const float v12 = (float)(v1 - v9);
-                    const float v13 = (float)(quick_exp(v12));
+                    const float v13 = (float)(near_exp(v12));
                     const float v14 = (float)(v2 * v13);
                     float r15 = 0;
                     #pragma unroll
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
                     {
                         const float v0 = scores[m][n][2 * h + e];
                         const float v10 = (float)(v0 - v9);
-                        const float v11 = (float)(quick_exp(v10));
+                        const float v11 = (float)(near_exp(v10));
                         r15 = r15 + v11;
                         scores[m][n][2 * h + e] = v11;
                     }
@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
                 {
                     const float v0 = found[m][n][2 * h + e];
                     const float v1 = between8[m][h];
-                    const float v2 = (float)(v0 / v1);
+                    const float v2 = (float)(near_quotient(v0, v1));
                     found[m][n][2 * h + e] = v2;
                 }
             }

@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(128) by_key(
                         const float v2 = slopes[m][n][2 * h + e];
                         const float v3 = share[n][e];
                         const float v4 = (float)(v0 - v1);
-                        const float v5 = (float)(quick_exp(v4));
+                        const float v5 = (float)(near_exp(v4));
                         const float v6 = (float)(v2 - v3);
                         const float v7 = (float)(v5 * v6);
                         scores[m][n][2 * h + e] = v5;

@@ -48,14 +48,6 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned int (&x)[4], c
                  : "r"((unsigned int)__cvta_generic_to_shared(row)) : "memory");
 }
 
-/* An exponential for halves: its relative error is 2^-21, and 2^-24 for each unit of x. */
-__device__ __forceinline__ float quick_exp(float x)
-{
-    float found;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x * 1.44269504f));
-    return found;
-}
-
 /* Adds the product of 16 by 16 and 16 by 8 elements of type T. */
 template <class T>
 __device__ __forceinline__ void multiply(float (&c)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1);
