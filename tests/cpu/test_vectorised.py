@@ -86,13 +86,13 @@ def scalar_loops(text: str, folder: Path) -> list[str]:
     return [lines[start + 2].strip() for start in sorted((loops(missed) - loops(done)) & set(meant))]
 
 
-def _kernels(op: Any, dtype: str) -> dict[str, Any]:
-    """Trees of one op: on arrays, and with a number in the place of the last."""
+def _kernels(op: Any, dtype: str, wanted: str) -> dict[str, Any]:
+    """A tree of one op: on arrays, or with a number in the place of the last of two."""
     operands = [TensorType(dtype, (64,))(name) for name in "xyz"[: len(op.operands)]]
     number = True if dtype == "bool" else 7 if dtype[0] in "iu" else 3.5
     trees = {}
     for form, given in (("arrays", operands), ("a number", [*operands[:-1], number])):
-        if form == "arrays" or len(operands) == 2:
+        if form == (wanted if len(operands) == 2 else "arrays"):
             try:
                 trees[form] = op(*given)
             except OptreeError:  # there is none for the dtype
@@ -126,8 +126,8 @@ def test_the_loop_of_an_ops_kernel_is_in_vectors(name: str, tmp_path: Path) -> N
     others: dict[str, str] = {}
     for props in {str(props): props for _, props in examples_in(cls).cases}.values() if cls.prop_names() else [{}]:
         op = cls.make(**props)
-        for dtype in DTYPES:
-            for form, tree in _kernels(op, dtype).items():
+        for turn, dtype in enumerate(DTYPES, len(name)):  # ops in turn take a number in every second dtype
+            for form, tree in _kernels(op, dtype, ("arrays", "a number")[turn % 2]).items():
                 why = _why_scalar(op, as_dtype(dtype), form == "a number")
                 if why:
                     others |= dict.fromkeys(source(tree), why)

@@ -282,7 +282,7 @@ def test_each_kind_of_team_is_clean_under_the_sanitizers(team: str, sanitize: st
         item.callspec.params for item in request.session.items if getattr(item, "function", None) is request.function
     )
     emulator = _sanitized(sanitize, tuple(case["team"] for case in cases if case["sanitize"] == sanitize))
-    for emulator.order in cuda.ORDERS:
+    for emulator.order in ("shuffled",) if sanitize == "address" else ("forward", "shuffled"):
         _check_team(emulator, team)
 
 
