@@ -320,8 +320,11 @@ def _plain_current_backend() -> None:
 AS_SHIPPED = ("test_compiler", "test_kernel_cache", "test_startup")
 
 
-#: Folders of tests, and a file, that look at what runs and when: with --all, too, at -O1, which takes half the time.
-LIGHT = ("tests", "autodiff", "compile", "distributed", "neon", "run", "testing", "train", "xp", "test_ahead.py")
+#: Folders of tests, and files, that look at what runs and when: with --all, too, at -O1, which takes half the time.
+LIGHT = (
+    *("tests", "autodiff", "compile", "distributed", "neon", "run", "testing", "train", "xp"),
+    *("test_ahead.py", "test_loops_in_c.py"),
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -256,6 +256,7 @@ def test_a_terminal_is_told_how_many_there_are_and_how_many_are_to_come(monkeypa
     assert str(folder) in line
 
 
+@pytest.mark.matrix(least=0)
 def test_routines_compile_together_with_kernels(monkeypatch, counted):
     """After the joint compilation the first run compiles nothing: convolutions, pools, attention and products."""
     be, rng = gen_backend("cpu", jit=True), np.random.default_rng(0)

@@ -44,6 +44,7 @@ def _captured(be: Any, run: Any, on: Rig) -> np.ndarray:
     return np.array([kernels, products, len(nodes) - kernels - products])
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_step_is_a_product_a_kernel_and_few_copies(kind: str, gpu: Any, simulated: Rig) -> None:
     cpu = gen_backend("cpu", jit=False)

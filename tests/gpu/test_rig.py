@@ -81,7 +81,7 @@ def test_cupys_own_kernels(cupy: Any) -> None:
     np.testing.assert_array_equal((halves + halves).get(), (values.astype(np.float16) * 2))
 
 
-@pytest.mark.matrix(least=1)
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("lead", [(), (2,)], ids=["one", "stacked"])
 def test_cupys_linear_algebra(cupy: Any, lead: tuple[int, ...]) -> None:
     random = np.random.RandomState(0)

@@ -132,7 +132,7 @@ DECLARING = {
 }
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", DECLARING)
@@ -161,7 +161,7 @@ def test_geometry_counts_what_is_declared(name: str) -> None:
 # Many reductions in one kernel
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("count", [24, 25, 60])

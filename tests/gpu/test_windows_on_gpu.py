@@ -98,7 +98,7 @@ RESIZED: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=2)
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in RESIZED), ("up", "float64"), ("up", "float16")]
 )

@@ -28,6 +28,7 @@ def drawn(kind: str, steps: int = 5, batch: int = 3, features: int = 2, units: i
     ]
 
 
+@pytest.mark.matrix(least=3)
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_masked_steps_are_as_if_they_were_not_there(be: Any, kind: str, reverse: bool) -> None:

@@ -612,6 +612,7 @@ def test_quantiles_by_every_method_of_numpy_of_every_count(cpu: Any) -> None:
 PARTS = [0.3, 1, [0.25, 0.5], [0, 1], np.float64(0.3), np.float32(0.3), np.array([0.1, 1], np.float32), np.float16(0.5)]
 
 
+@pytest.mark.matrix(least=4)
 @pytest.mark.parametrize("name", ["quantile", "nanquantile", "percentile", "nanpercentile"])
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "float64"])
 def test_dtypes_of_quantiles_are_numpys(cpu: Any, dtype: str, name: str) -> None:
