@@ -20,25 +20,17 @@ def new_array(like: Any, _: int, shape: Shape, dtype: Any) -> Any:
 
 
 class Argument(NamedTuple):
-    """An argument of a loop's step: an array, or in each step its slice at an index along an axis.
+    """An argument of a loop's step: an array, or in each step its slice at an index along an axis."""
 
-    Attributes
-    ----------
-    array : array
-    axis : int or None
-    indices : numpy.ndarray of int64
-        Of each step.
-    first, last : array or None
-        The arrays of the first step and of the last one, where they are no slices.
-    is_state : bool
-        Whether it is a state, before a step or after it.
-    """
-
+    #: An array.
     array: Any
     axis: int | None = None
+    #: Of each step.
     indices: Any = ()
+    #: The arrays of the first step and of the last one, where they are no slices.
     first: Any = None
     last: Any = None
+    #: Whether it is a state, before a step or after it.
     is_state: bool = False
 
     def at(self, step: int, length: int) -> Any:

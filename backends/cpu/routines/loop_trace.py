@@ -42,23 +42,15 @@ class NotCompiled(Exception):
 
 
 class Memory(NamedTuple):
-    """A base array of views: an argument, a constant, or scratch memory of one part.
+    """A base array of views: an argument, a constant, or scratch memory of one part."""
 
-    Attributes
-    ----------
-    array : numpy.ndarray
-        The array of the first step, with all rows.
-    owner : int
-        The value that covers the whole array.
-    argument : int or None
-        Its number, for an argument.
-    is_fixed : bool
-        Whether the array is constant over all steps of all calls.
-    """
-
+    #: The array of the first step, with all rows.
     array: np.ndarray
+    #: The value that covers the whole array.
     owner: int
+    #: Its number, for an argument.
     argument: int | None = None
+    #: Whether the array is constant over all steps of all calls.
     is_fixed: bool = False
 
     @property
@@ -68,28 +60,20 @@ class Memory(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """A loop in a step.
+    """A loop in a step."""
 
-    Attributes
-    ----------
-    steps : LoopInC
-    values : dict of int to int
-        From the identity of each array of these, as traced, to the value that it is.
-    flag : int or None
-        The number of the argument that tells whether a step runs.
-    written : int
-        The number of the first state after a step, among the arguments.
-    begun : list of array or None
-        The states before the first step, of those that are an output before each step.
-    """
-
+    #: A `LoopInC`.
     steps: Any
     arguments: list[Argument]
+    #: From the identity of each array of these, as traced, to the value that it is.
     values: dict[int, int]
     length: int
+    #: The number of the argument that tells whether a step runs.
     flag: int | None
     states: int
+    #: The number of the first state after a step, among the arguments.
     written: int
+    #: The states before the first step, of those that are an output before each step.
     begun: list[Any]
 
     @classmethod
@@ -125,37 +109,24 @@ class Call(NamedTuple):
 class Trace:
     """The recorded calls of one step, on arrays with all rows.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-        The steps of the program.
-    arguments, values : list
-        The leaves, arguments and numbers, and their values in the first step.
+    `steps`: the steps of the program.
+    `arguments`, `values`: the leaves, arguments and numbers, and their values in the first step.
 
-    Attributes
-    ----------
-    registers : list
-        The values, then the parts of joined values.
-    memory : dict
-        From each value to the index in `memories` of its base array.
-    axes : RowAxes
-        The constraints between the row axes of the values.
-
-    Raises
-    ------
-    NotCompiled
-        If a call of the step cannot be compiled.
+    Raises NotCompiled if a call of the step cannot be compiled.
     """
 
     def __init__(
         self, program: Program, steps: Sequence[Step], arguments: Sequence[Any], values: Sequence[Any]
     ) -> None:
         self.arguments, self._instructions = arguments, program.instructions
+        #: The values, then the parts of joined values.
         self.registers: list[Any] = list(values)
         self.memories = [Memory(x, i, argument=i) for i, x in enumerate(self.registers) if isinstance(x, np.ndarray)]
+        #: From each value to the index in `memories` of its base array.
         self.memory = {memory.owner: n for n, memory in enumerate(self.memories)}
         self.leaves, self.calls = len(values), list[Call]()
         self.registers += [None] * len(program.instructions)
+        #: The constraints between the row axes of the values.
         self.axes = RowAxes(self.registers)
         #: The values of a loop's outputs, by that of the loop.
         self._outputs: dict[int, dict[int, int]] = {}
