@@ -234,7 +234,7 @@ def sizes_of(f, arrays, folder):
     return found
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__[1:])
 def test_it_computes_what_the_function_computes(be, case, tmp_path):
     inputs, outputs, updates = case(be)
@@ -262,6 +262,7 @@ def test_it_computes_what_the_function_computes(be, case, tmp_path):
                 assert x.tobytes() == y.tobytes()
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_by_the_same_tiles_are_equal_bit_for_bit(be, dtype, tmp_path):
     x, y = rows(None, 300, dtype=dtype), rows(300, 250, dtype=dtype, name="y")
@@ -337,6 +338,7 @@ def test_wrong_indices_are_told_by_a_code(be, take, tmp_path):
 ARM = ["arm-linux-gnueabihf-gcc", "-static", "-mcpu=cortex-a7"], ["qemu-arm"]
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize(("compiler", "runner"), [(["clang", "-march=native"], []), ARM], ids=["clang", "arm"])
 def test_other_compilers_and_processors(be, compiler, runner, tmp_path, monkeypatch):
     for command in (compiler[:1], runner):
@@ -355,7 +357,7 @@ def test_other_compilers_and_processors(be, compiler, runner, tmp_path, monkeypa
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize(
     ("case", "flags"),
     [
@@ -497,6 +499,7 @@ def test_it_needs_no_compiler_in_python(tmp_path):
     assert run(optree.export(optree.function(inputs, outputs), tmp_path / "f")) == "0 values differ\n"
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no CMake")
 def test_the_cmake_file_builds_and_tests(be, tmp_path):
     inputs, outputs, _ = _mlp(be)

@@ -206,6 +206,7 @@ def test_a_body_of_rows_apart_is_divided(step: Step, runs: list[tuple[int, int]]
 MIXED = [mean_of_rows, turned, rolled, halves, first_row, between_rows, beside_each_other, numbered]
 
 
+@pytest.mark.matrix(least=3)
 @pytest.mark.parametrize("step", MIXED, ids=lambda step: step.__name__)
 def test_a_body_that_mixes_rows_is_not_divided(step: Step, runs: list[tuple[int, int]]) -> None:
     with override(num_threads=4):

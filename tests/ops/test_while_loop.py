@@ -91,6 +91,7 @@ def test_random_numbers_are_others_in_each_step(be: Any) -> None:
     assert abs(values.mean() - 6) < 0.2 and 0.7 < values.std() < 1.3  # of 12 equal draws: 3.5
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("steps", [4, 17])
 def test_checkpoints_change_no_bit_of_a_loop_and_its_derivatives(be: Any, steps: int) -> None:
     """Of a state; those of other operands are sums over the steps, which segments add in another order."""
@@ -114,6 +115,7 @@ def test_checkpoints_change_no_bit_of_a_loop_and_its_derivatives(be: Any, steps:
             np.testing.assert_allclose(ours, wanted, rtol=1e-12)
 
 
+@pytest.mark.matrix(least=1)
 def test_checkpoints_save_memory(be: Any) -> None:
     """100 states of 8 KB are all stored; of 80 KB, those before each 10th step, and those of one segment."""
 

@@ -117,7 +117,7 @@ def test_a_convolution_is_scipys_correlation(mode: str) -> None:
     np.testing.assert_allclose(got, scipy.signal.correlate(x, w, mode), rtol=1e-12)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("seed", range(12))
 def test_pools_of_random_geometry_are_loops(seed: int) -> None:
     rng = np.random.RandomState(seed)
