@@ -129,7 +129,7 @@ class CompiledLoop:
         self._tables = [np.array(x, np.int64) for x in (own, self._calls, self._addresses)]
         places = dict(zip(("rows", "calls", "addresses"), map(HOST.address, self._tables), strict=True))
         constant = {"count": trace.leaves, "parts": self.parts, **places}
-        self._added, self._arguments = trace.arguments[given:], trace.arguments
+        self._added, self._starts = trace.arguments[given:], [*map(_start, range(trace.leaves), trace.arguments)]
         self._held += [x.array for x in self._added if isinstance(x, Argument)]
         self.struct = LOOP.words(**dict.fromkeys(LOOP.fields, 0) | constant)
         del self._trace, self._calls, self._addresses
@@ -144,16 +144,7 @@ class CompiledLoop:
     ) -> list[Any]:
         """The words of `whole` in loops.c, of which those of `self.words` are last.
 
-        Parameters
-        ----------
-        whole : Nested
-        arguments : sequence
-            Those of a step.
-        where : callable
-            The address of an array of these.
-        threads : int
-        is_long : bool
-            Whether the function for many steps runs them.
+        `arguments`: those of a step, of which `where` gives the address of each array.
         """
         carried = whole.carried
         flag = None if whole.flag is None else whole.arguments[whole.flag]
@@ -190,20 +181,11 @@ class CompiledLoop:
         )
         on_stack = self.scratch <= ON_STACK
         own = f"_Alignas({LINE}) char own[{self.scratch + 1}];" if on_stack else "char *const own = (char *)p->scratch;"
-        text = body_source(self._printed, [own, *(f"const word x{n} = {self._start(n)};" for n in used)])
+        text = body_source(self._printed, [own, *(f"const word x{n} = {self._starts[n]};" for n in used)])
         try:
             self._in_one = compile_source(c_text(FOLDER / "loops.c", {}, {"body.h": text}), "run", restype=c_int64)
         except CompilerError as error:
             lazy.logging.getLogger(__name__).warning("a loop's step is no single function, for %s", error)
-
-    def _start(self, number: int) -> str:
-        """The address of an argument in a step, in C."""
-        if number >= len(self._arguments):
-            return "0"
-        x, of = self._arguments[number], f"((const argument *)p->arguments)[{number}]"
-        if not isinstance(x, Argument) or x.axis is None:
-            return f"{of}.base"
-        return f"start_of(p, {number}, step)" if x.is_state else f"{of}.base + {of}.stride * step"
 
     def _add_part(self, begin: int, count: int) -> None:
         """Add the calls of one part of the rows."""
@@ -328,16 +310,21 @@ class CompiledLoop:
 
         def where(x: np.ndarray) -> Address | int:
             value = nested.values.get(id(x))
-            return HOST.address(x) if value is None else place[value]
+            return self._fixed(x) if value is None else place[value]
 
         words = inner.call_words(nested, arguments, where, 1, True)
         words[SCRATCH] = Address(self._trace.leaves, self._allocated(inner.scratch))
-        self._held += [inner, arguments]
+        self._held.append(inner)
         first = len(self.words) + len(words) - len(inner.words)
         self.failures += [first + i for i in inner.failures]
         self.work += nested.length * inner.work
         self.alone += nested.length * inner.alone
         return _address_of(self.functions["whole"]), words
+
+    def _fixed(self, x: np.ndarray) -> int:
+        """The address of a constant array, which lives as long as the words."""
+        self._held.append(x)
+        return HOST.address(x)
 
     def _matrices(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of small_matrices.c."""
@@ -356,6 +343,14 @@ class CompiledLoop:
         return _address_of(functions[call.function]), words
 
 
+def _start(number: int, x: Any) -> str:
+    """The address of an argument in a step, in C."""
+    of = f"((const argument *)p->arguments)[{number}]"
+    if not isinstance(x, Argument) or x.axis is None:
+        return f"{of}.base"
+    return f"start_of(p, {number}, step)" if x.is_state else f"{of}.base + {of}.stride * step"
+
+
 def _moved(address: Address | int, offset: int) -> Address | int:
     return address._replace(offset=address.offset + offset) if isinstance(address, Address) else address + offset
 
@@ -365,52 +360,41 @@ def _address_of(function: Any) -> int:
 
 
 class Operands(NamedTuple):
-    """The operands and outputs of a loop, as its steps take them.
-
-    Attributes
-    ----------
-    arrays, made : list of array
-    copies : list of (int, str)
-        The operands that are copied before the first step, each with its order.
-    """
+    """The operands and outputs of a loop, as its steps take them."""
 
     arrays: list[Any]
     made: list[Any]
+    #: The operands that are copied before the first step, each with its order.
     copies: list[tuple[int, Any]]
 
 
 class BoundLoop:
-    """All steps of a loop by calls of C, for operands of one layout.
-
-    Attributes
-    ----------
-    loop : CompiledLoop
-    length, threads : int
-    """
+    """All steps of a loop by calls of C, for operands of one layout."""
 
     def __init__(
         self, loop: CompiledLoop, whole: Nested, arguments: Sequence[Any], operands: Operands, threads: int
     ) -> None:
         self.loop, self.length, self._copies = loop, whole.length, operands.copies
         self.threads = min(loop.parts, threads)
-        self._made = [None if x is None else (n, x.shape, x.dtype) for n, x in enumerate(operands.made)]
-        outputs = range(whole.states, len(operands.made))
-        self._zeros = [i for i in outputs if whole.flag is not None and operands.made[i] is not None]
-        self._held = arguments  # constants, whose addresses are among the words
-        numbers = {id(x): n for n, x in enumerate((*operands.arrays, *operands.made)) if x is not None}
-        last, self._size = len(operands.arrays) + len(operands.made), loop.scratch
-        own = dict[int, int]()
+        made = [(n, x) for n, x in enumerate(operands.made) if x is not None]
+        self._none, self._made = [None] * len(operands.made), [(n, x.shape, x.dtype) for n, x in made]
+        #: The outputs of steps that do not run are zero.
+        self._zeros = [n for n, _ in made if n >= whole.states and whole.flag is not None]
+        places = {id(x): Address(n, 0) for n, x in enumerate((*operands.arrays, *(x for _, x in made)), 1)}
+        self._size = loop.scratch
+        for x in whole.carried:
+            if id(x.array) not in places:
+                places[id(x.array)] = Address(0, self._size)
+                self._size += x.array.nbytes + -x.array.nbytes % LINE
+        self._held = list[Any]()
 
         def where(x: np.ndarray) -> Address | int:
-            if id(x) in numbers:
-                return Address(numbers[id(x)], 0)
-            return Address(last, own[id(x)]) if id(x) in own else HOST.address(x)
+            if id(x) not in places:
+                self._held.append(x)  # a constant, which lives as long as the words
+            return places.get(id(x)) or HOST.address(x)
 
-        for x in whole.carried:
-            if id(x.array) not in numbers and id(x.array) not in own:
-                own[id(x.array)], self._size = self._size, self._size + x.array.nbytes + -x.array.nbytes % LINE
         words = loop.call_words(whole, arguments, where, self.threads, self.length >= LONG)
-        words[SCRATCH] = Address(last, 0)
+        words[SCRATCH] = Address(0, 0)
         self._addresses = [(n, *word) for n, word in enumerate(words) if isinstance(word, Address)]
         self._words = array("q", [0 if isinstance(word, Address) else word for word in words])
         self._failures = [len(words) - len(loop.words) + i for i in loop.failures]
@@ -421,12 +405,15 @@ class BoundLoop:
         """The outputs; None if a step fails, for which NumPy raises an error."""
         for i, order in self._copies:
             arrays[i] = np.array(arrays[i], order=order)
-        made: list[Any] = [None if each is None else empty(*each) for each in self._made]
-        for i in self._zeros:  # outputs of steps that do not run
-            made[i][...] = 0
+        made: list[Any] = self._none[:]
+        for n, shape, dtype in self._made:
+            made[n] = x = empty(n, shape, dtype)
+            arrays.append(x)
+        for n in self._zeros:
+            made[n][...] = 0
         words, length = self._words[:], self.length
         with self._memory.of(self._size) as scratch:
-            starts = [*[0 if x is None else data_address(x) for x in (*arrays, *made)], scratch]
+            starts = [scratch, *map(data_address, arrays)]
             for n, number, offset in self._addresses:
                 words[n] = starts[number] + offset
             for first in range(0, length, self._block):
