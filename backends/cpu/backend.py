@@ -37,17 +37,7 @@ from optree.compile.aliasing import last_uses, outlined
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import Options, contracted
-from optree.compile.program import (
-    Instruction,
-    Note,
-    Plan,
-    Program,
-    Sizes,
-    Steps,
-    outputs_of,
-    run_steps,
-    shapes_of,
-)
+from optree.compile.program import Instruction, Note, Plan, Program, Sizes, Steps, outputs_of, run_steps, shapes_of
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
 from optree.records import NamedTuple

@@ -12,14 +12,7 @@ from optree.arrays import Array, as_array, filled, portable, strided
 from optree.dtypes import wide_dtype
 from optree.errors import ShapeError
 from optree.networks.window_elements import PoolOperator
-from optree.networks.windows import (
-    elements,
-    layout_of,
-    missing,
-    order_of,
-    per_axis,
-    spatial_of,
-)
+from optree.networks.windows import elements, layout_of, missing, order_of, per_axis, spatial_of
 from optree.op.index_map import LIKE, OPAQUE, STRIDED, IndexMap
 from optree.op.op import Op
 from optree.op.traits import FirstDtypeOperator, MorphOperator

@@ -21,18 +21,10 @@ from optree.networks.window_elements import (
     WindowFacts,
     WindowStep,
 )
-from optree.networks.windows import (
-    layout_of,
-    per_axis,
-)
+from optree.networks.windows import layout_of, per_axis
 from optree.op.index_map import LIKE, OPAQUE, IndexMap
 from optree.op.op import Op
-from optree.op.traits import (
-    CompositeOperator,
-    FirstDtypeOperator,
-    MorphOperator,
-    NonDifferentiableOperator,
-)
+from optree.op.traits import CompositeOperator, FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.ops.reduction import MeanDtypeOperator, as_floats, mean_dtype, widened
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, promote

@@ -26,13 +26,7 @@ from optree.networks.windows import (
 from optree.op.batching import shifted, spread_all
 from optree.op.index_map import AFFINE, LIKE, SHAPE, IndexMap
 from optree.op.op import Op
-from optree.op.traits import (
-    AffineOperator,
-    Along,
-    FirstDtypeOperator,
-    MorphOperator,
-    NonDifferentiableOperator,
-)
+from optree.op.traits import AffineOperator, Along, FirstDtypeOperator, MorphOperator, NonDifferentiableOperator
 from optree.registry import f
 from optree.tree.types import Shape, TensorType, check_fits, may_equal, normalise_axes, promote
 

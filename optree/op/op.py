@@ -16,15 +16,7 @@ import numpy as np
 
 from optree.cache import Cache
 from optree.dtypes import own_dtypes
-from optree.errors import (
-    AxisError,
-    DefinitionError,
-    DTypeError,
-    OperandError,
-    ShapeError,
-    brief,
-    describe,
-)
+from optree.errors import AxisError, DefinitionError, DTypeError, OperandError, ShapeError, brief, describe
 from optree.instead import instead_of_parameter
 from optree.op.apply import Apply, applied_by, check_complex, explained, written
 from optree.op.batching import by_index_map, in_loop

@@ -9,15 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import (
-    finfo,
-    is_complex,
-    is_floating,
-    is_inexact,
-    is_narrow,
-    rounded,
-    ufunc_dtypes,
-)
+from optree.dtypes import finfo, is_complex, is_floating, is_inexact, is_narrow, rounded, ufunc_dtypes
 from optree.errors import DTypeError, describe
 from optree.op.examples import Examples
 from optree.op.op import sorted_arguments

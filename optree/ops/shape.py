@@ -14,17 +14,7 @@ from optree.errors import AxisError, OperandError, ShapeError, brief, describe
 from optree.locks import cached_property
 from optree.op.batching import aligned, by_axis, example_of, of_batch_shape, shifted, spread_all
 from optree.op.examples import Examples
-from optree.op.index_map import (
-    AFFINE,
-    FLIPPED,
-    LIKE,
-    REPEATED,
-    RESHAPED,
-    SELECTED,
-    IndexMap,
-    per_op,
-    permuted,
-)
+from optree.op.index_map import AFFINE, FLIPPED, LIKE, REPEATED, RESHAPED, SELECTED, IndexMap, per_op, permuted
 from optree.op.op import Op
 from optree.op.traits import AffineOperator, Along, Choose, CopyOperator, MorphOperator, any_axes, no_props
 from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function

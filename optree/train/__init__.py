@@ -12,18 +12,7 @@ from optree.train import initializers, losses, schedules
 from optree.train.data import Batches, arrays
 from optree.train.mixed import autocast
 from optree.train.optimizer import LossScale, NonFiniteError, Optimizer
-from optree.train.optimizers import (
-    LAMB,
-    LARS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Lion,
-    RMSProp,
-)
+from optree.train.optimizers import LAMB, LARS, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, RMSProp
 from optree.train.packing import packed
 from optree.train.parameters import Phase, parameters
 from optree.train.profiles import profile

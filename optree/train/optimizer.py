@@ -18,14 +18,7 @@ import numpy as np
 
 from optree.autodiff.api import grad
 from optree.dtypes import is_floating, is_narrow, wide_dtype
-from optree.errors import (
-    DisconnectedError,
-    DTypeError,
-    OperandError,
-    OptreeError,
-    ParameterError,
-    describe,
-)
+from optree.errors import DisconnectedError, DTypeError, OperandError, OptreeError, ParameterError, describe
 from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
