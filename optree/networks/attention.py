@@ -123,14 +123,9 @@ class Tiles:
 class AttentionOperator(Op):
     """An op of queries, keys and values; further operands of a gradient follow, and a mask, if any, is the last.
 
-    Attributes
-    ----------
-    causal : bool
-        Whether the query i has the keys up to i alone.
-    scale : float or None
-        The factor of the scores; None is 1 over the root of the size of a query.
-    count, buffers : int
-        The number of operands without a mask, and that of tiles in memory together.
+    `causal`: whether the query i has the keys up to i alone.
+    `scale`: the factor of the scores; None is 1 over the root of the size of a query.
+    `count`, `buffers`: the number of operands without a mask, and that of tiles in memory together.
     """
 
     operands = None

@@ -47,14 +47,10 @@ class Argument(NamedTuple):
 class Steps:
     """The arrays of each step of a loop, called with its number.
 
-    Attributes
-    ----------
-    arguments : list of Argument
-    length : int
-    given : callable, optional
-        From a list of arrays, or of arguments, to what a step takes in their place.
-    flag : int, optional
-        The number of the argument that tells whether a step runs.
+    `arguments`: list of Argument.
+    `length`: int.
+    `given`: from a list of arrays, or of arguments, to what a step takes in their place.
+    `flag`: the number of the argument that tells whether a step runs.
     """
 
     def __init__(

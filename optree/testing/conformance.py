@@ -71,13 +71,9 @@ MIXED = (np.float64, np.float32, np.float16, np.int32, np.bool_)
 class Subject:
     """An op applied to inputs that have values.
 
-    Attributes
-    ----------
-    inputs : list
-        The op's arguments: an Input for each value; numbers unchanged.
-    values : dict
-        From each Input to its value.
-    apply : Apply
+    `inputs`: the op's arguments: an Input for each value; numbers unchanged.
+    `values`: from each Input to its value.
+    `apply`: Apply.
     """
 
     def __init__(self, op: Any, given: Sequence[Any]) -> None:

@@ -619,14 +619,10 @@ class Shard(NamedTuple):
 class Unit:
     """One application of the formula: to a weight or a packed vector, or to this rank's part of it if sharded.
 
-    Attributes
-    ----------
-    numbers : list of int
-        The indices of its weights in the optimizer's.
-    target : Tensor
-    dtype : numpy.dtype
-        The dtype of the computation, float32 or wider.
-    slots : dict of str to Tensor
+    `numbers`: the indices of its weights in the optimizer's.
+    `target`: Tensor.
+    `dtype`: the dtype of the computation, float32 or wider.
+    `slots`: dict of str to Tensor.
     """
 
     def __init__(self, optimizer: Optimizer, numbers: list[int], group: int, arena: Arena | None) -> None:

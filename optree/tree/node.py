@@ -46,15 +46,11 @@ class OpDict(dict):
 
     It prints as a plain dict, and is immutable because equal nodes share one. ``dict(op_dict)`` is a mutable copy.
 
-    Attributes
-    ----------
-    op : Op
-    value_spec : Spec
-        The type and backend of the node's value. Not named `spec`, the attribute by which operators recognise operands.
-    token : object
-        One object for each op with the dtype and broadcast pattern of its value, for plan keys.
-    children : int
-        The number of the node's operands, left and right, that are not None.
+    `op`: Op.
+    `value_spec`: the type and backend of the node's value. Not named `spec`, the attribute by which operators recognise
+    operands.
+    `token`: one object for each op with the dtype and broadcast pattern of its value, for plan keys.
+    `children`: the number of the node's operands, left and right, that are not None.
     """
 
     __slots__ = ("children", "op", "token", "value_spec")

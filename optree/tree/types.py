@@ -428,16 +428,11 @@ class Spec:
     Specs are interned, so that an op finds its cached application by one dictionary
     look-up. A Python number's spec is its class.
 
-    Attributes
-    ----------
-    type : TensorType
-    backend : Backend or None
-        None for constants and inputs, which fit every backend. A weak reference: ops
-        cache specs, and must not keep backends alive.
-    home : weakref.ref or None
-        The reference to the backend; one object for each backend.
-    token : object
-        One object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
+    `type`: TensorType.
+    `backend`: None for constants and inputs, which fit every backend. A weak reference: ops cache specs, and must not
+    keep backends alive.
+    `home`: the reference to the backend; one object for each backend.
+    `token`: one object for each `Type.plan_key`: dtype and broadcast pattern, not sizes.
     """
 
     __slots__ = ("__weakref__", "home", "token", "type")
