@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -508,9 +509,14 @@ class Backend(RandomMethods, Functions):
     # Functions
 
     @property
-    def linalg(self) -> LinearAlgebra:
+    def linalg(self) -> NumPyModule:
         """NumPy's linear algebra: ``be.linalg.solve(a, b)`` means what ``np.linalg.solve(a, b)`` does."""
-        return LinearAlgebra(self)
+        return NumPyModule(self, np.linalg)
+
+    @property
+    def fft(self) -> NumPyModule:
+        """NumPy's Fourier transforms: ``be.fft.rfft(x)`` means what ``np.fft.rfft(x)`` does."""
+        return NumPyModule(self, np.fft)
 
     @cached_property
     def xp(self) -> Any:
@@ -606,30 +612,30 @@ def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-class LinearAlgebra:
-    """NumPy's linear algebra on a backend's operands: ``be.linalg.norm`` means what ``np.linalg.norm`` does."""
+class NumPyModule:
+    """A module of NumPy's on a backend's operands: ``be.linalg.norm`` means what ``np.linalg.norm`` does."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, module: ModuleType) -> None:
+        self._backend, self._module, self._name = backend, module, module.__name__.rpartition(".")[2]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        theirs: Any = getattr(np.linalg, name, None)
-        if name.startswith("_") or theirs not in NUMPY_FUNCTIONS:
-            raise AttributeError(f"be.linalg has no function {name!r}; it has {names(dir(self))}")
+        theirs: Any = None if name.startswith("_") else getattr(self._module, name, None)
+        if theirs not in NUMPY_FUNCTIONS:
+            raise AttributeError(f"be.{self._name} has no function {name!r}; it has {names(dir(self))}")
         backend = self._backend
 
         @wraps(theirs)
         def function(*args: Any, **kwargs: Any) -> Any:
             found = call_function(theirs, _with_tensor(backend, args), kwargs)
             trees = (found,) if found.__class__ is OpTreeNode or not isinstance(found, tuple) else found
-            _several(backend, f"linalg.{name}", trees, None)
+            _several(backend, f"{self._name}.{name}", trees, None)
             return found
 
         function.__doc__ = NUMPY_FUNCTIONS[theirs].__doc__
         return function
 
     def __dir__(self) -> list[str]:
-        return sorted(name for name in np.linalg.__all__ if getattr(np.linalg, name) in NUMPY_FUNCTIONS)
+        return sorted(name for name in self._module.__all__ if getattr(self._module, name) in NUMPY_FUNCTIONS)
 
 
 def _method(backend: Backend, name: str) -> Callable[..., Any]:

@@ -51,8 +51,8 @@ functions, and arguments without an equivalent here, raise an error that names t
 """
 
 LINALG = """
-The functions of `np.linalg` in this list are also in the backend's `linalg`, with NumPy's semantics:
-`be.linalg.solve(a, b)`.
+The functions of `np.linalg` and `np.fft` in this list are also in the backend's `linalg` and `fft`, with NumPy's
+semantics: `be.linalg.solve(a, b)`.
 """
 
 ARRAY_METHODS = """
@@ -286,7 +286,8 @@ def numpy_name(function: Any) -> str:
     """A function's name in NumPy: ``np.linalg.solve``, ``np.add.reduce``."""
     ufunc = getattr(function, "__self__", None)
     owner = f"{ufunc.__name__}." if isinstance(ufunc, np.ufunc) else ""
-    return f"np.{'linalg.' if function.__module__ == 'numpy.linalg' else ''}{owner}{function.__name__}"
+    module = {"numpy.linalg": "linalg.", "numpy.fft": "fft."}.get(function.__module__, "")
+    return f"np.{module}{owner}{function.__name__}"
 
 
 def numpy_names() -> list[str]:

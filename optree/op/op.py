@@ -425,7 +425,7 @@ class Op:
         except TypeError:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
-        check_has_complex(backend, self.name, (*dtypes, out))
+        check_has_complex(backend, self.name, (*dtypes, *loop, out))
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):

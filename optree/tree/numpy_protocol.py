@@ -190,7 +190,7 @@ def _check_out(tree: Any, out: Any) -> None:
 _COMPLEX = "its values are complex, and there is no op of them yet"
 _UNKNOWN = "how many elements it gives is known only when it has run"
 
-#: Why functions of NumPy's have no equal, by their names; those of ``numpy.fft`` are complex too.
+#: Why functions of NumPy's have no equal, by their names.
 REASONS = {
     **dict.fromkeys(("eig", "eigvals", "roots", "poly"), _COMPLEX),
     **dict.fromkeys(("argwhere", "compress", "extract", "trim_zeros"), _UNKNOWN),
@@ -223,7 +223,7 @@ def no_equal(func: Callable[..., Any], backend: Any = None) -> TypeError:
     if hasattr(type(backend), func.__name__) and not sized:
         remedy = f"; be.{func.__name__} makes a tensor"
     known = "" if isinstance(owner, np.ufunc) else func.__name__
-    reason = _COMPLEX if module == "np.fft" else REASONS.get(known)
+    reason = REASONS.get(known)
     why = f": {reason}" if reason else ""
     remedy += f"; {INSTEAD[known]}" if known in INSTEAD else ""
     return TypeError(f"{name} has no equal here{why}; {name}(x.asnumpyarray(), ...) runs it on the host{remedy}")

@@ -57,7 +57,7 @@ def test_an_op_has_numpys_value_or_refuses_complex_numbers(name: str, be: Any) -
             continue
         operands = [be.array(x, x.dtype) if isinstance(x, np.ndarray) else x for x in values]
         try:
-            tree = example.tree(operands)
+            tree = quietly(example.tree, operands)
         except DTypeError as error:
             assert name in str(error) and "z.real" in str(error), error
             continue

@@ -1,0 +1,97 @@
+"""Fourier transforms: NumPy's functions, their sizes, norms and refusals, and derivatives.
+
+The ops are tested by `tests/ops/test_registry.py`, their gradients by differences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.each import for_each
+
+import optree
+from backends import gen_backend
+from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
+from optree.testing import check_grad
+
+ONE = {"fft": 6, "ifft": 6, "rfft": 6, "irfft": 6, "hfft": 6, "ihfft": 6}
+SEVERAL = ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn")
+REAL = ("rfft", "ihfft", "rfft2", "rfftn")
+
+
+@pytest.fixture(scope="module")
+def be() -> Any:
+    return gen_backend("cpu")
+
+
+def given(name: str, dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 4, 5))
+    return (x if name in REAL else x + 1j * rng.normal(size=x.shape)).astype(dtype)
+
+
+@for_each("name", [*ONE, *SEVERAL])
+def test_transforms_are_numpys(name: str, be: Any) -> None:
+    calls: list[dict[str, Any]] = [{}, {"norm": "ortho"}, {"norm": "forward"}]
+    if name in ONE:
+        calls += [{"n": n, "axis": axis} for n in (3, 4, 7) for axis in (0, -2)]
+    else:
+        calls += [
+            {"s": (2, 7), "axes": (0, 2)},
+            {"s": (4, 3), "axes": (0, 1)},
+            {"axes": (1,)},
+            {"axes": (2, 0), "norm": "ortho"},
+        ]
+    for dtype in ("float32", "float64") if name in REAL else ("complex64", "complex128"):
+        x = given(name, dtype)
+        for options in calls:
+            wanted = getattr(np.fft, name)(x, **options)
+            for got in (getattr(np.fft, name)(be.array(x, dtype), **options), getattr(be.fft, name)(x, **options)):
+                assert got.dtype == wanted.dtype, (name, options)
+                rough = 1e-5 if dtype in ("float32", "complex64") else 1e-12
+                np.testing.assert_allclose(got.get(), wanted, rtol=rough, atol=rough * np.abs(wanted).max())
+
+
+@for_each("name", [*ONE, *SEVERAL])
+def test_derivatives_of_transforms_are_right(name: str, be: Any) -> None:
+    """Of real operands, by differences; those of complex ones are the registry's."""
+    x = be.array(given(name, "float32" if name in REAL else "complex64").real[:2, :2], "float64")
+    options: list[dict[str, Any]] = [{"n": 4}, {"axis": 0, "n": 3}] if name in ONE else [{"s": (3, 4), "axes": (0, 1)}]
+    for each in options:
+        check_grad(lambda y: getattr(np.fft, name)(y * y, **each), x)  # noqa: B023
+
+
+def test_a_filter_in_frequencies_has_its_adjoint(be: Any) -> None:
+    rng = np.random.default_rng(1)
+    x, h = (be.array(rng.normal(size=(8, 8)) + 1j * rng.normal(size=(8, 8)), "complex128") for _ in range(2))
+    cost = be.sum(be.abs(np.fft.ifft2(np.fft.fft2(x) * h)) ** 2)
+    spectrum = np.fft.fft2(x.get()) * np.abs(h.get()) ** 2
+    np.testing.assert_allclose(optree.grad(cost, x).get(), 2 * np.fft.ifft2(spectrum), rtol=1e-10)
+
+
+def test_many_rows_are_divided_among_threads(be: Any) -> None:
+    x = np.random.default_rng(2).normal(size=(2048, 512))
+    np.testing.assert_allclose(np.fft.rfft(be.array(x, "float64")).get(), np.fft.rfft(x), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(np.fft.fft2(be.array(x, "float64")).get(), np.fft.fft2(x), rtol=1e-9, atol=1e-8)
+
+
+def test_what_transforms_refuse(be: Any) -> None:
+    x, z = be.ones((3, 4)), be.array([1j, 2.0])
+    open_size = optree.TensorType("float32", (None,))("x")
+    for line, kind, words in (
+        (lambda: np.fft.rfft(z), DTypeError, "rdft: it does not take complex"),
+        (lambda: np.fft.fft(be.ones((2, 0))), ShapeError, "no transform of no numbers"),
+        (lambda: np.fft.fft(x, norm="whole"), OperandError, "norm is"),
+        (lambda: np.fft.fft(x, 0), OptreeError, "n is an integer of 1 or more"),
+        (lambda: np.fft.fft(x, axis=2), OptreeError, "axis 2 is out of range"),
+        (lambda: np.fft.fftn(x, s=(2,), axes=(0, 1)), ShapeError, "1 sizes for 2 axes"),
+        (lambda: np.fft.irfft(be.ones(1)), ShapeError, "give n"),
+        (lambda: np.fft.rfft(open_size), ShapeError, "must be known"),
+    ):
+        with pytest.raises(kind, match=words):
+            line()
+    assert optree.function([open_size], np.fft.fft(open_size))(np.ones(3, "float32")).tolist() == [3, 0, 0]
+    with pytest.raises(AttributeError, match="be.fft has no function 'dct'"):
+        be.fft.dct  # noqa: B018
