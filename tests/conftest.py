@@ -33,7 +33,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 #: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many, or those that its marker says.
-SHARE, LEAST = 16, 4
+SHARE, LEAST = 20, 3
 #: On simulated devices, where each kernel is compiled by g++ and runs thread by thread.
 RIG_SHARE, RIG_LEAST = 16, 8
 

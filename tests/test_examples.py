@@ -79,6 +79,7 @@ def test_the_demo_learns_and_says_where_its_pictures_are(digits, tmp_path, capsy
     ElementTree.parse(tmp_path / "output" / "loss_tree.svg")
 
 
+@pytest.mark.matrix(least=0)
 def test_the_same_seed_gives_the_same_network(digits, tmp_path, capsys):
     outputs = []
     for run in ("one", "two"):
@@ -384,7 +385,7 @@ def test_the_simulation_of_many_gpus_says_what_its_document_says(capsys):
     assert abs(step.seconds - alone - sent * 3 / 4 - resnet.weights * (28 / 8 + 4) / machine.memory) < 1e-12
 
 
-@pytest.mark.matrix(least=1)
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("name", ["overhead", "training_step"])
 def test_benchmarks_find_the_results_equal_and_print_ratios(name, capsys):
     importlib.import_module(name).main(["--rounds", "2", "--calls", "1"])

@@ -125,6 +125,7 @@ def test_what_has_no_cuda_is_refused_by_name_and_line(be, op, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 def test_nvcc_compiles_the_library_and_its_test_without_a_warning(be, tmp_path):
     inputs, outputs, _ = in_c._constants(be)

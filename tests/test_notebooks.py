@@ -43,6 +43,7 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebooks_run_and_print_what_they_were_saved_with(path, tmp_path):
     saved = nbformat.read(path, as_version=4)

@@ -96,6 +96,7 @@ def _sleeps():
         time.sleep(0.01)
 
 
+@pytest.mark.matrix(least=2)
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads Linux's counts of context switches")
 @pytest.mark.parametrize(
     ("length", "count", "rounds", "in_a_row", "wakes"),

@@ -159,6 +159,7 @@ def test_failures_end_all_ranks_with_an_error_that_says_why(sample: Any) -> None
             assert files and not any(Path(file).exists() for file in files), "shared memory is left"
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="it is killed by a signal")
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_rank_that_ends_before_init_ends_all(status: int) -> None:
@@ -177,6 +178,7 @@ def test_a_rank_that_ends_before_init_ends_all(status: int) -> None:
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.matrix(least=0)
 def test_a_child_that_a_rank_forks_does_not_speak_for_it() -> None:
     """However the child ends, the ranks go on; it is told of where it has used the group."""
     ends = ["sys.exit(0)", "sys.exit(3)", "1 / 0", "group.all_reduce(x).astensor()", "init(be)"]

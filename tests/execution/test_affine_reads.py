@@ -48,6 +48,7 @@ def test_pads_are_numpys(be: Any, dtype: str) -> None:
         np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
 
 
+@pytest.mark.matrix(least=3)
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_sums_of_derivatives_of_slices(be: Any, is_transposed: bool, sample: Any, request: Any) -> None:
     """By plain C and CUDA, which print the same nests, of fewer random slices."""

@@ -148,6 +148,7 @@ def test_sums_are_rounded_once(kernels: Any, dtype: np.dtype) -> None:
         assert (ulps_between(ours, exact) <= 1).all()
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="GCC for x86-64 tells")
 @pytest.mark.parametrize("flags", [["-mavx2"], ["-mavx2", "-mf16c"]], ids=" ".join)
 def test_loops_are_vectorised(be: Any, dtype: np.dtype, flags: list[str], tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def in_this_process(program: str, modules: str, kernels: str) -> list[float]:
     return [float(word) for word in said.getvalue().split()]
 
 
-@pytest.mark.matrix(least=1)
+@pytest.mark.matrix(least=0)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_are_measured_where_they_are_enough(modules: Any, dtype: str) -> None:
     gpu, peers, comparison = map(modules, ("gpu", "device_peers", "comparison"))

@@ -58,6 +58,7 @@ def test_an_element_depends_on_seed_counter_and_place_alone(dtype: np.dtype) -> 
     np.testing.assert_array_equal(philox.uniform(seed, at, (3, 5), dtype).ravel(), longest[:15])
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_normals_are_box_and_muller_of_the_words(dtype: np.dtype) -> None:
     got = philox.normal(5, 9, (20_001,), dtype)

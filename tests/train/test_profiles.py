@@ -28,6 +28,7 @@ def step(be: Any) -> tuple[Any, Any]:
     return optree.function([x], loss, updates=train.SGD([w], 0.5).updates(loss)), w
 
 
+@pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("jit", [True, False])
 def test_parts_are_the_plans_and_their_work_is_counted(jit: bool, tmp_path: Any) -> None:
     be = gen_backend("cpu", jit=jit)
