@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, is_any, portable
-from optree.dtypes import is_floating, rounded, wide_dtype
+from optree.dtypes import is_inexact, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.op.apply import Apply
 from optree.op.index_map import STACKED, IndexMap
@@ -40,7 +40,7 @@ class LapackOperator(FloatOperator):
     work: ClassVar[float] = 2.0
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        common = promote(*(dtype if is_floating(dtype) else FLOAT64 for dtype in map(promote, dtypes)))
+        common = promote(*(dtype if is_inexact(dtype) else FLOAT64 for dtype in map(promote, dtypes)))
         return (common,) * (len(dtypes) + 1)
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:

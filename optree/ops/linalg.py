@@ -57,6 +57,7 @@ class Solve(LapackFunction, BinaryOperator):
     """
 
     name = "solve"
+    takes_complex = True
     operands = ("a", "b")
     work = 2 / 3
 
@@ -113,6 +114,7 @@ class Inverse(MatrixOperator):
     """
 
     name = "inv"
+    takes_complex = True
 
     def compute(self, x: Array) -> Any:
         return np.linalg.inv(x) if x.size else x.copy()

@@ -22,7 +22,7 @@ from backends import gen_backend
 from optree import train
 from optree.errors import DTypeError, GradientError, OptreeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
-from optree.testing.comparison import compare
+from optree.testing.comparison import central_difference, compare
 from optree.testing.examples import examples_of
 from optree.tree.types import DTYPES, promote
 from optree.tree.variable import Variable
@@ -194,6 +194,24 @@ def test_rop_and_lop_are_adjoint(be: Any) -> None:
     ends = [value(np, z.get() + sign * step * v.get()) for sign in (1, -1)]
     np.testing.assert_allclose(along, (ends[0] - ends[1]) / (2 * step), rtol=1e-7)
     np.testing.assert_allclose(np.vdot(u.get(), along).real, np.vdot(back, v.get()).real)
+
+
+def test_systems_of_equations_and_inverses(be: Any) -> None:
+    values = [drawn(2, 3, 3), drawn(3, seed=1)]
+    a, b = (be.array(x, "complex128") for x in values)
+    for cost in (
+        lambda a, b: np.sum(np.abs(np.linalg.solve(a, b)) ** 2),
+        lambda a, b: np.sum(np.abs(np.linalg.inv(a)) ** 3) + np.linalg.norm(np.linalg.matrix_power(a, -2) @ b),
+        lambda a, b: np.sum(np.abs(np.linalg.solve(np.real(a), b)) ** 2),
+    ):
+        tree = cost(a, b)
+        np.testing.assert_allclose(tree.item(), cost(*values))
+        for i, gradient in enumerate(optree.grad(tree, [a, b])):
+            wanted = central_difference(lambda moved: float(cost(*moved)), values, i)  # noqa: B023
+            np.testing.assert_allclose(gradient.get(), wanted, rtol=1e-6, atol=1e-8 * np.abs(wanted).max())
+    for name in ("det", "slogdet", "eigh", "svd", "qr", "cholesky", "pinv", "matrix_rank"):
+        with pytest.raises(DTypeError, match="does not take complex"):
+            getattr(np.linalg, name)(a)
 
 
 def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
