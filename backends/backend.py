@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import ModuleType
@@ -24,7 +25,7 @@ from optree.dtypes import is_floating
 from optree.errors import BackendArgumentError, BackendError, OperandError, Origin, brief, describe, names
 from optree.instead import instead
 from optree.locks import cached_property
-from optree.op.parameters import complete, listed, sections_of
+from optree.op.parameters import PARAMETERS
 from optree.op.traits import ElementwiseOperator
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
@@ -669,7 +670,7 @@ def _method(backend: Backend, name: str) -> Callable[..., Any]:
 
 def _help_of(op: Any, name: str, text: str, signature: inspect.Signature) -> str:
     """A function's docstring as a method's, with what many functions share: paragraphs, parameters and an example."""
-    introduction, sections = sections_of(text)
+    introduction, sections = _sections_of(text)
     summary, *paragraphs = introduction.split("\n\n")
     keepdims = signature.parameters.get("keepdims")
     shared = [KEPT] if keepdims is not None and keepdims.default is True else []
@@ -682,12 +683,40 @@ def _help_of(op: Any, name: str, text: str, signature: inspect.Signature) -> str
             call = f"np.allclose(be.{name}({given}).get(), np.{numpys}({given}))"
             sections.setdefault("Examples", f"Examples\n--------\n>>> {given} = {values}\n>>> {call}\nTrue")
     described = sections.pop("Parameters", "") or sections.pop("Attributes", "")
-    sections = {"Parameters": listed(name, described, signature), **sections}
+    sections = {"Parameters": _parameters(name, described, signature), **sections}
     return "\n\n".join([summary, *shared, *paragraphs, WITH_OUT, *sections.values()])
 
 
+def _sections_of(text: str) -> tuple[str, dict[str, str]]:
+    """A docstring's text before its sections, and these by name."""
+    introduction, *sections = re.split(r"\n\n(?=\w+\n---)", inspect.cleandoc(text))
+    return introduction, {section.partition("\n")[0]: section for section in sections}
+
+
+def _parameters(of: str, described: str, signature: inspect.Signature) -> str:
+    """The section of parameters, in order: those that a function's own section describes, and those of `PARAMETERS`."""
+    items = re.split(r"\n(?=\S)", described.partition("---\n")[2]) if described else []
+    own = {name: item for item in items for name in re.findall(r"\w+", item.partition("\n")[0].partition(" : ")[0])}
+    lines = ["Parameters", "----------"]
+    for name, parameter in signature.parameters.items():
+        found = PARAMETERS.get(f"{of}.{name}") or (None if name == "out" else PARAMETERS.get(name))
+        kind, meaning = found or ("", "")
+        if name in own and own[name] not in lines:
+            lines.append(own[name])
+        elif kind and name not in own:
+            default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
+            if parameter.default is None:
+                default = "" if "optional" in kind or "None" in kind else ", optional"
+            lines += [f"{name} : {kind}{default}", *([f"    {meaning}"] if meaning else [])]
+    return "\n".join([*lines, *(item for item in items if item not in lines)])
+
+
 for _class in (Creation, RandomMethods):
-    complete(_class.__name__, _class.__module__, vars(_class))
+    for _function in filter(inspect.isfunction, vars(_class).values()):
+        if _function.__doc__ and ">>> " in _function.__doc__:  # a function for users
+            _text, _own = _sections_of(_function.__doc__)
+            _listed = _parameters(_class.__name__, _own.pop("Parameters", ""), inspect.signature(_function))
+            _function.__doc__ = "\n\n".join([_text, _listed, *_own.values()])
 
 
 def _several(backend: Backend, name: str, trees: Any, out: Any) -> Any:

@@ -18,38 +18,23 @@ for _line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").spli
     PARAMETERS[_name] = _type, "".join(_meaning)
 
 
-def sections_of(text: str) -> tuple[str, dict[str, str]]:
-    """A docstring's text before its sections, and these by name."""
-    introduction, *sections = re.split(r"\n\n(?=\w+\n---)", inspect.cleandoc(text))
-    return introduction, {section.partition("\n")[0]: section for section in sections}
-
-
-def listed(of: str, described: str, signature: inspect.Signature) -> str:
-    """The section of parameters, in order: those that a function's own section describes, and those of `PARAMETERS`."""
-    items = re.split(r"\n(?=\S)", described.partition("---\n")[2]) if described else []
-    own = {name: item for item in items for name in re.findall(r"\w+", item.partition("\n")[0].partition(" : ")[0])}
-    lines = ["Parameters", "----------"]
-    for name, parameter in signature.parameters.items():
-        found = PARAMETERS.get(f"{of}.{name}") or (None if name == "out" else PARAMETERS.get(name))
-        kind, meaning = found or ("", "")
-        if name in own and own[name] not in lines:
-            lines.append(own[name])
-        elif kind and name not in own:
-            default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
-            if parameter.default is None:
-                default = "" if "optional" in kind or "None" in kind else ", optional"
-            lines += [f"{name} : {kind}{default}", *([f"    {meaning}"] if meaning else [])]
-    return "\n".join([*lines, *(item for item in items if item not in lines)])
-
-
 def complete(of: str, module: str, namespace: Mapping[str, Any]) -> None:
-    """Add to the docstrings of a module's, or a class's, public functions and classes the parameters in `PARAMETERS`.
+    """Add to the docstrings of a module's public functions and classes the parameters in `PARAMETERS`, as ``of.name``.
 
-    `of`: the name before the point in the keys of `PARAMETERS`.
+    A function's own section of parameters follows them.
     """
     for name, thing in namespace.items():
-        if callable(thing) and thing.__doc__ and name[0] != "_" and thing.__module__ == module:
-            text, sections = sections_of(thing.__doc__)
-            parameters = listed(of, sections.pop("Parameters", ""), inspect.signature(thing))
-            if parameters.count("\n") > 1:
-                thing.__doc__ = "\n\n".join([text, parameters, *sections.values()])
+        if not (callable(thing) and thing.__doc__ and name[0] != "_" and thing.__module__ == module):
+            continue
+        text = inspect.cleandoc(thing.__doc__)
+        own = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        told = re.findall(r"\w+", " ".join(line for line in (own[1] if own else "").split("\n") if line[:1] != " "))
+        shared = []
+        for parameter in inspect.signature(thing).parameters:
+            if (found := PARAMETERS.get(f"{of}.{parameter}")) and parameter not in told:
+                shared += [f"{parameter} : {found[0]}", *([f"    {found[1]}"] if found[1] else [])]
+        start = own.start(1) if own else next((x.start() for x in re.finditer(r"\n\n\w+\n---", text)), len(text))
+        listed = "\n".join(shared)
+        if shared:
+            listed = f"{listed}\n" if own else f"\n\nParameters\n----------\n{listed}"
+        thing.__doc__ = text[:start] + listed + text[start:]

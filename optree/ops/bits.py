@@ -27,7 +27,7 @@ from optree.tree.variable import Operand
 class BitOperator(ElementwiseOperator, NonDifferentiableOperator):
     """A bitwise op, which refuses floating operands."""
 
-    examples = Examples(takes_floats=False)
+    examples = Examples(sample=(0.0, 7.0), takes_floats=False)
     #: Python's operator.
     symbol: ClassVar[str]
     #: The equivalent op for bool operands.
@@ -82,7 +82,6 @@ class BitwiseAnd(BitOperator, BinaryOperator):
     kernel = "{0} & {1}"
     symbol = "&"
     logical = "logical_and"
-    examples = Examples(sample=(0.0, 7.0))
 
 
 @associative
@@ -95,7 +94,6 @@ class BitwiseOr(BitOperator, BinaryOperator):
     kernel = "{0} | {1}"
     symbol = "|"
     logical = "logical_or"
-    examples = Examples(sample=(0.0, 7.0))
 
 
 @associative
@@ -108,7 +106,6 @@ class BitwiseXor(BitOperator, BinaryOperator):
     kernel = "{0} ^ {1}"
     symbol = "^"
     logical = "logical_xor"
-    examples = Examples(sample=(0.0, 7.0))
 
 
 @alias("bitwise_not")
@@ -119,7 +116,6 @@ class Invert(BitOperator, UnaryOperator):
     numpy = np.invert
     symbol = "~"
     logical = "logical_not"
-    examples = Examples(sample=(0.0, 7.0))
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
         return "{0} == 0" if dtypes[0].kind == "b" else "~{0}"  # in C, ~true is true
@@ -128,7 +124,6 @@ class Invert(BitOperator, UnaryOperator):
 class Shift(BitOperator, BinaryOperator):
     """A bitwise shift. By a negative number, or the integer's width or more, all bits are shifted out."""
 
-    examples = Examples(sample=(0.0, 7.0))
     ufunc: ClassVar[np.ufunc]
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
