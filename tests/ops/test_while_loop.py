@@ -116,12 +116,12 @@ def test_checkpoints_change_no_bit_of_a_loop_and_its_derivatives(be: Any, steps:
 
 
 @pytest.mark.matrix(least=1)
-def test_checkpoints_save_memory(be: Any) -> None:
+def test_checkpoints_save_memory(cpu: Any) -> None:
     """100 states of 8 KB are all stored; of 80 KB, those before each 10th step, and those of one segment."""
 
     def peak(size: int, checkpoints: int | None = None) -> float:
-        x = be.zeros(size, name="x")
-        last = be.while_loop(lambda y: f.any(y < 1), lambda y: f.tanh(y) + 0.01, x, limit=100, checkpoints=checkpoints)
+        x = cpu.zeros(size, name="x")
+        last = cpu.while_loop(lambda y: f.any(y < 1), lambda y: f.tanh(y) + 0.01, x, limit=100, checkpoints=checkpoints)
         run = optree.function([], optree.grad(f.sum(last), x))
         tracemalloc.start()
         run()
