@@ -82,20 +82,26 @@ class Windows(WindowsOperator, MorphOperator):
     @portable
     def numpy(self, *arrays: Array) -> Any:
         x = as_array(arrays[0])
-        room, inside = list(x.shape), [slice(None)] * x.ndim
-        shape, each = list(x.shape), self.slidings(x.shape)
-        for axis, s in zip(self.axes, each, strict=True):
-            end = (s.positions - 1) * s.stride + s.dilation * (s.window - 1) + 1
-            room[axis], shape[axis] = max(s.before + s.size, end), s.positions
+        room, inside = self.room(x.shape)
+        padded = x if room == list(x.shape) else filled(room, self.outside, x.dtype, x)
+        if padded is not x:
+            padded[inside] = x
+        return self.of_padded(padded, x.shape)
+
+    def room(self, shape: Sequence[Any]) -> tuple[list[int], tuple[slice, ...]]:
+        """The shape of padded images, and the images' place in them."""
+        room, inside = list(shape), [slice(None)] * len(shape)
+        for axis, s in zip(self.axes, self.slidings(shape), strict=True):
+            room[axis] = max(s.before + s.size, (s.positions - 1) * s.stride + s.dilation * (s.window - 1) + 1)
             inside[axis] = slice(s.before, s.before + s.size)
-        if room != list(x.shape):
-            padded = filled(room, self.outside, x.dtype, x)
-            padded[tuple(inside)] = x
-            x = padded
-        strides = list(x.strides)
-        for axis, s in zip(self.axes, each, strict=True):
-            strides[axis] *= s.stride
-        steps = [s.dilation * x.strides[axis] for axis, s in zip(self.axes, each, strict=True)]
+        return room, tuple(inside)
+
+    def of_padded(self, x: Array, given: Sequence[Any]) -> Any:
+        """The windows on padded images, as a view; `given` is the shape without padding."""
+        shape, strides, steps = list(given), list(x.strides), []
+        for axis, s in zip(self.axes, self.slidings(given), strict=True):
+            shape[axis], strides[axis] = s.positions, s.stride * x.strides[axis]
+            steps.append(s.dilation * x.strides[axis])
         return strided(x, (*shape, *self.window), (*strides, *steps))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

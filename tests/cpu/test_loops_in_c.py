@@ -19,7 +19,6 @@ from backends.cpu.runtime import C
 from optree import settings
 from optree.compile.fusion import Call
 from optree.compile.pipeline import lower
-from optree.networks.columns import Windows
 from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
 from optree.ops.contraction import ProductOperator, TensorDot
@@ -250,14 +249,11 @@ def test_every_number_of_steps(in_c: list[int], length: int) -> None:
 
 
 def calls_of(trees: list[Any]) -> list[Any]:
-    """The ops of trees that are neither kernels nor views, copies or products: those that a step may leave C for.
-
-    Windows are among them, which are views of a padded copy.
-    """
+    """The ops of trees that are neither kernels nor views, copies or products: those that a step may leave C for."""
     fused = lower(trees, C, last="fusion")
     ops = [fused.program.instructions[step.instruction].op for step in fused.steps if isinstance(step, Call)]
     own = (CopyOperator, ProductOperator, TensorDot, Output)
-    return [op for op in ops if isinstance(op, Windows) or not (is_view(op) or isinstance(op, own))]
+    return [op for op in ops if not (is_view(op) or isinstance(op, own))]
 
 
 @pytest.mark.matrix

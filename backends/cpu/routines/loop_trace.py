@@ -16,6 +16,7 @@ from backends.execution.specialize import FusedKernel
 from optree.arrays import overlap
 from optree.compile.aliasing import byte_bounds
 from optree.compile.program import Program
+from optree.networks.columns import Windows
 from optree.networks.recurrent import Parts
 from optree.op.index_map import is_view
 from optree.op.traits import CopyOperator
@@ -252,6 +253,8 @@ class Trace:
             self._share(step.output, self._outputs[inputs[0]][step.op.index])
         elif kind is Output:
             self._view(step.output, inputs[0], self.registers[inputs[0]][step.op.index])
+        elif isinstance(step.op, Windows) and step.op.room(shape := self._array(inputs[0]).shape)[0] != [*shape]:
+            self._add_windows(step)
         elif is_view(step.op) or kind in (Parts, Joined):
             self._add_view(step)
         elif kind in (Dot, MatMul):
@@ -275,6 +278,18 @@ class Trace:
             self._new(made, self._array(of).shape, found.dtype)
             self._copy(of, made)
             self._view(step.output, made, self.registers[made].reshape(found.shape))
+
+    def _add_windows(self, step: CallStep) -> None:
+        """Record windows as a view of a padded copy."""
+        op: Any = step.op
+        (of,), made, part, outside = step.inputs, self._added(), self._added(), self._added()
+        x, (room, inside) = self._array(of), op.room(self._array(of).shape)
+        self._new(made, tuple(room), x.dtype)
+        self._constant(outside, np.array(op.outside, x.dtype))
+        self._copy(outside, made)
+        self._view(part, made, self.registers[made][inside])
+        self._copy(of, part)
+        self._view(step.output, made, op.of_padded(self.registers[made], x.shape))
 
     def _written(self, step: CallStep, shape: tuple[int, ...], dtype: np.dtype) -> int:
         """The value that a call writes, with its memory set."""
