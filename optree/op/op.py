@@ -419,7 +419,8 @@ class Op:
             listed = " and ".join(describe(x) for x in operands)
             raise ShapeError(f"{self.name}: {listed}: {error}") from None
         dtypes = [weak_dtype(spec) for spec in specs]
-        check_complex(self, operands)
+        if any(t.dtype.kind == "c" for t in types):
+            check_complex(self, operands)
         try:
             *loop, out = bound.resolve_dtypes(*dtypes)
         except TypeError:
