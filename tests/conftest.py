@@ -332,7 +332,7 @@ def _lightly_optimised(request: Any) -> Iterator[None]:
     """Where matrices are sampled, kernels are compiled at -O1, which vectorises marked loops, too."""
     is_light = not {request.path.name, request.path.parent.name}.isdisjoint(LIGHT)
     optimises = (_takes_all(request.config) and not is_light) or request.module.__name__ in AS_SHIPPED
-    flags = [flag if flag != "-O3" or optimises else "-O1" for flag in compiler.FLAGS]
+    flags = [flag if flag != "-O2" or optimises else "-O1" for flag in compiler.FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "FLAGS", tuple(flags))
         yield

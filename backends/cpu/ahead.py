@@ -30,25 +30,26 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     if thread_count() < 2 or "source" in settings.value("show"):  # sources are shown in the order of the steps
         return
     foresight = Foresight(program, steps, values, HOST)
-    needed: dict[LoopNest, FusedKernel] = {}
+    needed: dict[LoopNest, list[FusedKernel]] = {}
     for kernel, arrays, input_shapes in foresight.run():
         found = kernel.specialize(arrays, input_shapes)
         if found is not None and found.nest is not None and not kernel.is_compiled(found.nest):
-            needed[found.nest] = kernel
+            needed.setdefault(found.nest, []).append(kernel)
     routines = dict.fromkeys(source for step, inputs in foresight.calls for source in _sources(step, inputs))
     if routines:
         routines[sharing_source(), ("share",)] = None  # an argument of theirs
     loads = [partial(_load, *source) for source in routines if not is_loaded(source[0])]
     jobs: list[Any] = [*loads]  # first, as they take the longest
-    jobs += [partial(_compiled, kernel, nest) for nest, kernel in needed.items()]
+    jobs += [partial(_compiled, kernels[0], nest) for nest, kernels in needed.items()]
     if len(jobs) < 2:
         return
     made = concurrently(list(map(settings.carried, jobs)))[len(loads) :]
     failed = next((each for each in made if isinstance(each, Exception)), None)
-    for (nest, kernel), each in zip(needed.items(), made, strict=True):
+    for (nest, kernels), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.
-        if each is not None and (each is failed or kernel.is_foreign or not isinstance(each, Exception)):
-            kernel.add(nest, each)
+        if each is not None and (each is failed or kernels[0].is_foreign or not isinstance(each, Exception)):
+            for kernel in kernels[:1] if isinstance(each, Exception) else kernels:
+                kernel.add(nest, each)
 
 
 def _sources(step: CallStep, inputs: list[Any]) -> list[Source]:

@@ -44,17 +44,24 @@ from optree.records import NamedTuple
 #: No builtin atan and atanh: GCC simplifies cos(atan(x)) and the like to roots, which are 0 for a NaN. No builtin sin
 #: and cos: GCC joins both to sincos, which it does not vectorise.
 FLAGS = (
-    *("-O3", "-fPIC", "-shared", "-fvisibility=default"),
+    *("-O2", "-fPIC", "-shared", "-fvisibility=default"),
     *("-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "sin", "sinf", "cos", "cosf")),
 )
 
 #: Flags that not every compiler supports, each with its alternatives. GCC moves calls into the branches of a
 #: conditional that alone need them, and joins conditionals of one condition to branches; then it vectorises neither.
+#: The last five are what kernels and tiles need of -O3, which takes a third more time, and four times as much where it
+#: copies long loops for each condition; and registers are allocated for all loops of a function at once.
 OPTIONAL_FLAGS = (
     ("-march=native", "-mcpu=native"),
     *((flag,) for flag in ("-fopenmp-simd", "-fno-tree-sink", "-fno-thread-jumps")),
+    *((flag,) for flag in ("-ftree-vectorize", "-fvect-cost-model=dynamic", "-fpeel-loops", "-fira-region=one")),
+    ("--param=max-inline-insns-single=200",),
 )
+
+#: The flags of compilers that do not support all: each is asked once in a process.
+_supported: dict[Compiler, list[str]] = {}
 
 #: What is linked with the C library, which takes a fifth of the time of a small kernel: a source that includes another
 #: header than this, or declares a function as extern. What a compiler adds (memcpy) is found in the process.
@@ -398,12 +405,14 @@ def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
     """A shared object, with all optional flags, or those that the compiler supports."""
     (folder / "kernel.c").write_text(source, encoding="utf-8")
     wanted = [*(flag for flag, *_ in OPTIONAL_FLAGS), "-lm" if _LINKED.search(source) else "-nostdlib"]
-    status, output = _run(compiler, wanted, folder)
+    status, output = _run(compiler, _supported.get(compiler, wanted), folder)
     if status:
         flags = [*_supported_flags(compiler, folder), "-lm"]
         if flags != wanted:
             (folder / "kernel.c").write_text(source, encoding="utf-8")
             status, output = _run(compiler, flags, folder)
+            if not status:
+                _supported[compiler] = flags
     made = folder / "kernel.so"
     if status or not made.is_file():
         raise CompilerError(f"the C compiler {compiler} failed with status {status}: {output.strip()}")
@@ -556,9 +565,18 @@ def c_text(path: Path, defined: Mapping[str, object], generated: Mapping[str, st
     return head + _INCLUDE.sub(included, path.read_text())
 
 
+_WORD = re.compile(r"\w+(?:##S)?\(?")
+
+
 def after_definitions(text: str, definitions: Sequence[tuple[re.Pattern[str], str]]) -> str:
     """A text of C after the definitions that it calls, each of which may call those before it."""
+    words = _words(text)
     for called, definition in reversed(definitions):
-        if called.search(text):
-            text = definition + text
+        if called.search(words):
+            text, words = definition + text, words + _words(definition)
     return text
+
+
+def _words(text: str) -> str:
+    """The names in a text of C, each once on a line: of a long text, the quicker to search."""
+    return "\n".join(["", *dict.fromkeys(_WORD.findall(text))])

@@ -276,10 +276,14 @@ def test_flags_that_a_compiler_does_not_take_are_left_out(monkeypatch, tmp_path,
     real = find_compiler().command[0]
     text = f"""
     for flag in "$@"; do case "$flag" in {refused}) echo "unknown $flag" >&2; exit 1;; esac; done
+    echo run >> {tmp_path}/runs
     exec {real} "$@"
     """
     monkeypatch.setenv("CC", str(program(tmp_path / "choosy", text)))
     compiled()
+    before = (tmp_path / "runs").read_text().count("run")
+    compile_source("int g(double *x) { return 3; }", "g")  # the flags are not asked again
+    assert (tmp_path / "runs").read_text().count("run") == before + 1
     with pytest.raises(CompilerError, match="kernel.c"):
         compile_source("void f(double *x) { x[0] = ; }", "f")
 

@@ -398,7 +398,7 @@ def device_group() -> Group:
 def main() -> None:
     """Make the checks that are named: on_ranks.py [nccl] [check ...]."""
     on_device = "nccl" in sys.argv
-    compiler.FLAGS = tuple(flag if flag != "-O3" else "-O1" for flag in compiler.FLAGS)  # kernels are few and small
+    compiler.FLAGS = tuple(flag if flag != "-O2" else "-O1" for flag in compiler.FLAGS)  # kernels are few and small
     host = init(gen_backend("cpu", jit=False))
     group = device_group() if on_device else host
     assert (group.engine.name, host.engine.name) == ("nccl" if on_device else "mpi", "mpi")
