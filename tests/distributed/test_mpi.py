@@ -80,7 +80,8 @@ def test_checks_on_two_ranks_by_mpi_and_by_a_stand_in_for_nccl(sample: Any) -> N
 @pytest.mark.matrix(least=1)
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_checks_on_more_ranks(ranks: int, sample: Any) -> None:
-    names = sample(PLAIN, least=3)
+    """Of four, which wait for each other on few processors, every second check."""
+    names = sample(PLAIN[:: ranks - 2], least=3)
     assert outcomes(ranks, names) == dict.fromkeys(names, "ok")
 
 

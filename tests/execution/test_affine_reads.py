@@ -52,7 +52,7 @@ def test_pads_are_numpys(be: Any, dtype: str) -> None:
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_sums_of_derivatives_of_slices(be: Any, is_transposed: bool, sample: Any, request: Any) -> None:
     """By plain C and CUDA, which print the same nests, of fewer random slices."""
-    seeds = 6 if request.node.callspec.params["be"] == "c" else 2
+    seeds = 4 if request.node.callspec.params["be"] == "c" else 1
     for seed, shape in sample(list(product(range(seeds), SHAPES)), least=3):
         rng = np.random.default_rng([seed, *shape])
         of = shape[::-1] if is_transposed else shape
