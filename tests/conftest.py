@@ -191,7 +191,7 @@ def _sampled(items: list[Any], config: Any) -> set[Any]:
 
 def _drawn(cases: list[Any], config: Any, name: str, least: int | None = None) -> list[Any]:
     """A sample in the order of the cases, which the matrix's name takes part in: others may come and go."""
-    if least == 0:
+    if least == 0 and not config.option.rig:
         return []
     share, default = _share(config)
     count = min(len(cases), config.option.cases or max(least or default, math.ceil(len(cases) / share)))
