@@ -4,7 +4,9 @@ The bases of all ops that LAPACK computes are here. The rules of `optree.ops.lin
 here, too.
 
 The derivatives are those of M. B. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
-differentiation" (2008), where no other source is named. They are trees of the same ops, and so have derivatives.
+differentiation" (2008), where no other source is named. They are trees of the same ops, and so have derivatives. Of
+complex matrices they have conjugate transposes, of factors that are conjugated, as the adjoints of the reverse pass are
+(`optree.autodiff.reverse`).
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, is_any, portable
-from optree.dtypes import is_inexact, rounded, wide_dtype
+from optree.dtypes import is_inexact, real_dtype, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.op.apply import Apply
 from optree.op.index_map import STACKED, IndexMap
 from optree.op.op import Op
 from optree.op.traits import FloatOperator, UnaryOperator
+from optree.ops.complex import conjugated
 from optree.ops.indexing import rows_and_columns
 from optree.records import NamedTuple
 from optree.registry import f, numpy_function
 from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Operand, Variable, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, check_has_complex, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 
@@ -36,12 +39,19 @@ class LapackOperator(FloatOperator):
     """An op on matrices that LAPACK computes."""
 
     index_map = IndexMap(STACKED)
+    takes_complex = True
+    #: The indices of the values that are real for complex operands, too.
+    real_values: ClassVar[tuple[int, ...]] = ()
     #: Its approximate floating-point operations divided by m * n * min(m, n), for profiles.
     work: ClassVar[float] = 2.0
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         common = promote(*(dtype if is_inexact(dtype) else FLOAT64 for dtype in map(promote, dtypes)))
-        return (common,) * (len(dtypes) + 1)
+        return *(common,) * len(dtypes), self.value_dtype(common)
+
+    def value_dtype(self, dtype: np.dtype, index: int = 0) -> np.dtype:
+        """The dtype of a value for operands of a dtype."""
+        return real_dtype(dtype) if index in self.real_values else dtype
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
         """The cubic terms."""
@@ -50,7 +60,7 @@ class LapackOperator(FloatOperator):
 
 
 class LapackFunction(LapackOperator):
-    """An op on matrices with one value, which its method `compute` gives for arrays of float32 or float64."""
+    """An op on matrices with one value, which its method `compute` gives for arrays of a dtype that LAPACK has."""
 
     compute: Callable[..., Any]
 
@@ -60,8 +70,8 @@ class LapackFunction(LapackOperator):
 
     @portable
     def numpy(self, *arrays: Array) -> Any:
-        dtype = self.resolve_dtypes(*(x.dtype for x in arrays))[-1]
-        found = self.compute(*(wide(as_array(x, *arrays), dtype) for x in arrays))
+        given, *_, dtype = self.resolve_dtypes(*(x.dtype for x in arrays))
+        found = self.compute(*(wide(as_array(x, *arrays), given) for x in arrays))
         return rounded(as_array(found, *arrays), dtype, copy=False)
 
 
@@ -76,7 +86,7 @@ class MatrixOperator(LapackFunction, UnaryOperator):
 
 
 class Factorisation(LapackOperator, UnaryOperator):
-    """An op on matrices with several values, which `compute` returns for an array of float32 or float64."""
+    """An op on matrices with several values, which `compute` returns for an array of a dtype that LAPACK has."""
 
     square: ClassVar[bool] = True
     #: The named tuple of the values.
@@ -97,8 +107,10 @@ class Factorisation(LapackOperator, UnaryOperator):
                 check_dimensions(x.backend, shape)
         except ShapeError as error:
             raise ShapeError(f"{self.name}: {describe(x)}: {error}") from None
-        dtype = self.resolve_dtypes(x.dtype)[-1]
-        return Apply(self, [x], [TensorType(dtype, shape)() for shape in shapes])
+        given = self.resolve_dtypes(x.dtype)[0]
+        dtypes = [self.value_dtype(given, i) for i in range(len(shapes))]
+        check_has_complex(x.backend, self.name, dtypes)
+        return Apply(self, [x], [TensorType(*each)() for each in zip(dtypes, shapes, strict=True)])
 
     def output_shapes(self, x: Shape) -> list[Shape]:
         """The values' shapes; ShapeError if the operand's is not one of matrices."""
@@ -114,12 +126,13 @@ class Factorisation(LapackOperator, UnaryOperator):
 
     @portable
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        (x,), dtype = inputs, node.outputs[0].dtype
-        for cell, value in zip(output_storage, self.compute(wide(x, dtype)), strict=True):
-            cell[0] = rounded(as_array(value, x), dtype, copy=False)
+        (x,) = inputs
+        values = self.compute(wide(x, self.resolve_dtypes(x.dtype)[0]))
+        for cell, value, out in zip(output_storage, values, node.outputs, strict=True):
+            cell[0] = rounded(as_array(value, x), out.dtype, copy=False)
 
     def compute(self, x: Array) -> Sequence[Any]:
-        """The values on an array of float32 or float64."""
+        """The values on an array of a dtype that LAPACK has."""
         raise NotImplementedError
 
 
@@ -162,6 +175,11 @@ def transposed(x: Variable) -> Variable:
     return f.matrix_transpose(x)
 
 
+def conjugate_transposed(x: Variable) -> Variable:
+    """The matrices transposed, and conjugated where they are complex."""
+    return transposed(conjugated(x))
+
+
 def on_diagonal(x: Variable) -> Variable:
     """A mask of the matrices' diagonal, in a shape that broadcasts to theirs."""
     rows, columns = rows_and_columns(x)
@@ -173,6 +191,13 @@ class QRResult(NamedTuple):
 
     Q: Any
     R: Any
+
+
+class EigResult(NamedTuple):
+    """Eigenvalues, and the eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
 
 
 class EighResult(NamedTuple):
@@ -194,7 +219,8 @@ class SVDResult(NamedTuple):
 class Cholesky(MatrixOperator):
     """The Cholesky factors l, lower triangular with l @ l.T = x, of positive definite matrices; reads the lower half.
 
-    With `upper`, the upper triangles u of u.T @ u = x, and the upper half is read.
+    With `upper`, the upper triangles u of u.T @ u = x, and the upper half is read. Complex matrices are Hermitian, with
+    conjugate transposes in the place of transposes.
     The gradient is symmetric, as JAX's and autograd's are: that of half the matrix counts for both halves (I. Murray,
     "Differentiation of the Cholesky decomposition", 2016).
 
@@ -211,18 +237,21 @@ class Cholesky(MatrixOperator):
     @classmethod
     def function(cls, x: Operand, upper: bool = False) -> Any:  # type: ignore[override]
         op = cls.make()
-        return transposed(op(transposed(variable_of(x, "cholesky")))) if upper else op(x)
+        return conjugate_transposed(op(conjugate_transposed(variable_of(x, "cholesky")))) if upper else op(x)
 
     def compute(self, x: Array) -> Any:
         return np.linalg.cholesky(x) if x.size else x.copy()
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        factor = self(x)
-        inner = f.matmul(transposed(factor), delta)
-        half = f.tril(inner, -1) + f.where(on_diagonal(inner), inner * 0.5, 0)
-        left = f.solve(transposed(factor), half)
-        return [_symmetric(f.solve(transposed(factor), transposed(left)))]
+        turned = transposed(self(x))
+        left = f.solve(turned, _half_triangle(f.matmul(turned, delta)))
+        return [_symmetric(conjugate_transposed(f.solve(turned, conjugate_transposed(left))))]
+
+
+def _half_triangle(x: Variable) -> Variable:
+    """The lower triangles of square matrices, the diagonal halved."""
+    return f.tril(x, -1) + f.where(on_diagonal(x), x * 0.5, 0)
 
 
 @numpy_function(np.linalg.qr)
@@ -278,28 +307,28 @@ class QR(Factorisation):
                 "qr: of mode='complete' and more rows than columns the new columns are arbitrary, and "
                 "have no derivative; mode='reduced' leaves them out"
             )
-        q, r = self(x)
+        q, r = map(conjugated, self(x))
         of_q, of_r = or_zeros(of_q, q), or_zeros(of_r, r)
         if m is None or m >= n:
             return [_grad_of_qr(q, r, of_q, of_r)]
         # More columns than rows: r is a triangle, for the first columns, and a rectangle beside it.
         first, others = (..., slice(None, m)), (..., slice(m, None))
         beside = f.slice(of_r, others)
-        from_others = f.matmul(f.slice(x, others), transposed(beside))
+        from_others = f.matmul(conjugated(f.slice(x, others)), conjugate_transposed(beside))
         head = _grad_of_qr(q, f.slice(r, first), of_q + from_others, f.slice(of_r, first))
         return [f.concatenate([head, f.matmul(q, beside)], axis=-1)]
 
 
 def _grad_of_qr(q: Variable, r: Variable, of_q: Variable, of_r: Variable) -> Variable:
-    """The gradient of the matrix q @ r, r square."""
-    inner = f.matmul(r, transposed(of_r)) - f.matmul(transposed(of_q), q)
-    both = f.tril(inner) + transposed(f.tril(inner, -1))
-    return transposed(f.solve(r, transposed(of_q + f.matmul(q, both))))
+    """The gradient of the matrix q @ r, r square and with a real diagonal."""
+    half = _half_triangle(f.matmul(r, conjugate_transposed(of_r)) - f.matmul(conjugate_transposed(of_q), q))
+    both = half + conjugate_transposed(half)
+    return conjugate_transposed(f.solve(r, conjugate_transposed(of_q + f.matmul(q, both))))
 
 
 @numpy_function(np.linalg.eigvalsh)
 class EigenvaluesOfSymmetric(MatrixOperator):
-    """The eigenvalues of symmetric matrices, in ascending order; one half is read.
+    """The eigenvalues of symmetric or Hermitian matrices, real and in ascending order; one half is read.
 
     The second derivative is that of the gradient's eigenvectors: nan or infinite where two eigenvalues are equal.
 
@@ -317,6 +346,7 @@ class EigenvaluesOfSymmetric(MatrixOperator):
     name = "eigvalsh"
     __props__ = ("UPLO",)
     UPLO: Any = "L"
+    real_values = (0,)
     work = 4 / 3
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
@@ -331,16 +361,17 @@ class EigenvaluesOfSymmetric(MatrixOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        _, vectors = Eigh.make(UPLO=self.UPLO)(x)
-        return [f.matmul(vectors * f.expand_dims(delta, -2), transposed(vectors))]
+        vectors = conjugated(Eigh.make(UPLO=self.UPLO)(x)[1])
+        return [f.matmul(vectors * f.expand_dims(delta, -2), conjugate_transposed(vectors))]
 
 
 @numpy_function(np.linalg.eigh)
 class Eigh(Factorisation):
-    """The eigenvalues of symmetric matrices, in ascending order, and the eigenvectors as columns; one half is read.
+    """The eigenvalues of symmetric or Hermitian matrices, ascending, and the eigenvectors as columns; one half is read.
 
     The gradient is symmetric, as JAX's and autograd's are. That of eigenvectors divides by differences of eigenvalues:
-    it is nan or infinite where two are equal, and valid for functions that do not depend on the eigenvectors' signs.
+    it is nan or infinite where two are equal, and valid for functions that do not depend on the eigenvectors' signs, or
+    phases where they are complex. No error says that a function does.
 
     Attributes
     ----------
@@ -358,6 +389,7 @@ class Eigh(Factorisation):
     __props__ = ("UPLO",)
     UPLO: Any = "L"
     result = EighResult
+    real_values = (0,)
     work = 9.0
 
     def make_node(self, *inputs: Operand) -> Apply:
@@ -373,12 +405,82 @@ class Eigh(Factorisation):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (of_values, of_vectors) = inputs, output_gradients
         values, vectors = self(x)
+        vectors = conjugated(vectors)
+        turned = conjugate_transposed(vectors)
         if is_disconnected(of_vectors):
-            return [f.matmul(vectors * f.expand_dims(of_values, -2), transposed(vectors))]
-        inner = _over_differences(f.matmul(transposed(vectors), of_vectors), values)
+            return [f.matmul(vectors * f.expand_dims(of_values, -2), turned)]
+        inner = _over_differences(f.matmul(turned, of_vectors), values)
         if not is_disconnected(of_values):
             inner = inner + _diagonal(of_values)
-        return [_symmetric(f.matmul(f.matmul(vectors, inner), transposed(vectors)))]
+        return [_symmetric(f.matmul(f.matmul(vectors, inner), turned))]
+
+
+@numpy_function(np.linalg.eigvals)
+class Eigenvalues(MatrixOperator):
+    """The eigenvalues of square matrices, in no order, and complex: NumPy's are real where all imaginary parts are 0.
+
+    The derivative is that where all eigenvalues differ.
+
+    Examples
+    --------
+    >>> be.eigvals(be.array([[0.0, 4.0], [-1.0, 0.0]])).get().imag
+    array([ 2., -2.], dtype=float32)
+    """
+
+    name = "eigvals"
+    work = 10.0
+
+    def output_shape(self, *shapes: Shape) -> Shape:
+        return super().output_shape(*shapes)[:-1]
+
+    def value_dtype(self, dtype: np.dtype, index: int = 0) -> np.dtype:
+        return np.result_type(wide_dtype(dtype), np.complex64)
+
+    def compute(self, x: Array) -> Any:
+        return np.linalg.eigvals(iterated(x))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        turned = transposed(Eig.make()(x)[1])
+        return [f.solve(turned, f.expand_dims(delta, -1) * turned)]
+
+
+@numpy_function(np.linalg.eig)
+class Eig(Factorisation):
+    """The eigenvalues of square matrices, in no order, and the eigenvectors as columns of norm 1; both are complex.
+
+    NumPy's are real where all imaginary parts are 0. The gradient of eigenvectors divides by differences of eigenvalues:
+    it is nan or infinite where two are equal, and valid for functions that do not depend on the eigenvectors' phases.
+    No error says that a function does.
+
+    Examples
+    --------
+    >>> values, vectors = be.eig(be.array([[0.0, 4.0], [-1.0, 0.0]]))
+    >>> values.get().imag, vectors.shape
+    (array([ 2., -2.], dtype=float32), (2, 2))
+    """
+
+    name = "eig"
+    result = EigResult
+    work = 25.0
+    value_dtype = Eigenvalues.value_dtype
+
+    def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
+        return [(*stack, n), (*stack, n, n)]
+
+    def compute(self, x: Array) -> Sequence[Any]:
+        return tuple(np.linalg.eig(iterated(x)))
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (of_values, of_vectors) = inputs, output_gradients
+        values, vectors = self(x)
+        turned, inner = transposed(vectors), None if is_disconnected(of_values) else _diagonal(of_values)
+        if not is_disconnected(of_vectors):
+            moved = f.matmul(turned, of_vectors)
+            along = f.sum(f.where(on_diagonal(moved), f.real(moved), 0), axis=-2, keepdims=True)
+            moved = moved - f.matmul(turned, conjugated(vectors)) * along  # the norms stay 1
+            inner = _plus(inner, _over_differences(moved, values))
+        return [f.solve(turned, f.matmul(inner, turned))]
 
 
 @numpy_function(np.linalg.svdvals)
@@ -395,6 +497,7 @@ class SingularValues(MatrixOperator):
 
     name = "svdvals"
     square = False
+    real_values = (0,)
     work = 8 / 3
 
     def output_shape(self, *shapes: Shape) -> Shape:
@@ -406,7 +509,7 @@ class SingularValues(MatrixOperator):
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        u, _, v = SVD.make(full_matrices=False)(x)
+        u, _, v = map(conjugated, SVD.make(full_matrices=False)(x))
         return [f.matmul(u * f.expand_dims(delta, -2), v)]
 
 
@@ -417,7 +520,8 @@ class SVD(Factorisation):
     The gradient of singular vectors (J. Townsend, "Differentiating the singular
     value decomposition", 2016) divides by the differences of singular values: it is
     nan or infinite where two are equal or, for matrices that are not square, where one is
-    0. It is valid for functions that do not depend on the vectors' signs.
+    0. It is valid for functions that do not depend on the vectors' signs, or on the phases that a left and a right
+    vector share where they are complex. No error says that a function does.
 
     Attributes
     ----------
@@ -436,6 +540,7 @@ class SVD(Factorisation):
     full_matrices: Any = True
     square = False
     result = SVDResult
+    real_values = (1,)
     work = 22.0
 
     @classmethod
@@ -453,7 +558,7 @@ class SVD(Factorisation):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (of_u, of_s, of_v) = inputs, output_gradients
         m, n = x.shape[-2:]
-        u, s, v = SVD.make(full_matrices=False)(x)
+        u, s, v = map(conjugated, SVD.make(full_matrices=False)(x))
         values_alone = is_disconnected(of_u) and is_disconnected(of_v)
         if self.full_matrices and not values_alone and (m is None or m != n):
             raise GradientError(
@@ -464,23 +569,26 @@ class SVD(Factorisation):
         row, column = f.expand_dims(s, -2), f.expand_dims(s, -1)
         beside = None
         if not is_disconnected(of_u):
-            turned = _differences(f.matmul(transposed(u), of_u), s)
-            inner = _plus(inner, turned * row)
+            turned = f.matmul(conjugate_transposed(u), of_u)
+            inner = _plus(inner, _differences(turned, s) * row)
+            if x.dtype.kind == "c" and not is_disconnected(of_v):  # the vectors' phases relative to each other
+                inner = inner + f.where(on_diagonal(turned), f.imag(turned) / row, 0) * 1j
             scaled = of_u / row
-            beside = f.matmul(scaled - f.matmul(u, f.matmul(transposed(u), scaled)), v) if m is None or m > n else None
+            within = f.matmul(u, f.matmul(conjugate_transposed(u), scaled))
+            beside = f.matmul(scaled - within, v) if m is None or m > n else None
         if not is_disconnected(of_v):
-            turned = _differences(f.matmul(v, transposed(of_v)), s)
+            turned = _differences(f.matmul(v, conjugate_transposed(of_v)), s)
             inner = _plus(inner, column * turned)
             scaled = of_v / column
-            outside = scaled - f.matmul(f.matmul(scaled, transposed(v)), v)
+            outside = scaled - f.matmul(f.matmul(scaled, conjugate_transposed(v)), v)
             beside = _plus(beside, f.matmul(u, outside)) if n is None or m is None or n > m else beside
         return [_plus(f.matmul(f.matmul(u, inner), v), beside)]
 
 
 def _differences(x: Variable, s: Variable) -> Variable:
-    """Square matrices minus their transposes, each element divided by s[column]**2 - s[row]**2."""
+    """Square matrices minus their conjugate transposes, each element divided by s[column]**2 - s[row]**2."""
     total = f.expand_dims(s, -2) + f.expand_dims(s, -1)
-    return _over_differences((x - transposed(x)) / f.where(f.eq(total, 0), 1, total), s)
+    return _over_differences((x - conjugate_transposed(x)) / f.where(f.eq(total, 0), 1, total), s)
 
 
 def _plus(x: Any, y: Any) -> Any:
@@ -502,7 +610,7 @@ def _diagonal(x: Variable) -> Variable:
 
 
 def _symmetric(x: Variable) -> Variable:
-    return (x + transposed(x)) * 0.5
+    return (x + conjugate_transposed(x)) * 0.5
 
 
 def _over_differences(x: Variable, values: Variable) -> Variable:

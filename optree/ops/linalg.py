@@ -5,7 +5,8 @@ cuSOLVER and cuBLAS. Integers become float64; float16 and bfloat16 are computed 
 LinAlgError is raised when the tree runs.
 
 The derivatives are those of M. B. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
-differentiation" (2008), unless another source is named. They are trees of the same ops, and differentiable.
+differentiation" (2008), unless another source is named. They are trees of the same ops, and differentiable. The
+transposes in them are not conjugated where an op is complex differentiable (`optree.autodiff.reverse`).
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.batching import aligned, example_rank
 from optree.op.traits import BinaryOperator
+from optree.ops.complex import conjugated
 from optree.ops.factorisation import (
     Factorisation,
     LapackFunction,
     LapackOperator,
     MatrixOperator,
     check_matrices,
+    conjugate_transposed,
     iterated,
     on_diagonal,
     transposed,
     wide,
 )
+from optree.ops.reduction import squares
 from optree.ops.shape import broadcasts_to, sizes_for_reshape, strong, with_leading_axes
 from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
@@ -154,7 +158,7 @@ class Determinant(MatrixOperator):
 class Cofactors(MatrixOperator):
     """The matrices of cofactors: det(x) * inv(x).T, but also for singular matrices.
 
-    With x = u s v it is det(u) det(v) u p v, where p are the products of all singular values but one.
+    With x = u s v it is det(u) det(v) u p v, u and v conjugated; p are the products of all singular values but one.
 
     Examples
     --------
@@ -170,7 +174,8 @@ class Cofactors(MatrixOperator):
         if not x.size or x.shape[-1] == 1:
             return np.ones_like(x)
         u, s, v, sign = _signed_svd(x)
-        return (sign * np.matmul(u * _products_of_others(s)[..., None, :], v)).astype(x.dtype, copy=False)
+        found = sign * np.matmul(u.conj() * _products_of_others(s)[..., None, :], v.conj())
+        return found.astype(x.dtype, copy=False)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -194,6 +199,7 @@ class CofactorsAlong(LapackFunction, BinaryOperator):
         if not x.size or x.shape[-1] == 1:
             return np.zeros_like(x)
         u, s, v, sign = _signed_svd(x)
+        u, v = u.conj(), v.conj()
         turned = np.matmul(np.matmul(np.swapaxes(u, -2, -1), direction), np.swapaxes(v, -2, -1))
         # For each pair of singular values, the product of all others: those of a row without the row's own value.
         row = np.arange(s.shape[-1], like=s)
@@ -238,7 +244,7 @@ def _products_of_others(x: Array) -> Any:
 class LogDeterminant(Factorisation):
     """The signs of the determinants of square matrices, and the logarithms of their absolute values.
 
-    They are 0 and -inf for singular matrices, without a derivative.
+    The sign of a complex number is the number divided by its absolute value. They are 0 and -inf for singular matrices, without a derivative.
 
     Examples
     --------
@@ -249,6 +255,7 @@ class LogDeterminant(Factorisation):
 
     name = "slogdet"
     result = SlogdetResult
+    real_values = (1,)
     work = 2 / 3
 
     def factor_shapes(self, stack: Shape, m: int | None, n: int | None) -> list[Shape]:
@@ -258,8 +265,11 @@ class LogDeterminant(Factorisation):
         return tuple(np.linalg.slogdet(x))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x,), (_, delta) = inputs, output_gradients
-        if is_disconnected(delta):  # only the sign, which is constant
+        (x,), (of_sign, delta) = inputs, output_gradients
+        if x.dtype.kind == "c" and not is_disconnected(of_sign):
+            turned = f.imag(of_sign * self(x)[0])
+            delta = turned * 1j if is_disconnected(delta) else f.complex(delta, turned)
+        if is_disconnected(delta):  # only the sign of real numbers, which is constant
             return [f.fill_like(x, 0.0)]
         return [_columns(delta) * transposed(f.inv(x))]
 
@@ -305,20 +315,20 @@ class PseudoInverse(MatrixOperator):
 
     def compute(self, x: Array) -> Any:
         if not x.size:
-            return np.swapaxes(x, -2, -1).copy()
+            return np.swapaxes(x, -2, -1).conj()
         return self._within(x, max(x.shape[-2:]) * np.finfo(x.dtype).eps if self.rtol is None else self.rtol)
 
     def _within(self, x: Array, rtol: Array) -> Any:
         """The value for a tolerance, or for an array of them with an axis of size 1 at the end."""
         u, s, v = np.linalg.svd(iterated(x), full_matrices=False)
         counts = s > rtol * s[..., :1]
-        inverse = np.where(counts, 1 / np.where(counts, s, 1), 0).astype(x.dtype, copy=False)
-        return np.matmul(np.swapaxes(v, -2, -1), inverse[..., None] * np.swapaxes(u, -2, -1))
+        inverse = np.where(counts, 1 / np.where(counts, s, 1), 0).astype(s.dtype, copy=False)
+        return np.matmul(np.swapaxes(v, -2, -1).conj(), inverse[..., None] * np.swapaxes(u, -2, -1).conj())
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, *tolerances), (delta,) = inputs, output_gradients
-        found = self(*inputs)
-        turned, of = transposed(found), transposed(delta)
+        x, found = conjugated(x), conjugated(self(*inputs))
+        turned, of = conjugate_transposed(found), conjugate_transposed(delta)
         first = f.matmul(f.matmul(turned, delta), turned)
         outside = f.matmul(_less_from_identity(f.matmul(x, found)), f.matmul(of, f.matmul(found, turned)))
         within = f.matmul(f.matmul(f.matmul(turned, found), of), _less_from_identity(f.matmul(found, x)))
@@ -429,11 +439,11 @@ def lstsq(a: Operand, b: Operand, rcond: float | None = None) -> tuple[Any, Any,
         rtol = float(finfo(wide_dtype(dtype)).eps)
     columns = f.expand_dims(b, -1) if b.ndim == 1 else b
     x = f.matmul(f.pinv(a, rtol), columns)
-    squares = f.sum(f.square(columns - f.matmul(a, x)), axis=-2, keepdims=False)
+    residuals = f.sum(squares(columns - f.matmul(a, x)), axis=-2, keepdims=False)
     m, n = a.shape[-2:]
     if None not in (m, n) and m <= n:
-        squares = f.slice(squares, (slice(0, 0),))
-    return f.squeeze(x, -1) if b.ndim == 1 else x, squares, matrix_rank(a, rtol=rtol), f.svdvals(a)
+        residuals = f.slice(residuals, (slice(0, 0),))
+    return f.squeeze(x, -1) if b.ndim == 1 else x, residuals, matrix_rank(a, rtol=rtol), f.svdvals(a)
 
 
 @function(numpy=np.linalg.matrix_rank)
@@ -535,11 +545,7 @@ def vdot(x: Operand, y: Operand) -> Any:
     >>> be.vdot(be.array([[1.0, 2.0]]), be.array([[3.0, 4.0]])).item()
     11.0
     """
-    return f.dot(f.ravel(_conjugated(variable_of(x, "vdot"))), f.ravel(variable_of(y, "vdot")))
-
-
-def _conjugated(x: Variable) -> Variable:
-    return f.conjugate(x) if x.dtype.kind == "c" else x
+    return f.dot(f.ravel(conjugated(variable_of(x, "vdot"))), f.ravel(variable_of(y, "vdot")))
 
 
 @function(numpy=np.kron)
@@ -579,7 +585,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     x, y = (f.moveaxis(given, axis, -1) for given in (x, y))
     if promote(x.dtype, y.dtype).kind == "b":
         return f.any(f.logical_and(x, y), axis=-1, keepdims=False)
-    return f.einsum("...i,...i->...", _conjugated(x), y)
+    return f.einsum("...i,...i->...", conjugated(x), y)
 
 
 @function(numpy=np.matvec)
@@ -605,7 +611,7 @@ def vecmat(x: Operand, y: Operand) -> Any:
     array([4., 6.], dtype=float32)
     """
     x, y = (variable_of(given, "vecmat") for given in (x, y))
-    return f.squeeze(f.matmul(f.expand_dims(_conjugated(x), -2), y), -2)
+    return f.squeeze(f.matmul(f.expand_dims(conjugated(x), -2), y), -2)
 
 
 def norm(x: Operand, ord: object = None, axis: Axis = None, keepdims: bool = False) -> Any:

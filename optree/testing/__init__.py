@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from optree.autodiff.api import grad
-from optree.dtypes import is_floating
+from optree.dtypes import is_inexact
 from optree.errors import GradientError, OperandError, describe
 from optree.op.op import Op
 from optree.run.function import last_backend
@@ -107,12 +107,13 @@ def check_grad(
     for x in given:
         if not isinstance(x, Tensor):
             raise OperandError(f"check_grad: an input is a tensor, not {describe(x)}")
-    points = [x.backend.array(x, np.float64 if is_floating(x.dtype) else x.dtype, x.name) for x in given]
+    wide = [np.result_type(x.dtype, np.float64) if is_inexact(x.dtype) else x.dtype for x in given]
+    points = [x.backend.array(x, dtype, x.name) for x, dtype in zip(given, wide, strict=True)]
     value = function(*points)
     if not isinstance(value, Variable):
         raise OperandError(f"check_grad: the function returns a tree, not {describe(value)}")
     cost = weighted_sum(value)
-    moved = [(i, x) for i, x in enumerate(points) if is_floating(x.dtype)]
+    moved = [(i, x) for i, x in enumerate(points) if is_inexact(x.dtype)]
     if not moved:
         raise GradientError(f"check_grad: no input is floating: {', '.join(map(describe, points))} cannot be moved")
     first, again = cost.item(), cost.item()

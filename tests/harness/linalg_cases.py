@@ -22,14 +22,34 @@ def regular(x: Any, size: int = 7) -> Any:
     *_, m, n = x.shape
     if m is None or n is None:
         raise ShapeError(f"the diagonal of a matrix of {m} x {n} is not known")
-    more = (np.eye(m, n) * (size + 3 * np.arange(n))).astype(np.int8)
+    return _plus(x, np.eye(m, n) * (size + 3 * np.arange(n)))
+
+
+def _plus(x: Any, numbers: np.ndarray) -> Any:
+    more = numbers.astype(np.int8)
     return x + (more if isinstance(x, np.ndarray) else constant(more))
 
 
 def symmetric(x: Any) -> Any:
-    """The same for symmetric positive definite matrices."""
+    """The same for symmetric or Hermitian positive definite matrices."""
     turned = np.matrix_transpose(x) if isinstance(x, np.ndarray) else f.matrix_transpose(x)
-    return regular(x + turned)
+    return regular(x + (np.conj(turned) if x.dtype.kind == "c" else turned), 9)
+
+
+def turning(x: Any) -> Any:
+    """The same for matrices that have complex eigenvalues."""
+    m = x.shape[-1]
+    return _plus(regular(x), 9 * (np.eye(m, k=1) - np.eye(m, k=-1)))
+
+
+def parts(x: Any) -> Any:
+    """A function of complex numbers that is not complex differentiable."""
+    return np.real(x) + 2 * np.imag(x) * np.real(x)
+
+
+def squared(x: Any) -> Any:
+    """The squares of absolute values, which are invariant to signs and to phases."""
+    return np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x**2
 
 
 def _one(name: str, prepare: Callable[..., Any], *shapes: Any, pick: Any = None, **keywords: Any) -> Case:
@@ -49,7 +69,7 @@ def _one(name: str, prepare: Callable[..., Any], *shapes: Any, pick: Any = None,
 
 def wide(x: Any) -> Any:
     """An array in a dtype that NumPy's linear algebra takes."""
-    return x.astype(np.float64)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def _solve(a: Any, b: Any) -> Case:
@@ -61,8 +81,8 @@ def _cofactors(x: Any) -> Any:
 
 
 def _products(q: Any, r: Any) -> Any:
-    """A function of a QR factorisation that is invariant to the signs of columns of q."""
-    return (q * q) @ (r * r)
+    """A function of a QR factorisation that is invariant to the signs or phases of columns of q."""
+    return squared(q) @ squared(r)
 
 
 LINALG: dict[str, list[Case]] = {
@@ -93,23 +113,35 @@ LINALG: dict[str, list[Case]] = {
     "qr": [
         *(_one("qr", regular, shape, pick=_products) for shape in ((4, 2), (3, 3), (2, 3), (2, 3, 2))),
         _one("qr", regular, (3, 3), pick=_products, mode="complete"),
-        Case(((3, 2),), lambda x: f.qr(regular(x), "r") ** 2, lambda x: np.linalg.qr(wide(regular(x)), "r") ** 2),
+        Case(
+            ((3, 2),),
+            lambda x: squared(f.qr(regular(x), "r")),
+            lambda x: squared(np.linalg.qr(wide(regular(x)), "r")),
+        ),
     ],
     "eigvalsh": [_one("eigvalsh", symmetric, shape) for shape in ((3, 3), (2, 2, 2), (1, 1))],
     "eigh": [
         *(
-            _one("eigh", symmetric, shape, pick=lambda w, v: w * (v**2).sum(axis=-1) + (v**4).sum(axis=-2))
+            _one("eigh", symmetric, shape, pick=lambda w, v: w * squared(v).sum(axis=-1) + (squared(v) ** 2).sum(axis=-2))
             for shape in ((3, 3), (2, 2, 2), (1, 1))
         ),
-        _one("eigh", symmetric, (3, 3), pick=lambda w, v: v**2, UPLO="U"),
+        _one("eigh", symmetric, (3, 3), pick=lambda w, v: squared(v), UPLO="U"),
+    ],
+    "eigvals": [
+        Case((shape,), lambda x: parts(f.eigvals(turning(x))), lambda x: parts(np.linalg.eigvals(wide(turning(x)))))
+        for shape in ((3, 3), (2, 2, 2), (1, 1))
+    ],
+    "eig": [
+        _one("eig", turning, shape, pick=lambda w, v: parts(w) + (squared(v) ** 2).sum(axis=-2))
+        for shape in ((3, 3), (2, 2, 2), (1, 1))
     ],
     "svdvals": [_one("svdvals", regular, shape) for shape in ((3, 3), (4, 2), (2, 3), (2, 3, 2), (0, 2))],
     "svd": [
         *(
-            _one("svd", regular, shape, pick=lambda u, s, v: (u**2) @ (v**2) + s.sum(), full_matrices=False)
+            _one("svd", regular, shape, pick=lambda u, s, v: squared(u) @ squared(v) + s.sum(), full_matrices=False)
             for shape in ((3, 3), (4, 2), (2, 3), (2, 3, 2))
         ),
-        _one("svd", regular, (2, 2), pick=lambda u, s, v: (u**2) @ (v**2)),
+        _one("svd", regular, (2, 2), pick=lambda u, s, v: squared(u) @ squared(v)),
         _one("svd", regular, (3, 2), compute_uv=False),
     ],
     "pinv": [

@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 from harness.each import for_each
 from harness.homes import home
-from harness.linalg_cases import LINALG, linalg_examples
+from harness.linalg_cases import LINALG, linalg_examples, wide
 from harness.op_examples import examples_for
 
 from backends import gen_backend
 from optree import TensorType, check_grad, function, grad, vmap
-from optree.dtypes import bfloat16
+from optree.dtypes import bfloat16, is_inexact, real_dtype, wide_dtype
 from optree.errors import DisconnectedError, GradientError, OperandError, OptreeError, ShapeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
 from optree.testing.comparison import tolerating
 from optree.testing.conformance import LAYOUTS, MIXED, PROMISES, check_backend
 
 L = np.linalg
+
+
+#: Functions with complex values of real operands, too.
+OF_COMPLEX = ("eig", "eigvals")
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +62,16 @@ ON_DEVICE = 1e-13, 1e-14
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", LINALG)
 def test_a_backend_gives_what_the_reference_gives(name: str, cpu: Any, home_kind: str) -> None:
-    examples = examples_for(name)
+    examples = examples_for(name) if cpu.has_complex or name not in OF_COMPLEX else []
     for number, example in enumerate(examples):
         with tolerating(*ON_DEVICE) if home_kind == "gpu" else nullcontext():
             check_backend(example, cpu, number if len(examples) >= len(LAYOUTS) else None)
 
 
-@for_each(("name", "dtype"), product(LINALG, [*MIXED, bfloat16()]), sampled=True)
+@for_each(("name", "dtype"), product(LINALG, [*MIXED, "complex64", "complex128", bfloat16()]), sampled=True)
 def test_value(name: str, dtype: Any, cpu: Any) -> None:
+    if not cpu.has_complex and (name in OF_COMPLEX or np.dtype(dtype).kind == "c"):
+        return
     for example, meaning in linalg_examples(name):
         values = example.draw(dtype)
         tree = example.tree([cpu.array(x, x.dtype) for x in values])
@@ -73,11 +79,13 @@ def test_value(name: str, dtype: Any, cpu: Any) -> None:
         if tree.dtype.kind == "i":
             assert np.array_equal(tree.asnumpyarray(), wanted.astype(tree.dtype)), str(example)
             continue
-        assert tree.dtype == (dtype if np.dtype(dtype).kind in "fV" else np.float64)
-        got = tree.asnumpyarray()
+        given = np.dtype(dtype) if is_inexact(np.dtype(dtype)) else np.dtype(np.float64)
+        given = wide_dtype(given) if name in OF_COMPLEX else given
+        assert tree.dtype in (given, real_dtype(given)) and tree.dtype.kind in ("c", wanted.dtype.kind, "V")
+        got = wide(tree.asnumpyarray())
         assert got.shape == wanted.shape, str(example)
-        near = 64 * {2: 2e-3, 4: 1e-7, 8: 2e-16}[tree.dtype.itemsize] * (4 if dtype == bfloat16() else 1)
-        error = np.max(np.abs(got.astype(np.float64) - wanted), initial=0.0)
+        near = 64 * {2: 2e-3, 4: 1e-7, 8: 2e-16}[real_dtype(given).itemsize] * (4 if dtype == bfloat16() else 1)
+        error = np.max(np.abs(got - wanted), initial=0.0)
         assert error <= near * np.max(np.abs(wanted), initial=1.0), f"{example} of {dtype} is off by {error}"
 
 
@@ -116,6 +124,8 @@ CALLS: list[Callable[..., Any]] = [
     lambda x: L.eigh(x + np.matrix_transpose(x)).eigenvalues,
     lambda x: abs(L.eigh(x, UPLO="u").eigenvectors),
     lambda x: L.eigvalsh(x, "U"),
+    lambda x: L.eig(x + 0j).eigenvectors,
+    lambda x: L.eigvals(x * 1j),
     lambda x: L.svd(x[:, :2]).U ** 2,
     lambda x: L.svd(x[:, :2]).Vh.shape[-2] + L.svd(x[:, :2]).S,
     lambda x: L.svd(x, compute_uv=False),
@@ -155,6 +165,8 @@ CALLS: list[Callable[..., Any]] = [
 @for_each("place", range(len(CALLS)))
 def test_numpys_function_means_what_numpys_does(place: int, cpu: Any) -> None:
     values = drawn(2, 3, 3) + 2 * np.eye(3)
+    if not cpu.has_complex and {*OF_COMPLEX} & {*CALLS[place].__code__.co_names}:
+        return
     tree, wanted = CALLS[place](cpu.array(values, name="x")), np.asarray(CALLS[place](values))
     got = tree.asnumpyarray()
     assert got.shape == wanted.shape
@@ -187,8 +199,8 @@ def test_a_backend_has_them_by_name_and_as_numpys_namespace(cpu: Any) -> None:
     out = cpu.zeros((3, 3))
     assert cpu.inv(x, out=out) is out
     np.testing.assert_allclose(out.get(), L.inv(a))
-    with pytest.raises(AttributeError, match=r"be\.linalg has no function 'eig'; it has .*solve"):
-        cpu.linalg.eig  # noqa: B018
+    with pytest.raises(AttributeError, match=r"be\.linalg has no function 'expm'; it has .*solve"):
+        cpu.linalg.expm  # noqa: B018
     targets = cpu.zeros((3, 3)), cpu.zeros((3, 3))
     found = cpu.qr(x, out=targets)
     assert found.Q is targets[0]
@@ -264,6 +276,17 @@ def test_gradients_of_symmetric_matrices_are_symmetric(cpu: Any) -> None:
     for tree in (np.sum(L.cholesky(x)), np.sum(L.eigh(x).eigenvectors), np.sum(L.eigvalsh(x))):
         found = grad(tree, x).asnumpyarray()
         np.testing.assert_allclose(found, found.T, atol=1e-14)
+
+
+def test_the_derivative_of_a_complex_sign_and_logarithm(be64: Any) -> None:
+    x = be64.array(drawn(3, 3) + 1j * drawn(3, 3, seed=1), "complex128")
+    for cost in (
+        lambda x: np.sum(np.real(L.slogdet(x).sign * (2 + 1j))),
+        lambda x: np.sum(np.imag(L.slogdet(x).sign) * L.slogdet(x).logabsdet),
+        lambda x: np.real(L.svd(x).U[0, 1] * L.svd(x).Vh[1, 2]),
+        lambda x: np.abs(L.eig(x).eigenvectors[0, 1]) + np.real(L.eigvals(x)[2] ** 2),
+    ):
+        check_grad(cost, [x])
 
 
 def test_vectors_that_are_arbitrary_have_no_derivative_and_say_so(cpu: Any) -> None:
