@@ -449,9 +449,9 @@ class Eigenvalues(MatrixOperator):
 class Eig(Factorisation):
     """The eigenvalues of square matrices, in no order, and the eigenvectors as columns of norm 1; both are complex.
 
-    NumPy's are real where all imaginary parts are 0. The gradient of eigenvectors divides by differences of eigenvalues:
-    it is nan or infinite where two are equal, and valid for functions that do not depend on the eigenvectors' phases.
-    No error says that a function does.
+    NumPy's are real where all imaginary parts are 0. The gradient of eigenvectors divides by differences of
+    eigenvalues: it is nan or infinite where two are equal, and valid for functions that do not depend on the
+    eigenvectors' phases. No error says that a function does.
 
     Examples
     --------
@@ -571,8 +571,9 @@ class SVD(Factorisation):
         if not is_disconnected(of_u):
             turned = f.matmul(conjugate_transposed(u), of_u)
             inner = _plus(inner, _differences(turned, s) * row)
-            if x.dtype.kind == "c" and not is_disconnected(of_v):  # the vectors' phases relative to each other
-                inner = inner + f.where(on_diagonal(turned), f.imag(turned) / row, 0) * 1j
+            if x.dtype.kind == "c":  # the phases of left vectors, those of right ones held
+                phases = f.imag(turned) / f.where(f.eq(row, 0), 1, row)
+                inner = inner + f.where(on_diagonal(turned), phases, 0) * 1j
             scaled = of_u / row
             within = f.matmul(u, f.matmul(conjugate_transposed(u), scaled))
             beside = f.matmul(scaled - within, v) if m is None or m > n else None

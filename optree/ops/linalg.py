@@ -244,7 +244,8 @@ def _products_of_others(x: Array) -> Any:
 class LogDeterminant(Factorisation):
     """The signs of the determinants of square matrices, and the logarithms of their absolute values.
 
-    The sign of a complex number is the number divided by its absolute value. They are 0 and -inf for singular matrices, without a derivative.
+    The sign of a complex number is the number divided by its absolute value.
+    They are 0 and -inf for singular matrices, without a derivative.
 
     Examples
     --------

@@ -187,12 +187,10 @@ def _check_out(tree: Any, out: Any) -> None:
         raise ShapeError(f"out is of shape {out.shape}, which is no place for a value of shape {tree.shape}")
 
 
-_COMPLEX = "its values are complex, and there is no op of them yet"
 _UNKNOWN = "how many elements it gives is known only when it has run"
 
 #: Why functions of NumPy's have no equal, by their names.
 REASONS = {
-    **dict.fromkeys(("eig", "eigvals", "roots", "poly"), _COMPLEX),
     **dict.fromkeys(("argwhere", "compress", "extract", "trim_zeros"), _UNKNOWN),
     **dict.fromkeys(("union1d", "intersect1d", "setdiff1d", "setxor1d"), _UNKNOWN),
     **dict.fromkeys(("unique_all", "unique_counts", "unique_inverse", "unique_values"), _UNKNOWN),
@@ -200,8 +198,7 @@ REASONS = {
 
 #: Equivalents of functions of NumPy's that have no equal.
 INSTEAD = {
-    "eig": "of symmetric matrices, np.linalg.eigh is a tree",
-    "eigvals": "of symmetric matrices, np.linalg.eigvalsh is a tree",
+    "roots": "np.linalg.eigvals of the companion matrix is a tree",
     "compress": "be.where(condition, x, other) is a tree",
     "extract": "be.where(condition, x, other) is a tree",
     "piecewise": "np.select(conditions, choices) is a tree, of choices that are computed everywhere",

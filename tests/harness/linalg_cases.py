@@ -122,7 +122,9 @@ LINALG: dict[str, list[Case]] = {
     "eigvalsh": [_one("eigvalsh", symmetric, shape) for shape in ((3, 3), (2, 2, 2), (1, 1))],
     "eigh": [
         *(
-            _one("eigh", symmetric, shape, pick=lambda w, v: w * squared(v).sum(axis=-1) + (squared(v) ** 2).sum(axis=-2))
+            _one(
+                "eigh", symmetric, shape, pick=lambda w, v: w * squared(v).sum(axis=-1) + (squared(v) ** 2).sum(axis=-2)
+            )
             for shape in ((3, 3), (2, 2, 2), (1, 1))
         ),
         _one("eigh", symmetric, (3, 3), pick=lambda w, v: squared(v), UPLO="U"),

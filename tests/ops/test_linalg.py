@@ -283,8 +283,8 @@ def test_the_derivative_of_a_complex_sign_and_logarithm(be64: Any) -> None:
     for cost in (
         lambda x: np.sum(np.real(L.slogdet(x).sign * (2 + 1j))),
         lambda x: np.sum(np.imag(L.slogdet(x).sign) * L.slogdet(x).logabsdet),
-        lambda x: np.real(L.svd(x).U[0, 1] * L.svd(x).Vh[1, 2]),
-        lambda x: np.abs(L.eig(x).eigenvectors[0, 1]) + np.real(L.eigvals(x)[2] ** 2),
+        lambda x: np.real(L.svd(x).U.at[0, 1] * L.svd(x).Vh.at[1, 2]),
+        lambda x: np.abs(L.eig(x).eigenvectors.at[0, 1]) + np.real(L.eigvals(x).at[2] ** 2),
     ):
         check_grad(cost, [x])
 
