@@ -61,7 +61,6 @@ class Solve(LapackFunction, BinaryOperator):
     """
 
     name = "solve"
-    takes_complex = True
     operands = ("a", "b")
     work = 2 / 3
 
@@ -118,7 +117,6 @@ class Inverse(MatrixOperator):
     """
 
     name = "inv"
-    takes_complex = True
 
     def compute(self, x: Array) -> Any:
         return np.linalg.inv(x) if x.size else x.copy()
