@@ -383,7 +383,7 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
     applied: list[Any] = [_composites if draws else _composites_not_drawn]
-    applied += [reduced_in_two, assigned_by_a_kernel]
+    applied += [reduced_in_two, assigned_by_a_kernel, exponential_by_parts]
     applied += [product_with_a_vector, argument_of_extreme] * further
     applied += [_composites_of_windows, squares_of_elements] * windows
     applied += [_composites_of_devices] * further
@@ -413,6 +413,20 @@ def squares_of_elements(value: Value) -> Any:
     if not inner.is_a("square") or not inner.used_once or value.op.outside != 0:
         return None
     return inner.op(value.op(inner.inputs[0].operand, *(x.operand for x in like)))
+
+
+@on("exp", when=lambda program, instruction: instruction.type.dtype.kind == "c")
+def exponential_by_parts(value: Value) -> Any:
+    """exp(x + iy) is exp(x) cos(y) + i exp(x) sin(y), a kernel: NumPy's takes 30 times as long."""
+    (z,) = value.inputs
+    if z.is_weak or z.dtype != value.dtype:
+        return None
+    x, y = f.real(z.operand), f.imag(z.operand)
+    half = f.exp(x * 0.5)  # twice, as exp(x) may overflow where the product does not
+    real, imag = half * f.cos(y) * half, f.where(f.eq(y, 0), y, half * f.sin(y) * half)
+    without_angle = f.logical_and(f.isinf(x), f.logical_not(f.finite(y)))  # as in C99
+    real = f.where(without_angle, f.maximum(x, 0), real)
+    return f.complex(real, f.where(f.logical_and(without_angle, f.lt(x, 0)), 0, imag))
 
 
 #: Maximum values that the search for a nested reduction visits.
