@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from harness import cuda_trials as trials
 from harness.each import for_each
+from harness.nvrtc import compile_cuda, needs_nvrtc
 
 from backends import gen_backend
 from optree import function, grad
@@ -98,3 +100,10 @@ def test_streams_are_shared_both_ways(pycuda: Any, launcher: str) -> None:
     pycuda.memcpy_dtoh_async(result, x.raw().data.ptr, theirs)
     theirs.synchronize()
     np.testing.assert_array_equal(result, np.arange(4096) * 4 + 2)
+
+
+@needs_nvrtc
+def test_the_real_nvrtc_compiles_beside_the_simulated_driver(pycuda: Any, simulated: Any) -> None:
+    """It calls functions of the driver that PyCUDA does not."""
+    source = f'extern "C" __global__ void k(float *x) {{ x[0] = {random.random()}f; }}'  # one that no cache has
+    assert compile_cuda(source).usage["k"].registers > 0

@@ -80,7 +80,8 @@ class Rig:
         )
         if PYCUDA.exists():
             sys.path.append(str(PYCUDA))
-            stub(_file("pycuda._driver"), "libcuda.so.1", "cu", self.folder)
+            # NVRTC, too, calls the driver that it finds, and would call this function without it being there.
+            stub(_file("pycuda._driver"), "libcuda.so.1", "cu", self.folder, "cuGetExportTable")
             redirect(self.folder / "libcuda.so.1", functions)
         # What CuPy drops when Python ends comes to these functions still.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, self]))

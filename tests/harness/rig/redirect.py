@@ -44,12 +44,12 @@ def functions_of(path: Path) -> dict[str, int]:
     return {name: value for name, info, value in _symbols(path, _ALL) if info & 0xF == _IS_FUNCTION and value}
 
 
-def stub(path: Path, library: str, prefix: str, folder: Path) -> Any:
+def stub(path: Path, library: str, prefix: str, folder: Path, *more: str) -> Any:
     """A library of a name, loaded, with each function of a prefix that an extension module at a path takes from it.
 
-    Each says that it is not supported; `redirect` makes others of them.
+    Each, and `more` of them, says that it is not supported; `redirect` makes others of them.
     """
-    names = [name for name, _, value in _symbols(path, _DYNAMIC) if not value and name.startswith(prefix)]
+    names = [name for name, _, value in _symbols(path, _DYNAMIC) if not value and name.startswith(prefix)] + [*more]
     text = "".join(f"int {name}(void) {{ return {_NOT_SUPPORTED}; }}\n" for name in names)
     version = folder / "version"
     version.write_text(f"{library} {{ global: *; }};")  # by which the module asks for the functions
