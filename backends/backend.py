@@ -613,6 +613,10 @@ def _with_tensor(backend: Backend, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
+#: NumPy's functions of a size, which make tensors of the backend's dtype.
+FREQUENCIES = ("fftfreq", "rfftfreq")
+
+
 class NumPyModule:
     """A module of NumPy's on a backend's operands: ``be.linalg.norm`` means what ``np.linalg.norm`` does."""
 
@@ -621,9 +625,11 @@ class NumPyModule:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         theirs: Any = None if name.startswith("_") else getattr(self._module, name, None)
+        backend = self._backend
+        if name in FREQUENCIES and theirs is not None:
+            return lambda n, d=1.0: backend.array(theirs(n, d), backend.datatype)
         if theirs not in NUMPY_FUNCTIONS:
             raise AttributeError(f"be.{self._name} has no function {name!r}; it has {names(dir(self))}")
-        backend = self._backend
 
         @wraps(theirs)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -636,7 +642,8 @@ class NumPyModule:
         return function
 
     def __dir__(self) -> list[str]:
-        return sorted(name for name in self._module.__all__ if getattr(self._module, name) in NUMPY_FUNCTIONS)
+        found = ((name, getattr(self._module, name)) for name in self._module.__all__)
+        return sorted(name for name, theirs in found if name in FREQUENCIES or theirs in NUMPY_FUNCTIONS)
 
 
 def _method(backend: Backend, name: str) -> Callable[..., Any]:

@@ -49,6 +49,7 @@ ROUTINES: dict[type, Routine] = {
 FAMILIES = frozenset(
     (
         "optree.ops.collectives",
+        "optree.ops.fourier",
         *(f"optree.networks.{name}" for name in ("attention", "convolution", "recurrent")),
     )
 )

@@ -13,6 +13,7 @@ from harness.each import for_each
 
 import optree
 from backends import gen_backend
+from backends.cpu.routines import fourier
 from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.testing import check_grad
 
@@ -95,3 +96,15 @@ def test_what_transforms_refuse(be: Any) -> None:
     assert optree.function([open_size], np.fft.fft(open_size))(np.ones(3, "float32")).tolist() == [3, 0, 0]
     with pytest.raises(AttributeError, match="be.fft has no function 'dct'"):
         be.fft.dct  # noqa: B018
+
+
+def test_transforms_without_scipy_and_frequencies_are_numpys(be: Any, monkeypatch: Any) -> None:
+    z = given("fft", "complex128")
+    for by_scipy in (True, False):
+        monkeypatch.setattr(fourier, "has_scipy", lambda by_scipy=by_scipy: by_scipy)
+        fresh = gen_backend("cpu")
+        np.testing.assert_allclose(
+            np.fft.irfft2(np.fft.fft(fresh.array(z, z.dtype))).get(), np.fft.irfft2(np.fft.fft(z))
+        )
+    assert be.fft.rfftfreq(4).dtype == np.float32 and {"fftfreq", "rfftfreq"} <= set(dir(be.fft))
+    np.testing.assert_allclose(be.fft.fftfreq(5, d=0.5).get(), np.fft.fftfreq(5, d=0.5), rtol=1e-6)
