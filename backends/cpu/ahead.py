@@ -48,7 +48,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     for (nest, kernels), each in zip(needed.items(), made, strict=True):
         # After the first failure, as without this, nothing is known of the compiler.
         if each is not None and (each is failed or kernels[0].is_foreign or not isinstance(each, Exception)):
-            for kernel in kernels[:1] if isinstance(each, Exception) else kernels:
+            for kernel in kernels:
                 kernel.add(nest, each)
 
 

@@ -403,16 +403,12 @@ def _temporary_folders() -> Iterator[Path]:
 
 def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
     """A shared object, with all optional flags, or those that the compiler supports."""
-    (folder / "kernel.c").write_text(source, encoding="utf-8")
     wanted = [*(flag for flag, *_ in OPTIONAL_FLAGS), "-lm" if _LINKED.search(source) else "-nostdlib"]
-    status, output = _run(compiler, _supported.get(compiler, wanted), folder)
-    if status:
-        flags = [*_supported_flags(compiler, folder), "-lm"]
-        if flags != wanted:
-            (folder / "kernel.c").write_text(source, encoding="utf-8")
-            status, output = _run(compiler, flags, folder)
-            if not status:
-                _supported[compiler] = flags
+    status, output = _run(compiler, _supported.get(compiler, wanted), folder, source)
+    if status and (flags := [*_supported_flags(compiler, folder), "-lm"]) != wanted:
+        status, output = _run(compiler, flags, folder, source)
+        if not status:
+            _supported[compiler] = flags
     made = folder / "kernel.so"
     if status or not made.is_file():
         raise CompilerError(f"the C compiler {compiler} failed with status {status}: {output.strip()}")
@@ -421,7 +417,6 @@ def _compile_in(folder: Path, source: str, compiler: Compiler) -> bytes:
 
 def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
     """The optional flags that a compiler supports, tried on a trivial source; CompilerError if it fails without any."""
-    (folder / "kernel.c").write_text("int nothing;\n")
     status, output = _run(compiler, [], folder)
     if status:
         raise CompilerError(f"the C compiler {compiler} does not work: status {status}: {output.strip() or 'no words'}")
@@ -431,8 +426,9 @@ def _supported_flags(compiler: Compiler, folder: Path) -> list[str]:
     return [flag for flag in found if flag]
 
 
-def _run(compiler: Compiler, optional: list[str], folder: Path) -> tuple[int, str]:
-    """The status and output of a compiler, run on kernel.c in a folder."""
+def _run(compiler: Compiler, optional: list[str], folder: Path, source: str = "int nothing;\n") -> tuple[int, str]:
+    """The status and output of a compiler, run on a source in a folder."""
+    (folder / "kernel.c").write_text(source, encoding="utf-8")
     command = [*compiler.command, *FLAGS, "kernel.c", "-o", "kernel.so", *optional]
     limit, running = settings.value("compile_seconds"), running_compilers()
     if running is not None and running.is_stopped:
@@ -570,13 +566,8 @@ _WORD = re.compile(r"\w+(?:##S)?\(?")
 
 def after_definitions(text: str, definitions: Sequence[tuple[re.Pattern[str], str]]) -> str:
     """A text of C after the definitions that it calls, each of which may call those before it."""
-    words = _words(text)
+    words = "\n".join({*_WORD.findall(text)})  # each once: quicker to search than a long text
     for called, definition in reversed(definitions):
         if called.search(words):
-            text, words = definition + text, words + _words(definition)
+            text, words = definition + text, f"{words}\n{definition}"
     return text
-
-
-def _words(text: str) -> str:
-    """The names in a text of C, each once on a line: of a long text, the quicker to search."""
-    return "\n".join(["", *dict.fromkeys(_WORD.findall(text))])
