@@ -49,7 +49,7 @@ fuzz: $(VENV)/dev.stamp ## run random programs against NumPy: make fuzz ARGS="--
 
 # Real CuPy on simulated devices: what it refuses, it refuses here. Kernels are compiled one by one, which takes its time.
 test-rig: export OPENBLAS_NUM_THREADS ?= 1
-test-rig: $(VENV)/rig.stamp ## run the tests of a GPU on simulated devices, by real CuPy (half an hour)
+test-rig: $(VENV)/rig.stamp ## run the tests of a GPU on simulated devices, by real CuPy (20 minutes of a processor)
 	$(PYTEST) --home gpu --rig $(ARGS)
 
 gpu-report: driver $(VENV)/dev.stamp $(VENV)/gpu.stamp ## run what says most of a GPU, and write it down to be sent in
