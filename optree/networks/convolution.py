@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import NARROW, is_floating, wide_dtype
+from optree.dtypes import NARROW, is_complex, is_floating, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.networks.windows import (
     ImageOperator,
@@ -30,11 +30,12 @@ from optree.op.batching import with_images
 from optree.op.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
 from optree.op.op import Op
 from optree.op.traits import CompositeOperator
+from optree.ops.complex import conjugated
 from optree.ops.reduction import widened
 from optree.ops.shape import strong
 from optree.registry import f, function
-from optree.tree.types import Shape, TensorType, may_equal
-from optree.tree.variable import Operand, Variable, check_real, in_dtype
+from optree.tree.types import Shape, TensorType, may_equal, promote
+from optree.tree.variable import Operand, Variable, in_dtype
 
 #: The product of matrices, and of stacks of them: `numpy.matmul`, or a backend's.
 Matmul = Callable[[Any, Any], Any]
@@ -521,7 +522,7 @@ class ConvTranspose(ConvolutionOperator):
 
 def _vector_of(value: Operand, what: str) -> Variable:
     """An operand as a vector: numbers and lists have NumPy's dtype, and a number is a vector of one."""
-    x = f.atleast_1d(check_real(strong(value, what), what))
+    x = f.atleast_1d(strong(value, what))
     if x.ndim != 1:
         raise ShapeError(f"{what}: vectors are wanted, and {describe(x)} has {x.ndim} axes")
     if x.shape[0] == 0:
@@ -531,6 +532,12 @@ def _vector_of(value: Operand, what: str) -> Variable:
 
 def _correlation(x: Variable, weights: Variable, mode: str, what: str, flipped: bool) -> Any:
     """The correlation of two vectors, or the convolution, whose weights are flipped."""
+    if is_complex(promote(x.dtype, weights.dtype)):
+        (re, im), (of_re, of_im) = ((f.real(v), f.imag(v)) for v in (x, weights if flipped else conjugated(weights)))
+        a, b, c, d = (
+            _correlation(*pair, mode, what, flipped) for pair in ((re, of_re), (im, of_im), (re, of_im), (im, of_re))
+        )
+        return f.complex(a - b, c + d)
     size, window = x.shape[0], weights.shape[0]
     if mode not in ("full", "same", "valid"):
         raise OperandError(f"{what}: mode is 'full', 'same' or 'valid', not {mode!r}")
@@ -564,6 +571,8 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Any:
 @function(numpy=np.correlate)
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Any:
     """The cross-correlation of two vectors: where they overlap wholly (`valid`), of the longer's size, or `full`.
+
+    The second is conjugated where it is complex.
 
     Examples
     --------

@@ -399,7 +399,7 @@ def _fractions(q: Any) -> Any:
     return q / 100 if isinstance(q, Variable) or type(q) in (int, float) else np.asarray(q) / 100
 
 
-def _ranked(x: Operand, q: object, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
+def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
     """Quantiles over axes; without a `q`, the median."""
     x = variable_of(x, what)
     if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
@@ -407,7 +407,7 @@ def _ranked(x: Operand, q: object, axis: Axis, method: str, keepdims: bool, what
     dtype = mean_dtype(x.dtype)
     if q is not None:
         weak = type(q) in (int, float)
-        q = q if isinstance(q, Variable) else np.asarray(q)
+        q = check_real(q if isinstance(q, Variable) else np.asarray(q), what)
         if not is_floating(q.dtype):
             method = "lower" if method == "linear" else method  # the elements themselves, as in NumPy
             q = q.astype("float64")
@@ -442,7 +442,7 @@ def _weighted(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, weigh
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
-    x, w = variable_of(x, what), strong(weights, what)
+    x, w = variable_of(x, what), check_real(strong(weights, what), what)
     axes = normalise_axes(axis, x.ndim, what)
     if w.shape != x.shape and w.ndim == len(axes) == 1:
         w = f.expand_dims(w, tuple(i for i in range(x.ndim) if i not in axes))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_floating, is_inexact
+from optree.dtypes import is_complex, is_floating, is_inexact
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
 from optree.op.traits import BlockOperator, Blocks, longest_axis
@@ -18,7 +18,7 @@ from optree.ops.scattering import IndexAdd
 from optree.ops.shape import slice_along, strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import NUMBERS, Axis, DType, Shape, integer_of, normalise_axes, normalise_axis, promote
-from optree.tree.variable import Operand, Variable, in_dtype, number_of, variable_of
+from optree.tree.variable import Operand, Variable, check_real, in_dtype, number_of, variable_of
 
 
 @function()
@@ -226,15 +226,21 @@ def interp(
 ) -> Any:
     """Linear interpolation at x between points (`xp`, `fp`) with ascending `xp`; `left` and `right` beyond them.
 
-    It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right.
+    It is computed in float64, as in NumPy, and differentiable by x, `xp` and `fp`; at a point, to the right. The
+    parts of complex `fp` are interpolated.
 
     Examples
     --------
     >>> be.interp(be.array([0.5, 2.0]), be.array([0.0, 1.0]), be.array([10.0, 20.0])).get()
     array([15., 20.])
     """
-    wide = np.dtype("float64")
-    x, xp, fp = (in_dtype(strong(v, "interp"), wide) for v in (x, xp, fp))
+    wide, fp = np.dtype("float64"), strong(fp, "interp")
+    if is_complex(fp.dtype):
+        ends = [(None, None) if end is None else (f.real(end), f.imag(end)) for end in (left, right)]
+        parts = zip((f.real(fp), f.imag(fp)), *ends, strict=True)
+        return f.complex(*(interp(x, xp, *given, period) for given in parts))
+    x, xp, fp = (in_dtype(check_real(strong(v, "interp"), "interp"), wide) for v in (x, xp, fp))
+    left, right = (None if end is None else check_real(end, "interp: an end of real points") for end in (left, right))
     if xp.ndim != 1 or fp.ndim != 1 or (None not in (*xp.shape, *fp.shape) and xp.shape != fp.shape):
         raise ShapeError(f"interp: {describe(xp)} and {describe(fp)} are no two vectors of one size")
     if xp.shape[0] == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from optree.op.traits import (
 )
 from optree.registry import NUMPY_FUNCTIONS, alias, associative, f, function, numpy_function
 from optree.tree.types import integer_of, may_equal, promote
-from optree.tree.variable import Operand, Variable, number_of, variable_of
+from optree.tree.variable import Operand, Variable, is_complex_operand, number_of, variable_of
 
 # Comparisons
 
@@ -237,15 +237,31 @@ class Rint(Rounding):
 
 @alias("sign")
 class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
-    """-1, 0 or 1 by the sign of x; nan where x is nan."""
+    """-1, 0 or 1 by the sign of x; nan where x is nan. Of complex numbers their direction, x / abs(x), and 0 of 0."""
 
     name = "sgn"
     numpy = np.sign
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        is_direction = len(inputs) == 1 and is_complex_operand(inputs[0])
+        return Direction.make()(*inputs) if is_direction else super().__call__(*inputs, **kwargs)
 
     def kernel(self, *dtypes: np.dtype) -> str | None:
         """The kernel; for integers without a conditional, which not all compilers vectorise."""
         of_floats = "{0} > 0 ? (T)1 : {0} < 0 ? (T)-1 : {0} == 0 ? (T)0 : {0}"
         return {"u": "{0} != 0", "i": "({0} > 0) - ({0} < 0)"}.get(dtypes[0].kind, of_floats)
+
+
+class Direction(UnaryOperator, ElementwiseOperator):
+    """`sgn` of complex numbers, which has a derivative; without a name."""
+
+    numpy = np.sign
+
+    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
+        (x,), (delta,) = inputs, output_gradients
+        size, sign = f.abs(x), self(x)
+        across = delta - f.conjugate(sign) * f.real(delta * sign)
+        return [f.where(f.eq(size, 0), 0, across / f.where(f.eq(size, 0), 1, size))]
 
 
 @numpy_function(np.around)

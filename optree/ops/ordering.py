@@ -35,7 +35,7 @@ from optree.ops.scattering import IndexAdd
 from optree.ops.shape import strong
 from optree.registry import f, function, numpy_function
 from optree.tree.types import Axis, Shape, TensorType, integer_of, normalise_axis
-from optree.tree.variable import Operand, Variable, constant, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, check_real, constant, in_dtype, variable_of
 
 # Sorting
 
@@ -403,7 +403,7 @@ def bincount(x: Operand, weights: Operand | None = None, size: int | None = None
         )
     if weights is None:
         return _totals(x, None, size)
-    w = variable_of(weights, "bincount: weights")
+    w = check_real(variable_of(weights, "bincount: weights"), "bincount: weights")
     if None not in (*w.shape, *x.shape) and w.shape != x.shape:
         raise ShapeError(f"bincount: {describe(w)} has no weight for each element of {describe(x)}")
     return _totals(x, in_dtype(w, np.dtype("float64")), size)

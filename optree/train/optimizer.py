@@ -17,19 +17,17 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 
 from optree.autodiff.api import grad
-from optree.dtypes import is_floating, is_narrow, wide_dtype
+from optree.dtypes import is_complex, is_inexact, is_narrow, real_dtype, wide_dtype
 from optree.errors import DisconnectedError, DTypeError, OperandError, OptreeError, ParameterError, describe
 from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
+from optree.train.clipping import bounded, number_in, shrinking, sum_of_squares
 from optree.train.counter import StepCounter, Weights, check_schedule
 from optree.train.packing import Arena, Packed
 from optree.tree.printing import as_html
 from optree.tree.tensor import Tensor
 from optree.tree.variable import Variable, check_same_backend, in_dtype, variable_of
-
-#: Added to a norm before clipping divides by it.
-TINY = 1e-6
 
 
 class NonFiniteError(OptreeError, FloatingPointError):
@@ -88,7 +86,8 @@ class Optimizer:
     ----------
     weights : list of Tensor, or list of dict
         One kernel updates all small weights of `optree.train.packed`; other weights have a kernel each. A group is a
-        dict of ``"weights"`` and the numbers that differ for them: ``{"weights": [b], "rate": 0.1}``.
+        dict of ``"weights"`` and the numbers that differ for them: ``{"weights": [b], "rate": 0.1}``. The real and the
+        imaginary part of a complex weight are updated as two weights, as torch's; its norm is that of both.
     rate : number
         The learning rate.
     weight_decay : number
@@ -124,8 +123,8 @@ class Optimizer:
     Raises
     ------
     OperandError, DTypeError
-        If a weight is no floating tensor or is given twice, a group has an unknown number, or the formula needs whole
-        weights and `shard` is given.
+        If a weight is no floating or complex tensor or is given twice, a group has an unknown number, or the formula
+        needs whole weights and `shard` is given.
     ParameterError
         If an option is unknown, or a number has an invalid value.
     """
@@ -223,8 +222,12 @@ class Optimizer:
         for i, weight in enumerate(self.weights):
             if not isinstance(weight, Tensor):
                 raise OperandError(f"{self}: a weight is a tensor, not {describe(weight)}")
-            if not is_floating(weight.dtype):
-                raise DTypeError(f"{self}: a weight is floating, and {describe(weight)} is not")
+            if not is_inexact(weight.dtype):
+                raise DTypeError(f"{self}: a weight is floating or complex, and {describe(weight)} is not")
+            if is_complex(weight.dtype) and not self.is_elementwise:
+                raise DTypeError(
+                    f"{self}: its formula is not elementwise, and takes no complex weight {describe(weight)}"
+                )
             if any(weight is other for other in self.weights[:i]):
                 raise OperandError(f"{self}: {describe(weight)} is given twice")
         return check_same_backend(self, self.weights)
@@ -475,11 +478,11 @@ class Optimizer:
     def _clipped(self, given: list[Any]) -> list[Any]:
         value, norm, all_norm = self._clip
         if value is not None:
-            given = [f.maximum(f.minimum(g, bound), -bound) for g in given for bound in [number_in(value, g.dtype)]]
+            given = [bounded(g, number_in(value, real_dtype(g.dtype))) for g in given]
         if norm is not None:
-            given = [g * _shrinking(self._norm([g]), norm) for g in given]
+            given = [g * shrinking(self._norm([g]), norm) for g in given]
         if all_norm is not None:
-            factor = _shrinking(self._norm(given), all_norm)
+            factor = shrinking(self._norm(given), all_norm)
             given = [g * number_in(factor, g.dtype) for g in given]
         return given
 
@@ -680,7 +683,7 @@ class Unit:
         if slot in self.optimizer.slots:
             initial = self.optimizer.initial(slot, self.optimizer._groups[self.group])
             if initial:
-                self.slots[slot].fill(initial)
+                self.slots[slot].fill(complex(initial, initial) if is_complex(self.dtype) else initial)
 
     def gradient(self, trees: Sequence[Any]) -> Any:
         """The gradient of the target, in the dtype of the computation."""
@@ -706,14 +709,14 @@ class Unit:
         if optimizer._group is not None:
             begin, end = optimizer._group.shard_range(size)
             w, size = optimizer._group.shard(w), end - begin
-        n = optimizer._groups[self.group].of(self.dtype, size)
+        n = optimizer._groups[self.group].of(real_dtype(self.dtype), size)
         w = start = self.slots["master"] if self.is_narrow else w
         if n.has("weight_decay") and not optimizer.decays:
             if optimizer.decoupled:
                 start = w * (1 - n.rate * n.weight_decay)
             else:
                 g = g + n.weight_decay * w
-        new, slots = optimizer.formula(start, g, {name: self.slots[name] for name in optimizer.slots}, n)
+        new, slots = self._formula(start, g, {name: self.slots[name] for name in optimizer.slots}, n)
         if optimizer._average is not None:
             decay, average = optimizer._average, self.slots["average"]
             slots["average"] = number_in(decay, self.dtype) * average + number_in(1 - decay, self.dtype) * new
@@ -722,6 +725,16 @@ class Unit:
         if self.is_narrow:
             found[self.slots["master"]] = new
         return f.cast(new, self.target.dtype) if self.is_narrow else new, found
+
+    def _formula(self, w: Any, g: Any, slots: dict[str, Any], n: Numbers) -> tuple[Any, dict[str, Any]]:
+        """The optimizer's formula; complex weights are two real ones, as torch has them."""
+        formula = self.optimizer.formula
+        if not is_complex(self.dtype):
+            return formula(w, g, slots, n)
+        (re, of_re), (im, of_im) = (
+            formula(part(w), part(g), {name: part(x) for name, x in slots.items()}, n) for part in (f.real, f.imag)
+        )
+        return f.complex(re, im), {name: f.complex(of_re[name], of_im[name]) for name in of_re}
 
 
 def _check(optimizer: Optimizer, name: str, value: Any, kind: str, holds: Callable[[Any], bool]) -> None:
@@ -742,33 +755,8 @@ def is_used(number: Any) -> bool:
     return number is not None and (isinstance(number, Variable) or callable(number) or number != 0)
 
 
-def number_in(value: Any, dtype: np.dtype) -> Any:
-    """A Python number unchanged, others as a scalar tree of a dtype; OperandError for more than one element."""
-    if type(value) in (bool, int, float):
-        return value
-    tree = variable_of(value, "a number of an optimizer")
-    if tree.ndim and tree.size != 1:
-        raise OperandError(f"a number of an optimizer has one element, and {describe(tree)} has more")
-    tree = f.reshape(tree, ()) if tree.ndim else tree
-    return in_dtype(tree, dtype)
-
-
 def _chosen(goes: Any, new: Variable, old: Variable) -> Any:
     return new if goes is None else f.where(goes, new, old)
-
-
-def sum_of_squares(trees: Sequence[Any]) -> Any:
-    """The sum of the squares of all elements of all trees."""
-    total: Any = None
-    for tree in reversed(trees):  # a backward pass computes the last gradients first
-        squares = f.sum(f.square(tree), keepdims=False)
-        total = squares if total is None else total + squares
-    return total
-
-
-def _shrinking(norm: Any, bound: Any) -> Any:
-    """The factor that reduces a norm to a bound, 1 if it is below."""
-    return f.minimum(number_in(bound, norm.dtype) / (norm + TINY), 1)
 
 
 def _all_finite(trees: Sequence[Any]) -> Any:

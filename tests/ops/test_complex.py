@@ -22,6 +22,7 @@ from backends import gen_backend
 from optree import train
 from optree.errors import DTypeError, GradientError, OptreeError
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
+from optree.testing import check_grad
 from optree.testing.comparison import central_difference, compare
 from optree.testing.examples import examples_of
 from optree.tree.types import DTYPES, promote
@@ -143,7 +144,7 @@ def test_a_lost_imaginary_part_is_warned_of_or_refused(be: Any) -> None:
         lambda: be.var(z, out=be.zeros(1, "int32")),
         lambda: be.rms_norm(z),
         lambda: train.losses.mean_squared_error(z, z),
-        lambda: train.SGD([z], 0.1),
+        lambda: train.LAMB([z], 0.1),
     ):
         with pytest.raises((DTypeError, OptreeError)):
             wrong()
@@ -206,6 +207,48 @@ def test_rop_and_lop_are_adjoint(be: Any) -> None:
     ends = [value(np, z.get() + sign * step * v.get()) for sign in (1, -1)]
     np.testing.assert_allclose(along, (ends[0] - ends[1]) / (2 * step), rtol=1e-7)
     np.testing.assert_allclose(np.vdot(u.get(), along).real, np.vdot(back, v.get()).real)
+
+
+def test_functions_of_parts_and_directions_have_numpys_values_and_derivatives(be: Any) -> None:
+    z, v, x = drawn(5), drawn(3, seed=1), np.sort(drawn(5, seed=2).real)
+    for function in (
+        lambda z, v, x: np.convolve(z, v, "same") + np.convolve(v, z, "same"),
+        lambda z, v, x: np.correlate(v, z, "full") + np.correlate(z * 1j, v, "full"),
+        lambda z, v, x: np.interp(v.real, x, z, left=2j, right=1) * np.sign(v),
+        lambda z, v, x: np.interp(v.real, x, z, period=1.5),
+    ):
+        tensors = be.array(z, "complex128"), be.array(v, "complex128"), be.array(x, "float64")
+        np.testing.assert_allclose(function(*tensors).get(), function(z, v, x), rtol=1e-12)
+        check_grad(lambda z, v: function(z, v, tensors[2]), tensors[:2])  # noqa: B023
+    special = np.array([0, 1j, np.inf + 1j, complex(np.inf, np.inf), complex(np.nan, 1)])
+    np.testing.assert_array_equal(np.sign(be.array(special, "complex128")).get(), quietly(np.sign, special))
+    with pytest.raises(DTypeError, match="quantile"):
+        np.quantile(be.array(x), be.array(z))
+
+
+def test_an_optimizer_updates_the_parts_of_complex_weights_as_two(be: Any) -> None:
+    values, goal = drawn(3), drawn(3, seed=1)
+    for kind, options in (
+        (train.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        (train.Adam, {"clip_value": 0.3, "accumulate": 2, "average": 0.9}),
+        (train.Adagrad, {"initial_sum": 0.3, "clip_global_norm": 0.5}),
+        (train.RMSProp, {"centered": True, "loss_scale": "dynamic", "check_finite": True}),
+    ):
+        z = be.array(values, "complex128", name="z")
+        parts = [be.array(part, "float64") for part in (values.real, values.imag)]
+        for weights, w in (([z], z), (parts, be.complex(*parts))):
+            cost = be.sum(be.abs(w * w - goal) ** 2) + be.sum(w.real**4)
+            opt = kind(weights, 0.05, **options)
+            step = optree.function([], cost, updates=opt.updates(cost))
+            for _ in range(4):
+                step()
+        assert np.abs(z.get() - values).max() > 0.01
+        np.testing.assert_allclose(z.get(), parts[0].get() + 1j * parts[1].get(), rtol=1e-12)
+    z = be.array(values, "complex128", name="z")
+    optree.function([], updates=train.SGD([z], 1.0, clip_norm=0.5).updates(be.sum(be.abs(z) ** 2) / 2))()
+    np.testing.assert_allclose(z.get(), values - 0.5 * values / (np.linalg.norm(values) + 1e-6))
+    with pytest.raises(DTypeError, match="LAMB: .* no complex weight z"):
+        train.LAMB([z], 0.1)
 
 
 def test_systems_of_equations_and_inverses(be: Any) -> None:

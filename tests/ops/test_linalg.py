@@ -93,7 +93,7 @@ def test_the_meanings_of_all_ops_of_this_file_are_tested() -> None:
     mine = {name for name, op in OPS.items() if op.__module__ in ("optree.ops.linalg", "optree.ops.factorisation")}
     assert mine <= set(LINALG)
     assert {"solve", "inv", "det", "cofactors", "slogdet", "cholesky", "qr", "eigvalsh", "eigh"} <= mine
-    assert {"svdvals", "svd", "pinv"} <= mine
+    assert {"svdvals", "svd", "pinv", "eig", "eigvals"} <= mine
 
 
 # NumPy's functions
