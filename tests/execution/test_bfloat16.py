@@ -71,8 +71,9 @@ def test_promotion_is_that_of_float16_and_beside_float16_float32() -> None:
 
 
 def test_operators_promote(be: Any) -> None:
-    x, ones = be.ones((2, 3), "bfloat16"), {dtype: be.ones(3, dtype) for dtype in DTYPES}
-    for dtype, (left, right) in product(DTYPES, ((0, 1), (1, 0))):
+    real = [dtype for dtype in DTYPES if dtype.kind != "c"]
+    x, ones = be.ones((2, 3), "bfloat16"), {dtype: be.ones(3, dtype) for dtype in real}
+    for dtype, (left, right) in product(real, ((0, 1), (1, 0))):
         pair = x, ones[dtype]
         tree = pair[left] * pair[right]
         assert tree.dtype == tree.asnumpyarray().dtype == promote(B, dtype)
