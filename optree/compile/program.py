@@ -309,7 +309,7 @@ def check_sizes(program: Program, shapes: Sequence[Any]) -> list[Any]:
 
 def leaf_shape(value: object) -> tuple[int, ...] | None:
     """The shape of a leaf's value: () of a number, None of a value that has none."""
-    shape = () if isinstance(value, bool | int | float) else getattr(value, "shape", None)
+    shape = () if isinstance(value, bool | int | float | complex) else getattr(value, "shape", None)
     return None if shape is None else tuple(shape)
 
 

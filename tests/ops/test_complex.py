@@ -285,3 +285,11 @@ def test_what_has_no_complex_numbers_says_so(be: Any) -> None:
         with pytest.raises((DTypeError, TypeError), match="complex"):
             line()
     assert f.isnan(z).get().tolist() == [False]
+
+
+def test_memory_is_planned_where_a_leaf_is_a_complex_number() -> None:
+    be = gen_backend("cpu", jit="always")
+    x = be.array(drawn(8, 8).real, "float64")
+    cost = be.mean((np.abs(np.fft.fft2(np.exp(1j * x))) - 1) ** 2, keepdims=False)
+    step = optree.function([], cost, updates=[(x, x - 0.1 * optree.grad(cost, x))])
+    assert step().item() > step().item()
