@@ -339,6 +339,22 @@ def test_the_convolutional_network_takes_folders_and_arrays(convnet, tmp_path, c
     assert accuracy_of(capsys.readouterr().out) >= 0.9
 
 
+def test_the_hologram_becomes_the_photograph(found_by_name, tmp_path, capsys):
+    picture = tmp_path / "hologram.png"
+    importlib.import_module("hologram").main(["--size", "64", "--steps", "60", "--output", str(picture)])
+    assert float(re.search(r"photograph ([\d.]+)", capsys.readouterr().out)[1]) > 0.97
+    assert picture.stat().st_size > 1000
+
+
+def test_the_wave_keeps_its_norm_and_energy_or_says_that_it_does_not(found_by_name, tmp_path, capsys):
+    schrodinger, picture = importlib.import_module("schrodinger"), tmp_path / "wave.png"
+    schrodinger.main(["--size", "64", "--steps", "100", "--output", str(picture)])
+    norm, energy = map(float, re.search(r"norm changed by (\S+),.* by (\S+) of it", capsys.readouterr().out).groups())
+    assert norm < 1e-10 and energy < 1e-3 and picture.stat().st_size > 1000
+    with pytest.raises(SystemExit, match="not conserved: take more steps"):
+        schrodinger.main(["--size", "64", "--steps", "20", "--output", str(picture)])
+
+
 @pytest.mark.parametrize("name", ["none.npz", "empty"])
 def test_a_dataset_that_is_none_is_an_error(convnet, tmp_path, capsys, name):
     (tmp_path / "empty").mkdir()
