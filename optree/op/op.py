@@ -135,6 +135,8 @@ class Op:
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
     takes_complex: ClassVar[bool | None] = None
+    #: Whether `__call__` is overridden for complex operands alone, so that cached applications need not ask it.
+    redirects_complex: ClassVar[bool] = False
     raises: ClassVar[bool] = True
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
     fill: ClassVar[Callable[..., None] | None] = None
@@ -687,7 +689,8 @@ def _hashable(value: object) -> Any:
 
 def function_of(cls: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
-    plain = cls.function.__func__ is Op.function.__func__ and cls.__call__ is Op.__call__  # type: ignore[attr-defined]
+    plain = cls.function.__func__ is Op.function.__func__  # type: ignore[attr-defined]
+    plain = plain and (cls.__call__ is Op.__call__ or cls.redirects_complex)
     call = _application(cls) if plain and cls.operands else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__

@@ -307,6 +307,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
 
     name = "cast"
     takes_complex = True
+    redirects_complex = True
     __props__ = ("dtype",)
     dtype: Any = None
     examples = Examples(

@@ -668,17 +668,17 @@ class Pow(BinaryOperator, ElementwiseOperator):
         """The power, as products for the exponents of `_PRODUCTS`."""
         (x, y), props = sorted_arguments(cls, args, kwargs)
         number = y if type(y) in (int, float) else number_of(y)
-        number = None if type(number) is complex else number  # a complex number equals a real one
+        number = None if number.__class__ is complex else number  # a complex number equals a real one
         product = _PRODUCTS.get(number)
         base = getattr(x, "dtype", None)
-        if is_complex(base) and number in (-1.5, -0.5, 1.5, 2.5):
+        if number in (-1.5, -0.5, 1.5, 2.5) and is_complex(base):
             product = None
         if number is not None and base is not None and base.kind == "b":
             product = _power_of_bools(x, number)
             return cls.make(**props)(x, y) if product is None else product
         if product is None or base is None:
             return cls.make(**props)(x, y)
-        if is_inexact(base) or (type(number) is int and number > 0):
+        if base.kind in "fc" or is_floating(base) or (type(number) is int and number > 0):
             return product(x)
         if type(number) is int:  # a negative power of integers, which raises
             return cls.make(**props)(x, y)

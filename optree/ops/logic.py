@@ -241,6 +241,7 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 
     name = "sgn"
     numpy = np.sign
+    redirects_complex = True
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         is_direction = len(inputs) == 1 and is_complex_operand(inputs[0])

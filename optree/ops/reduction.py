@@ -532,6 +532,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """
 
     name = "norm"
+    redirects_complex = True
     __props__ = ("axis", "keepdims", "ord")
     ord: Any = None
     examples = (

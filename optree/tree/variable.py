@@ -660,7 +660,7 @@ def number_of(x: object) -> Any:
 
 def is_complex_operand(x: object) -> bool:
     """Whether a value is complex; of another library's object it does not ask."""
-    known = isinstance(x, np.ndarray | np.generic) or (isinstance(x, Variable) and isinstance(x.type, TensorType))
+    known = isinstance(x.type, TensorType) if isinstance(x, Variable) else isinstance(x, (np.ndarray, np.generic))
     return type(x) is complex or (known and x.dtype.kind == "c")  # type: ignore[attr-defined]
 
 
