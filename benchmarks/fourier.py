@@ -1,0 +1,110 @@
+"""A filter in frequencies, ``abs(ifft2(fft2(x) * h)) ** 2``, and the gradient of a cost of it.
+
+The variants take turns in one process (`timing`). NumPy's and SciPy's gradients are written by hand; JAX is compared
+where it is installed. Results are compared first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import scipy.fft
+from timing import options_of, rounds_of
+
+import optree
+from backends import gen_backend
+
+SIZE = 1024
+
+#: The value, and the value with the gradient of the sum of its squares: of x and h.
+Variant = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def by_optree(x: np.ndarray, h: np.ndarray) -> Variant:
+    """Two compiled functions of this project's."""
+    be = gen_backend("cpu", jit="always")
+    z, filtered = be.array(x), be.array(h)
+    value = np.abs(np.fft.ifft2(np.fft.fft2(z) * filtered)) ** 2
+    cost = be.sum(value * value, keepdims=False)
+    return optree.function([], value), optree.function([], [value, optree.grad(cost, z)])
+
+
+def by_hand(x: np.ndarray, h: np.ndarray, library: Any, **options: Any) -> Variant:
+    """Arrays, by a library's transforms."""
+
+    def parts() -> tuple[Any, Any]:
+        y = library.ifft2(library.fft2(x, **options) * h, **options)
+        return y, np.square(y.real) + np.square(y.imag)
+
+    def both() -> Any:
+        y, value = parts()
+        y *= 4 * value
+        spectrum = library.fft2(y, **options)
+        spectrum *= h.conj()
+        return value, library.ifft2(spectrum, **options)
+
+    return lambda: parts()[1], both
+
+
+def by_jax(x: np.ndarray, h: np.ndarray) -> Variant:
+    """``jax.jit``; its gradient is the conjugate of ours."""
+    jax: Any = import_module("jax")
+    jnp = jax.numpy
+    z, filtered = jnp.asarray(x), jnp.asarray(h)
+
+    def value(z: Any, h: Any) -> Any:
+        return jnp.abs(jnp.fft.ifft2(jnp.fft.fft2(z) * h)) ** 2
+
+    def cost(z: Any, h: Any) -> Any:
+        found = value(z, h)
+        return jnp.sum(found * found), found
+
+    one, both = jax.jit(value), jax.jit(jax.grad(cost, has_aux=True))
+
+    def with_gradient() -> Any:
+        gradient, found = jax.block_until_ready(both(z, filtered))
+        return found, gradient.conj()
+
+    return lambda: jax.block_until_ready(one(z, filtered)), with_gradient
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print ratios of minima, ours over each other library's."""
+    options = options_of(__doc__ or "", 7, 1, arguments)
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(SIZE, SIZE)) + 1j * rng.normal(size=(SIZE, SIZE))).astype(np.complex64)
+    h = np.exp(1j * rng.normal(size=(SIZE, SIZE))).astype(np.complex64)
+    variants = {
+        "op-tree": by_optree(x, h),
+        "NumPy": by_hand(x, h, np.fft),
+        "SciPy": by_hand(x, h, scipy.fft),
+        "SciPy, two workers": by_hand(x, h, scipy.fft, workers=2),
+    }
+    try:
+        variants["JAX"] = by_jax(x, h)
+    except ImportError:
+        print("JAX is not installed")
+    for which, title in enumerate(("value", "value and gradient")):
+        functions = [variant[which] for variant in variants.values()]
+        wanted = _arrays(functions[1]())
+        for name, function in zip(variants, functions, strict=True):
+            for got, right in zip(_arrays(function()), wanted, strict=True):
+                assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
+        for _ in range(3):  # kernels are compiled
+            functions[0]()
+        best = [min(times) for times in rounds_of(functions, options.rounds, options.calls, pause=0.01)]
+        print(f"\n{title}, {SIZE} x {SIZE} complex64: minima, and op-tree's over it")
+        for name, seconds in zip(variants, best, strict=True):
+            print(f"  {name:<20} {seconds * 1e3:8.1f} ms   {best[0] / seconds:5.2f}")
+
+
+def _arrays(found: Any) -> list[np.ndarray]:
+    several = isinstance(found, tuple | list) and not isinstance(found, optree.Tensor)
+    return [x.get() if isinstance(x, optree.Tensor) else np.asarray(x) for x in (found if several else [found])]
+
+
+if __name__ == "__main__":
+    main()
