@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, is_array, portable
 from optree.autodiff.reverse import adjoints_of
-from optree.dtypes import in_float32, is_floating, wide_dtype, widens
+from optree.dtypes import in_float32, is_floating, is_inexact, wide_dtype, widens
 from optree.errors import OperandError, ShapeError, brief, clock
 from optree.op.apply import Apply
 from optree.op.batching import batched_trees, first_batch, spread, spread_all
@@ -609,7 +609,7 @@ class _Derivative:
         return f.where(steps <= self.op.truncate, gradient, f.fill_like(gradient, 0.0))
 
     def _seed(self, x: Variable, gradient: Any, axis: int) -> None:
-        if not is_disconnected(gradient) and is_floating(x.dtype):
+        if not is_disconnected(gradient) and is_inexact(x.dtype):
             self._add(x, self._slice_of(x, gradient, axis))
 
     def _add(self, x: Variable, delta: Any) -> None:

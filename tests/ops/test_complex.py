@@ -266,6 +266,19 @@ def test_systems_of_equations_and_inverses(be: Any) -> None:
             np.testing.assert_allclose(gradient.get(), wanted, rtol=1e-6, atol=1e-8 * np.abs(wanted).max())
 
 
+def test_loops_have_complex_values_inside_and_refuse_what_they_have_not(be: Any) -> None:
+    x, z = be.array([[1.0, 2.0]], "float64"), be.array([1j])
+    found, turned = f.scan(lambda s, _: (np.abs(s * (1 + 2j)), s * 1j), x, length=3)
+    np.testing.assert_allclose(turned.get()[0], x.get() * 1j)
+    np.testing.assert_allclose(optree.grad(np.sum(found), x).get(), 5**1.5)
+    for wrong in (
+        lambda: f.scan(lambda s, _: (s * 1j, s), z, length=3),
+        lambda: optree.grad(np.sum(np.abs(turned)), x),  # once 0
+    ):
+        with pytest.raises(DTypeError, match="scan: it does not take complex"):
+            wrong()
+
+
 def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
     for dtype in COMPLEX:
         z = be.array(drawn(2, 3), dtype)
