@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_inexact, real_dtype, wide_dtype
-from optree.errors import OperandError, ShapeError, describe
+from optree.dtypes import is_complex, is_inexact, real_dtype, wide_dtype
+from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.examples import Examples
 from optree.op.index_map import IndexMap
 from optree.op.op import Op
@@ -242,10 +242,24 @@ def _axes_of(x: Variable, s: Any, axes: Any, what: str) -> list[tuple[int, Any]]
 def _along(op: type[TransformOperator], x: Variable, size: Any, axis: int, norm: str | None, what: str) -> Variable:
     """A transform of complex numbers along one axis."""
     axis = normalise_axis(axis, x.ndim, what)
-    return op.make(axis=axis, norm=norm or "backward")(_sized(x, size, axis, what))  # type: ignore[no-any-return]
+    x = _sized(x, size, axis, what)
+    if x.shape[axis] == 0:
+        raise ShapeError(
+            f"{what}: axis {axis} of {describe(x)} is empty, and has no transform; n or s pads it with zeros"
+        )
+    return op.make(axis=axis, norm=_norm_of(norm, what))(x)  # type: ignore[no-any-return]
+
+
+def _norm_of(norm: str | None, what: str) -> str:
+    if norm is not None and norm not in ADJOINT_NORMS:
+        raise OperandError(f"{what}: norm is 'backward', 'ortho' or 'forward', not {norm!r}")
+    return norm or "backward"
 
 
 def _real_along(x: Variable, size: Any, axis: int, norm: str | None, what: str) -> Variable:
+    if is_complex(x.dtype):
+        other = what.replace("rfft", "fft").replace("ihfft", "ifft")
+        raise DTypeError(f"{what}: {describe(x)} is not real; np.fft.{other} takes complex numbers, and z.real is real")
     return _along(RealFft, x, size, axis, norm, what)
 
 
@@ -258,11 +272,7 @@ def _inverse_real_along(x: Variable, size: Any, axis: int, norm: str | None, wha
     if size < 1:
         raise ShapeError(f"{what}: {describe(x)} has one element along axis {axis}: give n, the size of the value")
     x = _sized(x, size // 2 + 1, axis, what)
-    return InverseRealFft.make(axis=axis, norm=norm or "backward", size=size)(x)  # type: ignore[no-any-return]
-
-
-def _swapped(norm: str | None) -> str:
-    return ADJOINT_NORMS.get(norm or "backward", str(norm))
+    return InverseRealFft.make(axis=axis, norm=_norm_of(norm, what), size=size)(x)  # type: ignore[no-any-return]
 
 
 def _register(name: str, along: Callable[..., Any]) -> None:
@@ -318,8 +328,16 @@ _register("fft", lambda x, n, axis, norm, what: _along(Fft, x, n, axis, norm, wh
 _register("ifft", lambda x, n, axis, norm, what: _along(InverseFft, x, n, axis, norm, what))
 _register("rfft", _real_along)
 _register("irfft", _inverse_real_along)
-_register("hfft", lambda x, n, axis, norm, what: _inverse_real_along(f.conjugate(x), n, axis, _swapped(norm), what))
-_register("ihfft", lambda x, n, axis, norm, what: f.conjugate(_real_along(x, n, axis, _swapped(norm), what)))
+_register(
+    "hfft",
+    lambda x, n, axis, norm, what: _inverse_real_along(
+        f.conjugate(x), n, axis, ADJOINT_NORMS[_norm_of(norm, what)], what
+    ),
+)
+_register(
+    "ihfft",
+    lambda x, n, axis, norm, what: f.conjugate(_real_along(x, n, axis, ADJOINT_NORMS[_norm_of(norm, what)], what)),
+)
 for _suffix, _count in (("n", None), ("2", 2)):
     _register_many(f"fft{_suffix}", _each(Fft), _count)
     _register_many(f"ifft{_suffix}", _each(InverseFft), _count)
