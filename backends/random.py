@@ -15,7 +15,7 @@ from optree.locks import cached_property
 from optree.registry import f
 from optree.tree.tensor import Tensor
 from optree.tree.types import as_dtype, normalise_axis, promote
-from optree.tree.variable import Variable, constant, in_dtype
+from optree.tree.variable import Variable, check_real, constant, in_dtype
 
 
 class RandomMethods(Creation):
@@ -255,7 +255,7 @@ class RandomMethods(Creation):
         shape = _as_magnitude(shape, "gamma: shape", "a shape parameter")
         if isinstance(shape, Variable):
             wanted = self._draw_dtype(dtype, shape)
-            alpha = in_dtype(shape, wanted)
+            alpha = in_dtype(check_real(shape, "standard_gamma"), wanted)
             if size is not None or out is not None:
                 alpha = f.broadcast_like(alpha, self._like(size, out))
         else:
