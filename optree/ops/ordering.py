@@ -427,7 +427,7 @@ def histogram_bin_edges(x: Operand, bins: Operand = 10, range: Any = None) -> An
     >>> be.histogram_bin_edges(be.array([0.0, 4.0]), bins=2).get()
     array([0., 2., 4.], dtype=float32)
     """
-    x = check_real(variable_of(x, "histogram"), "histogram")
+    x = variable_of(check_real(x, "histogram"), "histogram")
     if isinstance(bins, str):
         raise OperandError(
             f"histogram: the number of bins of {bins!r} is known only when it runs; give a number, or edges"
@@ -475,7 +475,7 @@ def histogram(
     >>> counts.get(), edges.get()
     (array([2, 1]), array([0., 2., 4.], dtype=float32))
     """
-    x = check_real(variable_of(x, "histogram"), "histogram")
+    x = variable_of(check_real(x, "histogram"), "histogram")
     edges = histogram_bin_edges(x, bins, range)
     count = edges.shape[0]
     if count is None:
