@@ -135,8 +135,6 @@ class Op:
     destroy_map: ClassVar[dict[int | None, list[int]]] = {}
     view_map: ClassVar[dict[int | None, list[int]]] = _ViewMap()  # type: ignore[assignment]
     takes_complex: ClassVar[bool | None] = None
-    #: Whether `__call__` is overridden for complex operands alone, so that cached applications need not ask it.
-    redirects_complex: ClassVar[bool] = False
     raises: ClassVar[bool] = True
     widened: ClassVar[tuple[str, ...]] = ("bfloat16",)
     fill: ClassVar[Callable[..., None] | None] = None
@@ -687,10 +685,16 @@ def _hashable(value: object) -> Any:
 # Functions of ops
 
 
+def for_complex(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a `__call__` that differs for complex operands alone, so that cached applications need not ask it."""
+    call.for_complex = True  # type: ignore[attr-defined]
+    return call
+
+
 def function_of(cls: Any) -> Callable[..., Any]:
     """The op's function, with the class's documentation and the signature of its operands and parameters."""
     plain = cls.function.__func__ is Op.function.__func__  # type: ignore[attr-defined]
-    plain = plain and (cls.__call__ is Op.__call__ or cls.redirects_complex)
+    plain = plain and (cls.__call__ is Op.__call__ or hasattr(cls.__call__, "for_complex"))
     call = _application(cls) if plain and cls.operands else _general(cls)
     call.__name__ = call.__qualname__ = str(cls.name)
     call.__doc__ = cls.__doc__

@@ -14,7 +14,7 @@ from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, spread, spread_all
 from optree.op.examples import Examples
 from optree.op.index_map import LIKE, REPEATED, IndexMap, indexed, per_op
-from optree.op.op import Op
+from optree.op.op import Op, for_complex
 from optree.op.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -307,7 +307,6 @@ class Cast(UnaryOperator, ElementwiseOperator):
 
     name = "cast"
     takes_complex = True
-    redirects_complex = True
     __props__ = ("dtype",)
     dtype: Any = None
     examples = Examples(
@@ -322,6 +321,7 @@ class Cast(UnaryOperator, ElementwiseOperator):
         random_props=lambda choose, x: {"dtype": np.dtype(choose(("float64", "float32")))},
     )
 
+    @for_complex
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if len(inputs) == 1 and self.dtype is not None:
             inputs = (for_dtype(inputs[0], as_dtype(self.dtype), "cast"),)

@@ -10,6 +10,7 @@ import numpy as np
 
 from optree.dtypes import is_floating, is_inexact
 from optree.errors import DTypeError, describe
+from optree.op.op import for_complex
 from optree.op.traits import (
     BinaryOperator,
     ElementwiseOperator,
@@ -241,8 +242,8 @@ class Sgn(UnaryOperator, ElementwiseOperator, NonDifferentiableOperator):
 
     name = "sgn"
     numpy = np.sign
-    redirects_complex = True
 
+    @for_complex
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         is_direction = len(inputs) == 1 and is_complex_operand(inputs[0])
         return Direction.make()(*inputs) if is_direction else super().__call__(*inputs, **kwargs)

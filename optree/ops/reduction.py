@@ -13,7 +13,7 @@ from optree.dtypes import is_complex, is_floating, is_inexact, real_dtype, wide_
 from optree.errors import OperandError, ShapeError
 from optree.op.examples import examples_in
 from optree.op.index_map import SHAPE, IndexMap
-from optree.op.op import Op
+from optree.op.op import Op, for_complex
 from optree.op.traits import (
     Accumulator,
     BlockOperator,
@@ -532,7 +532,6 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
     """
 
     name = "norm"
-    redirects_complex = True
     __props__ = ("axis", "keepdims", "ord")
     ord: Any = None
     examples = (
@@ -547,6 +546,7 @@ class Norm(MeanDtypeOperator, CompositeOperator, ReductionOperator):
         (((3, 4),), {"axis": 1, "ord": 0}),
     )
 
+    @for_complex
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if len(inputs) == 1 and is_complex_operand(inputs[0]):
             inputs = (f.abs(inputs[0]),)
