@@ -35,7 +35,7 @@ from optree.tree.lazy import lazy_values, settle
 from optree.tree.node import OpDict, OpTreeNode, applied, key_of, parts_of, uncollected
 from optree.tree.numpy_protocol import call_function, write_out, write_outs
 from optree.tree.tensor import Tensor, signature_of_assigned, signature_of_evaluated, signature_of_together
-from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype
+from optree.tree.types import DTYPES, NUMBERS, TensorType, as_dtype, integer_of
 from optree.tree.variable import Constant, Input, Variable, check_same_backend
 
 #: Maximum plans of a backend; a new one evicts the oldest.
@@ -627,7 +627,7 @@ class NumPyModule:
         theirs: Any = None if name.startswith("_") else getattr(self._module, name, None)
         backend = self._backend
         if name in FREQUENCIES and theirs is not None:
-            return lambda n, d=1.0: backend.array(theirs(n, d), backend.datatype)
+            return lambda n, d=1.0: backend.array(theirs(integer_of(n, f"{name}: n", 1), d), backend.datatype)
         if theirs not in NUMPY_FUNCTIONS:
             raise AttributeError(f"be.{self._name} has no function {name!r}; it has {names(dir(self))}")
 

@@ -14,7 +14,7 @@ from optree.dtypes import is_inexact, rounded, wide_dtype
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
-from optree.tree.variable import Variable, check_has_complex
+from optree.tree.variable import Variable, check_has_complex, is_complex_operand
 
 _ALWAYS_ACTIVE = nullcontext()
 
@@ -149,14 +149,14 @@ class Creation:
         return self.full(shape, 1, dtype, name)
 
     def full(self, shape: ShapeLike, value: object, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A new tensor with every element `value`.
+        """A new tensor with every element `value`; without `dtype`, a complex number is complex, as in `array`.
 
         Examples
         --------
         >>> be.full(2, 0.5).get()
         array([0.5, 0.5], dtype=float32)
         """
-        return self.empty(shape, dtype, name).fill(value)
+        return self.empty(shape, self._dtype(dtype, is_complex_operand(value)), name).fill(value)
 
     def array(
         self, values: object, dtype: DTypeLike | None = None, name: str | None = None, **placement: bool
@@ -191,9 +191,7 @@ class Creation:
             raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold: {brief(values)}")
         keeps = dtype is None and isinstance(values, np.ndarray | np.generic) and array.dtype.kind in "biu"
         keeps = keeps or (dtype is None and array.dtype.kind == "b" and not self.is_neon)
-        wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype)
-        if dtype is None and array.dtype.kind == "c":
-            wanted = self._dtype(np.result_type(wide_dtype(wanted), np.complex64))
+        wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype, array.dtype.kind == "c")
         if not isinstance(values, np.ndarray) or array.dtype.kind == "c":  # integers wrap around, as in NumPy
             check_fits(array, wanted, "array")
         return self.over(self.from_host(rounded(array, wanted, copy=False)), name)
@@ -374,8 +372,10 @@ class Creation:
         buffer.written = -1  # counts as uninitialised: trees on it mean batches to come
         return buffer
 
-    def _dtype(self, dtype: DTypeLike | None) -> np.dtype:
+    def _dtype(self, dtype: DTypeLike | None, holds_complex: bool = False) -> np.dtype:
         found = self.datatype if dtype is None else as_dtype(dtype)
+        if dtype is None and holds_complex:
+            found = np.result_type(wide_dtype(found), np.complex64)
         check_has_complex(self, "a tensor", (found,))
         return found
 

@@ -389,7 +389,7 @@ def as_adjoint(variable: Variable, given: Any, what: str) -> Any:
         raise SizeError(
             f"{what} {describe(error)} is not of the shape {variable.shape} of {describe(variable)}, which it is for"
         )
-    return in_dtype(error, dtype)
+    return in_dtype(error, dtype, what)
 
 
 def as_list(given: object) -> list[Any]:

@@ -229,14 +229,14 @@ def _sized(x: Variable, size: Any, axis: int, what: str) -> Variable:
 
 
 def _axes_of(x: Variable, s: Any, axes: Any, what: str) -> list[tuple[int, Any]]:
-    """The axes of a transform with the sizes that it is given; all without `axes`, or as many as there are sizes."""
+    """The axes of a transform with their sizes, -1 the operand's; all without `axes`, or as many as there are sizes."""
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
     found = [normalise_axis(axis, x.ndim, what) for axis in axes]
-    sizes = [None] * len(found) if s is None else [None if size == -1 else size for size in s]
+    sizes = [None] * len(found) if s is None else list(s)
     if len(sizes) != len(found):
         raise ShapeError(f"{what}: s has {len(sizes)} sizes for {len(found)} axes")
-    return list(zip(found, sizes, strict=True))
+    return [(axis, x.shape[axis] if size == -1 else size) for axis, size in zip(found, sizes, strict=True)]
 
 
 def _along(op: type[TransformOperator], x: Variable, size: Any, axis: int, norm: str | None, what: str) -> Variable:
@@ -312,6 +312,7 @@ def _real_each(x: Variable, axes: Sequence[tuple[int, Any]], norm: str | None, w
     if not axes:
         raise ShapeError(f"{what}: there is no axis along which to transform {describe(x)}")
     *others, (last, size) = axes
+    others = [(axis, x.shape[axis] if each is None else each) for axis, each in others]  # one may be the last again
     return _each(Fft)(_real_along(x, size, last, norm, what), others, norm, what)
 
 
@@ -319,8 +320,7 @@ def _inverse_real_each(x: Variable, axes: Sequence[tuple[int, Any]], norm: str |
     if not axes:
         raise ShapeError(f"{what}: there is no axis along which to transform {describe(x)}")
     *others, (last, size) = axes
-    for axis, each in others:
-        x = _along(InverseFft, x, each, axis, norm, what)
+    x = _each(InverseFft)(x, others[::-1], norm, what) if others else x  # NumPy's order
     return _inverse_real_along(x, size, last, norm, what)
 
 

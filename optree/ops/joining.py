@@ -282,7 +282,7 @@ def widths_of(pad_width: object, ndim: int) -> tuple[tuple[int, int], ...]:
 def _number_of(value: Array, dtype: np.dtype) -> Any:
     """A fill value as a Python number that the dtype represents."""
     array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "biuf":
+    if array.ndim or array.dtype.kind not in "biufc":
         raise OperandError(f"pad: constant_values is one number, not {value!r}")
     number = array.item()
     if dtype.kind in "iu" and array.dtype.kind == "f":

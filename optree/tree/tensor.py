@@ -320,6 +320,8 @@ class Tensor(Variable):
 
     @imag.setter
     def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise OperandError(f"imag: {describe(self)} is real, and has no imaginary part to write")
         self.imag[...] = value
 
     def transpose(self, *axes: Any) -> Tensor:

@@ -690,11 +690,11 @@ def check_has_complex(backend: Any, what: object, dtypes: Iterable[Any]) -> None
         raise DTypeError(f"{what}: there is no {np.dtype(found)} on {backend} yet; a CPU backend has complex numbers")
 
 
-def in_dtype(x: Variable, dtype: np.dtype) -> Variable:
+def in_dtype(x: Variable, dtype: np.dtype, what: str | None = None) -> Variable:
     """An operand cast to a dtype, itself if it has that dtype; DTypeError if an imaginary part would be lost."""
     if x.dtype == dtype:
         return x
-    return f.cast(x if dtype.kind in "cb" else check_real(x, f"a value of {dtype}"), dtype)
+    return f.cast(x if dtype.kind in "cb" else check_real(x, what or f"a value of {dtype}"), dtype)
 
 
 def check_same_backend(what: object, operands: Any) -> Any:

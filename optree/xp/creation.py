@@ -27,7 +27,7 @@ def _default(value: object, device: object) -> np.dtype:
     """The dtype of Python's numbers: bool, int64, or the backend's floating one."""
     kind = np.asarray(value).dtype.kind
     if kind not in "biuf":
-        raise DTypeError(f"a number is wanted that an array can hold, not {brief(value)}")
+        raise DTypeError(f"xp: a number is wanted that an array can hold, not {brief(value)}; tensors can be complex")
     return {"b": np.dtype(bool), "i": np.dtype("int64"), "u": np.dtype("uint64")}.get(kind, backend_of(device).datatype)
 
 

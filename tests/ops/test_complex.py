@@ -150,6 +150,24 @@ def test_a_lost_imaginary_part_is_warned_of_or_refused(be: Any) -> None:
             wrong()
 
 
+def test_a_complex_number_fills_tensors_and_borders(be: Any) -> None:
+    z = drawn(2, 2).astype("complex64")
+    assert be.full(2, 1j).dtype == np.complex64 and be.full(2, 1j).get().tolist() == [1j, 1j]
+    wanted = np.pad(z, 1, constant_values=1j)
+    np.testing.assert_array_equal(np.pad(be.array(z), 1, constant_values=1j).get(), wanted)
+    x = be.ones(2, name="x")
+    y = x * x
+    for wrong, words in (
+        (lambda: np.pad(x, 1, constant_values=1j), "pad: 1j is complex"),
+        (lambda: be.full(2, 1j, "float32"), "1j is complex"),
+        (lambda: setattr(x, "imag", 1), "imag: x .* is real"),
+        (lambda: optree.Lop(y, x, x * 1j), "eval_points: it does not take complex numbers"),
+        (lambda: be.xp.full(2, 1j), "xp: a number is wanted .* not 1j"),
+    ):
+        with pytest.raises(OptreeError, match=words):
+            wrong()
+
+
 def test_rewrites_keep_complex_values(be: Any) -> None:
     """Rules of real numbers do not apply: log(sum(exp(x))), x * 1 of another dtype, x + 0.0."""
     z, x = be.array(drawn(3), "complex128"), be.array([1.0, -0.0, 2.0], "float64")

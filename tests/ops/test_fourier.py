@@ -45,6 +45,8 @@ def test_transforms_are_numpys(name: str, be: Any) -> None:
             {"s": (4, 3), "axes": (0, 1)},
             {"axes": (1,)},
             {"axes": (2, 0), "norm": "ortho"},
+            {"s": (7, -1), "axes": (2, 1)},
+            {"axes": (1, 1)},
         ]
     for dtype in ("float32", "float64") if name in REAL else ("complex64", "complex128"):
         x = given(name, dtype)
@@ -87,6 +89,7 @@ def test_what_transforms_refuse(be: Any) -> None:
         (lambda: np.fft.fft(be.ones((2, 0))), ShapeError, "fft: axis 1 of .* is empty.* n or s pads"),
         (lambda: np.fft.fft(x, norm="whole"), OperandError, "fft: norm is"),
         (lambda: np.fft.ihfft(x, norm=""), OperandError, "ihfft: norm is"),
+        (lambda: be.fft.fftfreq(0), OptreeError, "fftfreq: n is an integer of 1 or more"),
         (lambda: np.fft.fft(x, 0), OptreeError, "n is an integer of 1 or more"),
         (lambda: np.fft.fft(x, axis=2), OptreeError, "axis 2 is out of range"),
         (lambda: np.fft.fftn(x, s=(2,), axes=(0, 1)), ShapeError, "1 sizes for 2 axes"),
