@@ -312,8 +312,14 @@ def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
 
 def test_what_has_no_complex_numbers_says_so(be: Any) -> None:
     z = be.array([1j], name="z")
-    for line in (lambda: be.xp.asarray(z), lambda: be.xp.asarray(np.ones(1)) * 1j):
-        with pytest.raises((DTypeError, TypeError), match="complex"):
+    alone = optree.distributed.init(be)
+    for line, words in (
+        (lambda: be.xp.asarray(z), "complex"),
+        (lambda: be.xp.asarray(np.ones(1)) * 1j, "complex"),
+        (lambda: be.while_loop(lambda x: be.abs(x) < 2, lambda x: x * 2, z[0], 3), "while_loop: .* complex"),
+        (lambda: alone.mean(z), r"mean: it does not take complex .* z\.real"),
+    ):
+        with pytest.raises((DTypeError, TypeError), match=words):
             line()
     assert f.isnan(z).get().tolist() == [False]
 
