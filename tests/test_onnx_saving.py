@@ -1,5 +1,7 @@
 """Functions as ONNX models: the ops of the registry and real programs, as onnxruntime runs them."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ argmax:2 argmax_roi:2 argmin:2 argpartition:5 avg_unpool:4 check_labels:5 conv_i
 count_in_bins:4 cummax:6 cummin:6 cumprod:6 drawn_at:4 exclusive_prod:5 gcd:9 index_add:4 interpolate:4
 is_last:2 lcm:9 left_shift:9 logb:5 max_unpool:3 nextafter:9 nms:3 partition:6 recurrence:7 right_shift:9 roi_align:2
 roi_align_input:2 roi_table:6 scalb:9 scatter:3 segment_gather:4 segment_reduce:7 segment_scatter:4
-window_element_input:3 window_step:3 windows:4 windows_input:3
+window_element_input:3 window_step:3 windows:4 windows_input:3 complex:9 conjugate:5 dft:2 idft:2 irdft:2 rdft:2
 """.split()
     )
 }
@@ -67,7 +69,7 @@ def test_every_op_has_the_same_values_or_is_refused(be, name, tmp_path):
         try:
             check(tmp_path / "op.onnx", function, [x for x in values if isinstance(x, np.ndarray)])
         except ExportError as error:
-            assert "has no operator of ONNX's" in str(error)
+            assert re.search("has no operator of ONNX's|have no complex numbers", str(error))
             refused.append(str(example))
     assert len(refused) == REFUSED.get(name, 0), refused
 

@@ -199,9 +199,10 @@ class InverseRealFft(TransformOperator):
         return {**super().options, "n": self.size}
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (delta,) = output_gradients
+        (x,), (delta,) = inputs, output_gradients
         found = RealFft.make(axis=self.axis, norm=ADJOINT_NORMS[self.norm])(delta)
-        return [f.conjugate(found) * _multiplicity(found, self.axis, self.size)]
+        found = f.conjugate(found) * _multiplicity(found, self.axis, self.size)
+        return [found if is_complex(x.dtype) else f.real(found)]
 
 
 def _multiplicity(half: Variable, axis: int, size: int) -> np.ndarray:
@@ -210,7 +211,7 @@ def _multiplicity(half: Variable, axis: int, size: int) -> np.ndarray:
     counts[0] = 1
     if size % 2 == 0:
         counts[-1] = 1
-    return counts.reshape(-1, *(1,) * (half.ndim - 1 - axis))
+    return counts.reshape(*(1,) * axis, -1, *(1,) * (half.ndim - 1 - axis))
 
 
 # NumPy's functions

@@ -49,6 +49,11 @@ def _numpy(name: str) -> Meaning:
     return getattr(np, NUMPY_NAMES.get(name, name))
 
 
+def _single(x: Any) -> Any:
+    """Halves as float32, in which NumPy does not round a transform's factor to a half."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
 def _exp_dtype(*arrays: Any) -> np.dtype:
     """The dtype that NumPy's floating functions give: a float that holds the integers of small dtypes."""
     return np.exp.resolve_dtypes((np.result_type(*arrays), None))[-1]
@@ -363,10 +368,10 @@ MEANINGS: dict[str, Meaning] = {
     "cummax": lambda x, axis: np.maximum.accumulate(x, axis),
     "cummin": lambda x, axis: np.minimum.accumulate(x, axis),
     "recurrence": _recurrence,
-    "dft": lambda x, axis, norm: np.fft.fft(x, axis=axis, norm=norm),
-    "idft": lambda x, axis, norm: np.fft.ifft(x, axis=axis, norm=norm),
-    "rdft": lambda x, axis, norm: np.fft.rfft(x, axis=axis, norm=norm),
-    "irdft": lambda x, axis, norm, size: np.fft.irfft(x, size, axis, norm),
+    "dft": lambda x, axis, norm: np.fft.fft(_single(x), axis=axis, norm=norm),
+    "idft": lambda x, axis, norm: np.fft.ifft(_single(x), axis=axis, norm=norm),
+    "rdft": lambda x, axis, norm: np.fft.rfft(_single(x), axis=axis, norm=norm),
+    "irdft": lambda x, axis, norm, size: np.fft.irfft(_single(x), size, axis, norm),
     "sort": _sort,
     "partition": lambda x, kth, axis: np.partition(x, np.array(kth, int), axis),
     "argpartition": lambda x, kth, axis: np.argpartition(x, np.array(kth, int), axis),

@@ -357,7 +357,7 @@ def _sent(example: Any) -> list[int]:
     """The operands that an op sends a gradient to."""
     inputs = inputs_for(example.draw())
     tree = example.tree(inputs)
-    if tree.dtype.kind != "f" or tree.op.name != example.op.name:
+    if tree.dtype.kind not in "fc" or tree.op.name != example.op.name:
         return []
     variables = [as_variable(x) for x in tree.inputs]
     gradients = tree.op.grad(variables, [Input(tree.type)])
