@@ -105,6 +105,7 @@ class Rig:
         self.machine.random.seed(seed)
         self.machine.is_on = True
         try:
+            self.cupy.cuda.runtime.setDevice(0)  # not the one that an earlier test left current
             with override(cache_dir=self.folder / "optree"):
                 yield self
         finally:
