@@ -31,7 +31,7 @@ from optree.tree.gradient_types import is_disconnected, is_null, zero_gradient
 from optree.tree.lazy import LazyValue
 from optree.tree.node import post_order
 from optree.tree.types import TensorType, may_equal
-from optree.tree.variable import Variable, as_operand, as_variable, in_dtype, is_neon
+from optree.tree.variable import Variable, as_operand, as_variable, conjugated, in_dtype, is_neon
 
 #: The values of `disconnected_inputs` and `return_disconnected`.
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
@@ -279,12 +279,6 @@ def gradients(
                 found[i] = None if return_disconnected == "none" else zero_gradient(operand, dtype)
     found = _like(as_list(wrt), found)
     return found if isinstance(wrt, list | tuple) and not isinstance(wrt, Variable) else found[0]
-
-
-def conjugated(gradient: Any) -> Any:
-    """The adjoint of the reverse pass for a user's gradient, and the other way round: complex ones conjugated."""
-    is_array = isinstance(gradient.type, TensorType)
-    return f.conjugate(gradient) if is_array and gradient.dtype.kind == "c" else gradient
 
 
 def _like(wrt: Sequence[Any], gradients: list[Any]) -> list[Any]:

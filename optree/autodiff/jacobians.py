@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from optree.autodiff.api import as_adjoint, as_list, conjugated, gradients, operand_of, seeded, tell_disconnected
+from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
 from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, target_of
 from optree.dtypes import floating, is_inexact, real_dtype
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
@@ -24,7 +24,7 @@ from optree.tree.gradient_types import is_disconnected, is_discrete, is_null, su
 from optree.tree.node import post_order
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, TupleType
-from optree.tree.variable import Variable, constant, in_dtype
+from optree.tree.variable import Variable, conjugated, constant, in_dtype
 
 
 def Lop(

@@ -30,12 +30,11 @@ from optree.op.batching import with_images
 from optree.op.index_map import LIKE, OPAQUE, IndexMap, contracted, per_op
 from optree.op.op import Op
 from optree.op.traits import CompositeOperator
-from optree.ops.complex import conjugated
 from optree.ops.reduction import widened
 from optree.ops.shape import strong
 from optree.registry import f, function
 from optree.tree.types import Shape, TensorType, may_equal, promote
-from optree.tree.variable import Operand, Variable, in_dtype
+from optree.tree.variable import Operand, Variable, conjugated, in_dtype
 
 #: The product of matrices, and of stacks of them: `numpy.matmul`, or a backend's.
 Matmul = Callable[[Any, Any], Any]

@@ -17,7 +17,7 @@ from optree.op.index_map import BROADCAST, IndexMap
 from optree.op.traits import BinaryOperator, ElementwiseOperator, UnaryOperator
 from optree.registry import alias, f, function, numpy_function
 from optree.tree.types import promote
-from optree.tree.variable import Operand, Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, in_dtype, variable_of
 
 
 @numpy_function(np.conjugate)
@@ -38,11 +38,6 @@ class Conjugate(UnaryOperator, ElementwiseOperator):
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.conjugate(delta)]
-
-
-def conjugated(x: Variable) -> Variable:
-    """The complex conjugate; real numbers as they are."""
-    return f.conjugate(x) if is_complex(x.dtype) else x
 
 
 class PartOperator(UnaryOperator):

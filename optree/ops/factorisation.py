@@ -24,13 +24,12 @@ from optree.op.apply import Apply
 from optree.op.index_map import STACKED, IndexMap
 from optree.op.op import Op
 from optree.op.traits import FloatOperator, UnaryOperator
-from optree.ops.complex import conjugated
 from optree.ops.indexing import rows_and_columns
 from optree.records import NamedTuple
 from optree.registry import f, numpy_function
 from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Operand, Variable, check_has_complex, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, check_has_complex, conjugated, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 

@@ -21,7 +21,6 @@ from optree.dtypes import finfo, rounded, wide_dtype
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.batching import aligned, example_rank
 from optree.op.traits import BinaryOperator
-from optree.ops.complex import conjugated
 from optree.ops.factorisation import (
     Factorisation,
     LapackFunction,
@@ -40,7 +39,7 @@ from optree.records import NamedTuple
 from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
 from optree.tree.gradient_types import is_disconnected
 from optree.tree.types import Axis, Shape, broadcast, integer_of, normalise_axis, promote
-from optree.tree.variable import Operand, Variable, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, conjugated, in_dtype, variable_of
 
 
 class SlogdetResult(NamedTuple):

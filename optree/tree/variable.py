@@ -664,6 +664,11 @@ def is_complex_operand(x: object) -> bool:
     return type(x) is complex or (known and x.dtype.kind == "c")  # type: ignore[attr-defined]
 
 
+def conjugated(x: Any) -> Any:
+    """The complex conjugate of a variable; one that is not complex itself, as a gradient that is disconnected."""
+    return f.conjugate(x) if is_complex_operand(x) else x
+
+
 def for_dtype(x: Any, dtype: np.dtype, what: str) -> Any:
     """An operand to be cast to a dtype: of a complex one for a real dtype the real part, with NumPy's warning."""
     if dtype.kind in "cb" or not is_complex_operand(x) or type(x) is complex:
