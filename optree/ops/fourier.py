@@ -32,6 +32,11 @@ def _complex_dtype(dtype: np.dtype | type) -> np.dtype:
     return np.result_type(wide_dtype(found) if is_inexact(found) else np.float64, np.complex64)
 
 
+def _check_norm(norm: str, what: str | None) -> None:
+    if norm not in ADJOINT_NORMS:
+        raise OperandError(f"{what}: norm is 'backward', 'ortho' or 'forward', not {norm!r}")
+
+
 class TransformOperator(AxisOperator, UnaryOperator, BlockOperator):
     """A Fourier transform along one axis.
 
@@ -49,8 +54,7 @@ class TransformOperator(AxisOperator, UnaryOperator, BlockOperator):
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         x = types[0]
-        if self.norm not in ADJOINT_NORMS:
-            raise OperandError(f"{self.name}: norm is 'backward', 'ortho' or 'forward', not {self.norm!r}")
+        _check_norm(self.norm, self.name)
         if x.ndim and x.shape[normalise_axis(self.axis, x.ndim, str(self.name))] == 0:
             raise ShapeError(f"axis {self.axis} is empty, and there is no transform of no numbers")
         return super().bind(types, backend)
@@ -252,9 +256,10 @@ def _along(op: type[TransformOperator], x: Variable, size: Any, axis: int, norm:
 
 
 def _norm_of(norm: str | None, what: str) -> str:
-    if norm is not None and norm not in ADJOINT_NORMS:
-        raise OperandError(f"{what}: norm is 'backward', 'ortho' or 'forward', not {norm!r}")
-    return norm or "backward"
+    if norm is None:
+        return "backward"
+    _check_norm(norm, what)
+    return norm
 
 
 def _real_along(x: Variable, size: Any, axis: int, norm: str | None, what: str) -> Variable:
