@@ -15,7 +15,7 @@ from backends import lazy
 from backends.backend import Backend, Within
 from backends.cpu.calls import implementation
 from backends.cpu.compiler import compile_counts, compile_source, find_compiler, requested_compiler, when_crowded
-from backends.cpu.routines.products import Products, is_small_product
+from backends.cpu.routines.products import Products, small_products
 from backends.cpu.runtime import C, CompiledNest, entry_source, share_address
 from backends.execution.executor import (
     CallStep,
@@ -40,6 +40,7 @@ from optree.compile.pipeline import Options, contracted
 from optree.compile.program import Instruction, Note, Plan, Program, Sizes, Steps, outputs_of, run_steps, shapes_of
 from optree.dtypes import is_bfloat16
 from optree.errors import BackendError, CompilerError, OperandError, brief, describe
+from optree.ops.contraction import ProductOperator, TensorDot
 from optree.records import NamedTuple
 from optree.tree.lazy import lazy_values, settle
 from optree.tree.tensor import Tensor
@@ -48,7 +49,8 @@ from optree.tree.variable import Input, caller_origin
 #: The work of a plan after which its kernels are compiled, in elements times instructions.
 WORK = 1 << 25
 
-#: The calls of a plan after which its small products are compiled as loop nests, if later calls may change bits.
+#: The calls of a plan after which its small products are compiled as loop nests, if later calls may change bits: fewer
+#: calls of larger values.
 REPEATED = 1 << 12
 
 #: The overhead of a NumPy call, in elements.
@@ -155,7 +157,8 @@ class KernelPlan(Plan):
     `constants`: the values of its last leaves, which the plan is not given.
     `by_numpy`: it makes the function that runs the program by NumPy calls, when that is first needed.
     `implementation_of`: from the index of an instruction that no kernel runs to its implementation.
-    `arguments`: the leaves that differ from call to call, in a plan for one caller at a time.
+    `arguments`: the leaves that differ from call to call, in a plan for one caller at a time; None in others, whose
+    calls are too short to choose a plan for products that are no stacks.
     `contracted`: from a plan and a program in which some of its products are sums of products to the plan of that.
     """
 
@@ -203,7 +206,7 @@ class KernelPlan(Plan):
             if self._calls is None:
                 self._calls = self.by_numpy()
             return self._calls(values, roots)
-        if small and (plan := self._by_nests(small)) is not None:
+        if small and (plan := self._by_nests(small, size)) is not None:
             found = plan.run(values, roots)
             if self.arguments == []:
                 self.run = plan.run
@@ -217,12 +220,12 @@ class KernelPlan(Plan):
                 self.run = self._quiet(self.bound.runs[()])
         return found
 
-    def _by_nests(self, small: frozenset[int]) -> KernelPlan | None:
+    def _by_nests(self, small: frozenset[int], size: int) -> KernelPlan | None:
         """The plan in which small products are loop nests; None until calls have repeated, if that may change bits."""
         if self._contracted is None:
             return None
-        if self._until_nests:
-            self._until_nests -= 1
+        if self._until_nests > 0:
+            self._until_nests -= size // CALL
             return None
         if small not in self.by_products:
             self.by_products[small] = self._contracted(self, contracted(self.program, small))
@@ -272,9 +275,9 @@ class KernelPlan(Plan):
         """The elements of the largest value, intermediate ones included; and the products of few multiplications."""
         leaves = [getattr(value, "shape", ()) for value in (*values, *self.constants)]
         shapes = shapes_of(self.program, leaves)
-        instructions = () if self._contracted is None else self.program.instructions
-        small = [i for i, each in enumerate(instructions) if is_small_product(each, shapes)]
-        return max([CALL, *(prod(shape) for shape in shapes if isinstance(shape, tuple))]), frozenset(small)
+        is_fixed = self._contracted is None
+        small = frozenset[int]() if is_fixed else small_products(self.program, shapes, self.arguments is None)
+        return max([CALL, *(prod(shape) for shape in shapes if isinstance(shape, tuple))]), small
 
 
 def _is_compiled(step: Step) -> bool:
@@ -476,8 +479,8 @@ class CPUBackend(Backend):
             added = [self.value_of(leaf) for leaf in outline.leaves[len(of.program.leaves) :]]
             return plan(outline, [*of.constants, *added], of.when._replace(small=0, work=0))
 
-        repeats = reuse and self.compiler is not None
-        return plan(outline, constants, self.when, by_nests if repeats else None)
+        multiplies = any(isinstance(each.op, ProductOperator | TensorDot) for each in lowered.instructions)
+        return plan(outline, constants, self.when, by_nests if multiplies and self.compiler is not None else None)
 
     def compile_within(self, program: Program) -> Within:
         plan = self.compile(program)

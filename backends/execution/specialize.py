@@ -48,6 +48,10 @@ MAX_IN_REGISTERS = 1 << 13
 #: would have few elements of such a row each.
 SHORT_ROW = 64
 
+#: The source of a contraction states the sizes of all loops but the first, where that has at least this size, and the
+#: others have at most `MAX_STATED` elements: up to `MAX_SHAPES` times for each kernel.
+MIN_STACK, MAX_STATED, MAX_SHAPES = 64, 1 << 9, 4
+
 #: The least rows for which columns that are not contiguous are packed, rather than reduced each by itself.
 PACKED_ROWS = 4
 
@@ -315,6 +319,8 @@ class FusedKernel(ExecutableKernel):
             if not type(x.op).__module__.startswith("optree.")
         }
         self._set_stages()
+        #: The sizes that sources of it state.
+        self._stated_sizes: set[tuple[int, ...]] = set()
         self._is_contraction = bool(self.reduced and not self.taps and products_of(self.nest(1, 0, ())))
 
     def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
@@ -447,7 +453,16 @@ class FusedKernel(ExecutableKernel):
             return nest
         same = tuple([outer > 1 and not steps[outer - 2] for steps in strides])
         registers = (0, "inner") in zip(vector_strides, self._levels, strict=True)
-        return nest._replace(registers=registers, rows=same if registers and any(same) else ())
+        rows = same if registers and any(same) else ()
+        return nest._replace(registers=registers, rows=rows, stated=self._stated(sizes))
+
+    def _stated(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes that the source of a contraction states (`LoopNest.stated`)."""
+        rest, known = tuple(sizes[1:]), self._stated_sizes
+        if sizes[0] < MIN_STACK or prod(rest) > MAX_STATED or len({*known, rest}) > MAX_SHAPES:
+            return ()
+        known.add(rest)
+        return rest
 
     def by_rows(self, found: Specialized) -> LoopNest:
         """The nest whose reductions are along rows, without tiles: for few elements, whose number a compiler knows."""

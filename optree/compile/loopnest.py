@@ -24,7 +24,8 @@ FLOATS = (np.dtype("float32"), np.dtype("float64"))
 #: The expression of a statement that reads an array at an index: its arguments are the two.
 LOOKUP = "lookup"
 
-_FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
+#: A call of a function but fabs, in a kernel expression.
+FUNCTION = re.compile(r"\b(?!fabs\b)[a-z_]+[0-9]*\(")
 
 
 class Statement(NamedTuple):
@@ -48,7 +49,7 @@ class Statement(NamedTuple):
     @property
     def cost(self) -> int:
         """An estimate of its instruction count."""
-        return 1 + 8 * len(_FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
+        return 1 + 8 * len(FUNCTION.findall(self.expression)) + 3 * self.expression.count("/")
 
 
 class Reduction(NamedTuple):
@@ -147,6 +148,8 @@ class LoopNest(NamedTuple):
     #: Whether each array is the same in all rows of such a tile, which are indices of the loop around the columns.
     #: Empty where tiles have one row.
     rows: tuple[bool, ...] = ()
+    #: The sizes of the loops within the first, where the source states them, so that a compiler unrolls them.
+    stated: tuple[int, ...] = ()
 
     @property
     def cost(self) -> int:

@@ -14,6 +14,7 @@ from backends import gen_backend
 from backends.cpu import ahead, backend  # noqa: F401, which functions import at their first call: memory, too
 from backends.cpu.compiler import find_compiler
 from backends.cpu.routines.products import matmul_by_copy, merging
+from backends.execution.specialize import MAX_SHAPES
 from optree import TensorType, function
 
 
@@ -240,3 +241,41 @@ def test_small_products_by_random_indices_are_those_of_einsum() -> None:
         x, y = (draw.rand(*(sizes[i] for i in given)) - 0.5 for given in pattern.split("->")[0].split(","))
         found = function([], be.tanh(be.einsum(pattern, be.adopt(x), be.adopt(y))))().asnumpyarray()
         np.testing.assert_allclose(found, np.tanh(np.einsum(pattern, x, y)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_stacks_of_small_products_are_kernels_in_assignments_too(dtype: str) -> None:
+    be, draw = gen_backend("cpu", jit=True, datatype=dtype), np.random.RandomState(0)
+    for rows, inner, columns in (
+        (4, 4, 4),
+        (2, 3, 5),
+        (8, 8, 8),
+        (3, 3, 1),
+        (4, 7, 3),
+        (5, 4, 2),
+        (1, 6, 6),
+        (3, 2, 7),
+    ):
+        for count in (64, 200):
+            x, y = (draw.rand(count, *shape).astype(dtype) for shape in ((rows, inner), (inner, columns)))
+            out = be.empty((count, rows, columns))
+            out[:] = be.matmul(be.array(x), be.array(y)) + 1
+            expected = np.matmul(x.astype("float64"), y) + 1
+            np.testing.assert_allclose(out.get(), expected, rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_stacks_of_small_products_compile_for_few_shapes() -> None:
+    be = gen_backend("cpu", jit=True)
+    x, y = (TensorType("float32", (None, None, None))(name) for name in "xy")
+    step, compiled = function([x, y], be.matmul(x, y) + 1), []
+    for rows, columns in ((2, 2), (3, 3), (4, 4), (5, 5), (2, 5), (8, 8), (4, 3)):
+        for count in (64, 80):
+            a, b = values(count, rows, columns), values(count, columns, columns, seed=1)
+            np.testing.assert_array_equal(step(a, b), a @ b + 1)
+            (plan,) = step._plan.by_products.values()
+            (kernel,) = [each.kernel for each in plan.steps if each.kind == "kernel"]
+            compiled.append(len(kernel._nests))
+    assert compiled[: 2 * MAX_SHAPES] == [n for n in range(1, MAX_SHAPES + 1) for _ in range(2)]
+    assert set(compiled[2 * MAX_SHAPES :]) == {MAX_SHAPES + 1}

@@ -238,7 +238,8 @@ class CPrinter(Printer):
         """The sizes, strides, Python numbers and scratch loops by name, and the loop invariants."""
         nest = self.nest
         steps = len(nest.arrays) + nest.rank
-        lines = [f"const int64_t n{axis} = a[{len(nest.arrays) + axis}];" for axis in range(nest.rank)]
+        sizes = [f"a[{len(nest.arrays) + axis}]" for axis in range(nest.rank - len(nest.stated))]
+        lines = [f"const int64_t n{axis} = {size};" for axis, size in enumerate([*sizes, *nest.stated])]
         lines += [f"const int64_t s{p}_{axis} = a[{steps + p * nest.rank + axis}];" for p, axis in self.strides()]
         first = steps + len(nest.arrays) * nest.rank
         lines += [f"const int64_t {name} = a[{word}];" for word, name in enumerate(nest.bounds, first)]

@@ -35,7 +35,7 @@ from backends.cpu.codegen.loop_bodies import BodyCall, body_source
 from backends.cpu.codegen.printer import LONG_WORK
 from backends.cpu.compiler import c_text, compile_source
 from backends.cpu.routines.loop_trace import ROWS, Call, Nested, NotCompiled, Trace
-from backends.cpu.routines.products import TYPES, is_in_elements, is_small_product
+from backends.cpu.routines.products import TYPES, is_in_elements, small_products
 from backends.cpu.routines.small_matrices import MATRICES, matrices_source, matrix_words
 from backends.cpu.routines.vectors import FOLDER, struct, vector_source
 from backends.cpu.runtime import CompiledNest, data_address, share_address
@@ -565,7 +565,7 @@ class LoopInC:
         """The program in which products are loop nests where they are small, and its steps; of the leaves' values."""
         program = self._plan.program
         shapes = shapes_of(program, [np.shape(x) for x in values])
-        small = frozenset(i for i, each in enumerate(program.instructions) if is_small_product(each, shapes))
+        small = small_products(program, shapes)
         if small not in self._programs:
             program = contracted(program, small)
             added = [self._backend.value_of(x) for x in program.leaves[len(values) :]]

@@ -21,9 +21,13 @@ from backends.cpu.compiler import Source
 from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.runtime import share_address
 from backends.execution.memory import HOST, LINE, Scratch, element_strides, empty_array
+from backends.execution.specialize import MAX_STATED, MIN_STACK
 from optree.arrays import stored
-from optree.compile.program import Instruction
+from optree.compile.fusion import loop_dtypes
+from optree.compile.loopnest import FUNCTION
+from optree.compile.program import Instruction, Program
 from optree.dtypes import is_floating
+from optree.op.traits import ElementwiseOperator, kernel_of
 from optree.ops.contraction import ProductOperator, TensorDot
 from optree.settings import thread_count
 
@@ -48,6 +52,10 @@ ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 #: maximum rows of one of fewer columns than a vector has lanes.
 FEW_MULTIPLICATIONS, FEW_ROWS, LANES = 1 << 15, 32, 8
 
+#: The maximum multiplications of each product of a stack that is a loop nest, which takes 0.2 to 0.95 of the time of
+#: calls: `MAX_STATED`, or this where columns are not whole vectors.
+IN_PART_OF_A_VECTOR = 1 << 7
+
 #: Whether np.matmul copies a target that BLAS cannot write. NumPy 2.2 multiplies element by element, 80 times slower.
 COPIES = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
@@ -58,8 +66,15 @@ def matmul_by_copy(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) 
     return np.matmul(x, y, out=out) if is_written else stored(np.matmul(x, y), out)
 
 
-def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
-    """Whether a loop nest takes less time than a call for a product."""
+def small_products(program: Program, shapes: Sequence[Any], stacks_alone: bool = False) -> frozenset[int]:
+    """The products, by their indices among the instructions, for which a loop nest takes less time than a call."""
+    found = [i for i, each in enumerate(program.instructions) if _is_small_stack(program, i, each, shapes)]
+    if not stacks_alone:
+        found += [i for i, each in enumerate(program.instructions) if _is_small(each, shapes)]
+    return frozenset(found)
+
+
+def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
     op, given = instruction.op, [shapes[i] for i in instruction.inputs]
     is_known = isinstance(op, ProductOperator | TensorDot) and None not in given and all(map(all, given))
     if not is_known or not is_floating(instruction.type.dtype):
@@ -68,6 +83,31 @@ def is_small_product(instruction: Instruction, shapes: Sequence[Any]) -> bool:
     *rows, columns = shape if shape and len(given[1]) > 1 else (*shape, LANES)
     is_wide = columns >= LANES or prod(rows) <= FEW_ROWS
     return is_wide and bool(op.flops(given, [shape]) <= 2 * FEW_MULTIPLICATIONS)
+
+
+def _is_small_stack(program: Program, index: int, instruction: Instruction, shapes: Sequence[Any]) -> bool:
+    """Whether a product is of many matrices with few elements each.
+
+    A nest would compute functions of them on vectors with few lanes in use, so these are calls.
+    """
+    op, given = instruction.op, [shapes[i] for i in instruction.inputs]
+    if not isinstance(op, ProductOperator) or None in given or min(map(len, given)) < 3:
+        return False
+    shape: Any = op.output_shape(*given)
+    stack, most = prod(shape[:-2]), MAX_STATED if shape[-1] % LANES == 0 else IN_PART_OF_A_VECTOR
+    is_small = stack >= MIN_STACK and 0 < op.flops(given, [shape]) <= 2 * most * stack
+    return is_small and is_floating(instruction.type.dtype) and not _is_read_by_functions(program, index)
+
+
+def _is_read_by_functions(program: Program, index: int) -> bool:
+    """Whether a kernel of an instruction's value would compute a function of the C library of it."""
+    reached = {len(program.leaves) + index}
+    for value, each in enumerate(program.instructions[index + 1 :], len(program.leaves) + index + 1):
+        if isinstance(each.op, ElementwiseOperator) and reached.intersection(each.inputs):
+            if FUNCTION.search(kernel_of(each.op, loop_dtypes(program, each)) or ""):
+                return True
+            reached.add(value)
+    return False
 
 
 class Products:
