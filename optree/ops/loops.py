@@ -10,7 +10,7 @@ import numpy as np
 
 from optree.arrays import as_array, is_array, portable
 from optree.autodiff.reverse import adjoints_of
-from optree.dtypes import in_float32, is_floating, is_inexact, wide_dtype, widens
+from optree.dtypes import in_float32, is_inexact, wide_dtype, widens
 from optree.errors import OperandError, ShapeError, brief, clock
 from optree.op.apply import Apply
 from optree.op.batching import batched_trees, first_batch, spread, spread_all
@@ -186,6 +186,7 @@ class Scan(LoopOperator):
     """
 
     name = "scan"
+    takes_complex = True
     operands = None
     __props__ = ("body", "axes", "out_axes", "reverse", "truncate", "flag")
     body: Any = None
@@ -618,7 +619,7 @@ class _Derivative:
     def gradients(self) -> list[Any]:
         """The gradients by the operands."""
         body = self.op.body
-        moving = [i for i, x in enumerate(body.states) if is_floating(x.dtype)]
+        moving = [i for i, x in enumerate(body.states) if is_inexact(x.dtype)]
         adjoints = {i: Input(body.states[i].type) for i in moving}
         for i in moving:
             self._add(body.new_states[i], adjoints[i])
@@ -654,7 +655,7 @@ class _Derivative:
     def _adjoints(self) -> tuple[list[Any], dict[int, Any]]:
         """The adjoint of each of the step's arguments, and those that are trees, of slices and outer operands."""
         body = self.op.body
-        wanted = [i for i, x in enumerate(body.arguments) if is_floating(x.dtype)]
+        wanted = [i for i, x in enumerate(body.arguments) if is_inexact(x.dtype)]
         found: list[Any] = [None] * len(body.arguments)
         if self.seeds:
             by = adjoints_of(self.seeds, [body.arguments[i] for i in wanted], np.dtype("float64"))

@@ -13,7 +13,7 @@ from optree.ops.loop_operands import check_states, flat, in_form_of, typed_state
 from optree.ops.loops import Loop, draw_before
 from optree.registry import f, function
 from optree.tree.types import TensorType, integer_of
-from optree.tree.variable import Input, Variable, check_real, constant, variable_of
+from optree.tree.variable import Input, Variable, constant, variable_of
 
 #: The bytes of states that a loop stores for its derivative by default without checkpoints.
 STORED = 1 << 20
@@ -84,7 +84,7 @@ def while_loop(
 
 def _traced(condition: Callable[..., Any], step: Callable[..., Any], initial: Any, limit: int) -> Loop:
     """The loop of at most `limit` steps; its first slice is the step's number, its last state whether it goes on."""
-    begun = [check_real(typed_state(x, "while_loop"), "while_loop") for x in flat(initial)]
+    begun = [typed_state(x, "while_loop") for x in flat(initial)]
     first = _checked(condition(in_form_of(initial, begun)))
     states = [Input(TensorType(x.dtype, x.shape)) for x in begun]
     runs, number = Input(TensorType("bool", ())), Input(TensorType("int64", ()))

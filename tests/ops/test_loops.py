@@ -398,3 +398,30 @@ def test_shapes_of_a_step_are_inferred_once_for_calls_of_equal_sizes(be: Any) ->
     assert body.shapes([(3,), (3,)]) is first
     assert body.shapes([(5,), (5,)]) == [(5,)]
     assert body.shapes([(3,), (3,)]) == first
+
+
+def test_complex_states_are_those_of_the_steps_written_out_with_derivatives() -> None:
+    """Complex and real states, sequences and constants, whose gradients are of their own dtypes."""
+    be, rng = home("cpu", datatype=np.float64), np.random.default_rng(0)
+    shapes, names = [(2, 3), (2, 3), (2, 2, 3), (3, 3), (3,), (3, 3)], "hcxwbv"
+    drawn = [rng.normal(size=s) + 1j * rng.normal(size=s) for s in shapes]
+    operands = [
+        be.array(0.4 * (x.real if n in "cbv" else x), "float64" if n in "cbv" else "complex128", n)
+        for x, n in zip(drawn, names, strict=True)
+    ]
+    h, c, x, w, b, v = operands
+
+    def step(states: Any, slices: Any) -> Any:
+        (h, c), (x,) = states, slices
+        h = f.tanh(f.dot(h, w) * 0.5 + x * b) + f.dot(c, v)
+        return (h, c * f.absolute(h) + f.imag(h)), (h * c, f.angle(h))
+
+    found = []
+    for states, outputs in (be.scan(step, (h, c), (x,), reverse=True), unrolled(step, (h, c), (x,), True)):
+        total = sum(f.sum(f.absolute(y) ** 2 * (i + 1.0) + f.imag(y)) for i, y in enumerate((*states, *outputs)))
+        first = optree.grad(total, operands)
+        assert [y.dtype for y in first] == [y.dtype for y in operands]
+        second = optree.grad(sum(f.sum(f.absolute(y) ** 2) for y in first), [h, b])
+        found.append([y.get() for y in be.evaluate([total, *first, *second])])
+    for got, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-8, atol=1e-9)

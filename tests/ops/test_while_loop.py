@@ -149,3 +149,20 @@ def test_what_does_not_fit_is_named(be: Any) -> None:
         be.while_loop(lambda y: f.any(y > 0), lambda y: y > 0, x, limit=3)
     with pytest.raises(OperandError, match="while_loop: a state is the number 1"):
         be.while_loop(lambda y: y > 0, lambda y: y, 1, limit=3)
+
+
+@pytest.mark.parametrize("checkpoints", [None, 1, 3])
+def test_complex_roots_have_the_derivative_of_the_implicit_function(checkpoints: Any) -> None:
+    be = home("cpu", datatype=np.float64)
+    c = be.array([1 + 2j, -2 + 0.5j], "complex128")
+    root = be.while_loop(
+        lambda y: be.max(be.absolute(y**3 - c)) > 1e-12,
+        lambda y: y - (y**3 - c) / (3 * y * y),
+        be.array([1 + 1j, 0.5 + 1j], "complex128"),
+        20,
+        checkpoints,
+    )
+    y, weights = root.get(), np.array([1.0, 2.0])
+    np.testing.assert_allclose(y**3, c.get(), rtol=1e-12)
+    gradient = optree.grad(be.sum(be.absolute(root) ** 2 * weights), c)
+    np.testing.assert_allclose(gradient.get(), 2 * y * weights / np.conj(3 * y**2), rtol=1e-8)
