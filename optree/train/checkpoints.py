@@ -367,7 +367,7 @@ def _written(value: object, keys: tuple[str, ...], arrays: dict[str, np.ndarray]
         array = value.raw() if isinstance(value, Tensor) else value
         if not isinstance(array, np.ndarray):  # on a device
             array = value.get()  # type: ignore[union-attr]
-        if array.dtype.name not in safetensors.DTYPES.values():
+        if array.dtype.name not in (*safetensors.DTYPES.values(), safetensors.PAIRS):
             raise OperandError(f"save: {name} is of {array.dtype}, which a checkpoint does not hold")
         if not _is_text(name):
             raise OperandError(f"save: the name {name!r} has control characters or halves of surrogate pairs")

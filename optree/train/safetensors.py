@@ -21,6 +21,10 @@ from optree.tree.types import as_dtype
 #: The key of the metadata in a header.
 RESERVED = "__metadata__"
 
+#: The key, in the metadata, of the names of complex128 arrays. The format has no such dtype: they are F64 with a last
+#: axis of real and imaginary part, for readers that do not know the key.
+PAIRS = "complex128"
+
 #: NumPy's names of the format's dtypes.
 DTYPES = {
     "F16": "float16",
@@ -28,7 +32,6 @@ DTYPES = {
     "F32": "float32",
     "F64": "float64",
     "C64": "complex64",
-    "C128": "complex128",  # ours: the format names one complex dtype
     "BOOL": "bool",
     **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
 }
@@ -62,12 +65,15 @@ def write(
         Called after the arrays are written. It returns the final metadata, of the same length in JSON as `metadata`.
     """
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # aligned, as the header's length is
-    length = len(_header(arrays, order, metadata))
+    names = [name for name in order if arrays[name].dtype == np.complex128]
+    arrays = arrays | {name: np.ascontiguousarray(arrays[name])[..., None].view(np.float64) for name in names}
+    pairs = {PAIRS: json.dumps(names)} if names else {}
+    length = len(_header(arrays, order, metadata | pairs))
     file.seek(LENGTH + length)
     for name in order:
         file.write(bytes_of(arrays[name]))
     file.seek(0)  # the header is written last, so that an incomplete file is no safetensors file
-    file.write(length.to_bytes(LENGTH, "little") + _header(arrays, order, later()))
+    file.write(length.to_bytes(LENGTH, "little") + _header(arrays, order, later() | pairs))
 
 
 def _header(arrays: dict[str, np.ndarray], order: list[str], metadata: dict[str, str]) -> bytes:
@@ -97,10 +103,15 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
         metadata = header.pop(RESERVED, {}) if isinstance(header, dict) else None
         if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("its header is no dict with a dict of strings as its metadata")
-        return metadata, dict(_arrays(header, content[LENGTH + size :]))
+        arrays = dict(_arrays(header, content[LENGTH + size :]))
+        for name in json.loads(metadata.pop(PAIRS, "[]")):
+            if name not in arrays or arrays[name].dtype != np.float64 or arrays[name].shape[-1:] != (2,):
+                raise ValueError(f"{name} is said to be complex128, and is no array of pairs of float64")
+            arrays[name] = arrays[name].view(np.complex128)[..., 0]
+        return metadata, arrays
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, OverflowError, RecursionError, DTypeError) as error:
+    except (OSError, TypeError, ValueError, OverflowError, RecursionError, DTypeError) as error:
         raise CheckpointError(f"{path}: it is no safetensors file, or a truncated one: {error}") from error
 
 
