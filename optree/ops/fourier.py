@@ -6,6 +6,7 @@ A transform along several axes is one along each, which threads divide along the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -307,7 +308,8 @@ def _register_many(name: str, transform_of: Callable[..., Any], count: int | Non
 
 def _each(op: type[TransformOperator]) -> Callable[..., Any]:
     def transform(x: Variable, axes: Sequence[tuple[int, Any]], norm: str | None, what: str) -> Any:
-        for axis, size in reversed(axes):
+        # The last axis is last, as its value is contiguous; of equal axes the last one is first, as NumPy's.
+        for axis, size in sorted(reversed(axes), key=itemgetter(0)):  # noqa: C414
             x = _along(op, x, size, axis, norm, what)
         return x if axes else f.cast(x, _complex_dtype(x.dtype))
 

@@ -303,7 +303,7 @@ def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
         other = be.zeros((2, 3), dtype)
         train.load(tmp_path / "x.safetensors", {"z": other})
         np.testing.assert_array_equal(other.get(), z.get(), strict=True)
-        read = safetensors.numpy.load_file(tmp_path / "x.safetensors")["z"]  # pairs of float64 where the format has none
+        read = safetensors.numpy.load_file(tmp_path / "x.safetensors")["z"]  # without complex128, pairs of float64
         np.testing.assert_array_equal(read.view(dtype).reshape(2, 3), z.get())
         np.testing.assert_array_equal(train.read(tmp_path / "x.safetensors")["z"], z.get(), strict=True)
         shared = be.from_dlpack(z.raw())
