@@ -14,7 +14,7 @@ from harness.homes import home
 
 import optree
 from backends import gen_backend
-from backends.cpu.routines import fourier
+from backends.cpu.routines import convolution, fourier
 from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.testing import check_grad
 
@@ -113,6 +113,28 @@ def test_transforms_without_scipy_and_frequencies_are_numpys(be: Any, monkeypatc
         )
     assert be.fft.rfftfreq(4).dtype == np.float32 and {"fftfreq", "rfftfreq"} <= set(dir(be.fft))
     np.testing.assert_allclose(be.fft.fftfreq(5, d=0.5).get(), np.fft.fftfreq(5, d=0.5), rtol=1e-6)
+
+
+@for_each("function", [np.convolve, np.correlate])
+def test_convolutions_of_long_vectors_are_products_of_transforms(function: Any) -> None:
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=300), rng.normal(size=200)
+    for mode in ("full", "same", "valid"):
+        found, sizes = [], []
+        for most in (1, 1 << 40):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(fourier, "MULTIPLICATIONS", most)
+                patch.setattr(convolution, "convolved", lambda x, y, n: sizes.append(n) or fourier.convolved(x, y, n))  # noqa: B023
+                be = gen_backend("cpu", datatype=np.float64)
+                a, b = be.array(x), be.array(w)
+                value = function(a, b, mode)
+                found.append([value.get(), *(y.get() for y in optree.grad(be.sum(value**3), [a, b]))])
+                a[0] = np.inf
+                np.testing.assert_array_equal(np.isfinite(value.get()), np.isfinite(function(a.get(), w, mode)))
+        assert len(sizes) == 6  # each gradient is evaluated with the value
+        np.testing.assert_allclose(found[0][0], function(x, w, mode), rtol=1e-9, atol=1e-9)
+        for got, wanted in zip(*found, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
 
 
 def test_a_gpu_refuses_transforms_by_name() -> None:

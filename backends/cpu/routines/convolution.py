@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from backends.cpu.compiler import Source, Work, call_packed, vector_bytes
+from backends.cpu.routines.fourier import convolved, transform_size
 from backends.cpu.routines.products import TYPES
 from backends.cpu.routines.vectors import struct, vector_source
 from backends.cpu.runtime import share_address
@@ -532,10 +533,17 @@ class Convolution:
         types: Any = self.types.get(known)
         if types is None:
             *_, dtype = op.resolve_dtypes(*(x.dtype for x in arrays))
-            types = op.output_shape(*(x.shape for x in arrays)), dtype, wide_dtype(dtype)
+            shape = op.output_shape(*(x.shape for x in arrays))
+            types = shape, dtype, wide_dtype(dtype), self._transforms([*(x.shape for x in arrays)], shape, dtype)
             self.types[known] = types
-        shape, dtype, wide = types
+        shape, dtype, wide, transforms = types
         first, second = (np.asarray(x, wide) for x in arrays[:2])
+        if transforms is not None:
+            begin, size = transforms
+            right = second.reshape(-1) if isinstance(op, ConvInput) else second.reshape(-1)[::-1]
+            found = convolved(first.reshape(-1), right, size)[begin : begin + prod(shape)]
+            if np.isfinite(found).all():  # otherwise a number that is not makes all others nan, which are finite
+                return stored(found.reshape(shape), out)  # type: ignore[no-any-return]
         functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
         if functions is None:
             return stored(rounded(op.value(first, second, *arrays[2:]), dtype, copy=False), out)  # type: ignore[no-any-return]
@@ -545,6 +553,24 @@ class Convolution:
         if out is None:
             return rounded(target, dtype, copy=False)
         return stored(target, out)  # type: ignore[no-any-return]
+
+    def _transforms(self, operands: Sequence[Any], shape: Any, dtype: np.dtype) -> tuple[int, int] | None:
+        """The first element of the value in the full convolution, and the size of the transforms that compute that.
+
+        None if the operands are no vectors of floats, or too short.
+        """
+        op, known = self.op, [*operands[:2], shape]
+        props = op.stride, op.dilation, op.layout, op.weights_layout
+        if dtype not in TYPES or isinstance(op, ConvTranspose) or props != ((1,), (1,), "NCW", "OIW"):
+            return None
+        if any(prod(each) != each[-1] or not each[-1] for each in known):
+            return None
+        image, window, _ = (known[role] for role in ROLES[type(op)])
+        (sliding,) = op.slidings(image[2:], window[2:])
+        begin = sliding.before if isinstance(op, ConvInput) else known[1][-1] - 1 - sliding.before
+        full = known[0][-1] + known[1][-1] - 1
+        size = transform_size(full, op.flops(operands, [shape]) // 2)
+        return None if size is None or begin < 0 or begin + shape[-1] > full else (begin, size)
 
     def sources(self, *arrays: Any) -> list[Source]:
         """The C functions that a call on arrays of these layouts surely needs, to be compiled before it."""
