@@ -137,6 +137,15 @@ def test_convolutions_of_long_vectors_are_products_of_transforms(function: Any) 
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
 
 
+def test_a_convolution_of_float32_by_transforms_keeps_its_small_elements() -> None:
+    rng, be = np.random.default_rng(3), gen_backend("cpu")
+    x, w = (10 ** rng.uniform(*ends) for ends in ((-6, 0, 4000), (0, 1, 2000)))
+    x[2000:] *= 1e6
+    assert fourier.transform_size(x.size + w.size - 1, x.size * w.size) is not None
+    found = np.convolve(be.array(x), be.array(w)).get()
+    np.testing.assert_allclose(found, np.convolve(x, w), rtol=1e-6)
+
+
 def test_a_gpu_refuses_transforms_by_name() -> None:
     with pytest.raises(DTypeError, match="dft: there is no complex64 on gpu"):
         np.fft.fft(home("stand-in").ones(4))

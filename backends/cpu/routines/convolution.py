@@ -541,7 +541,7 @@ class Convolution:
         if transforms is not None:
             begin, size = transforms
             right = second.reshape(-1) if isinstance(op, ConvInput) else second.reshape(-1)[::-1]
-            found = convolved(first.reshape(-1), right, size)[begin : begin + prod(shape)]
+            found = convolved(first.reshape(-1), right, size)[begin : begin + prod(shape)].astype(dtype, copy=False)
             if np.isfinite(found).all():  # otherwise a number that is not makes all others nan, which are finite
                 return stored(found.reshape(shape), out)  # type: ignore[no-any-return]
         functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)

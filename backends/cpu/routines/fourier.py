@@ -82,8 +82,11 @@ def transform_size(size: int, multiplications: int) -> int | None:
 
 
 def convolved(x: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
-    """The full convolution of two vectors by transforms of a size, and zeros."""
+    """The full convolution of two vectors by transforms of a size, and zeros, in float64.
+
+    The errors of transforms are relative to the largest elements, so those of float32 would lose the small ones.
+    """
     library = import_later("scipy.fft" if has_scipy() else "numpy.fft")
-    spectrum = library.rfft(x, size)
-    spectrum *= library.rfft(y, size)
+    spectrum = library.rfft(x.astype(np.float64, copy=False), size)
+    spectrum *= library.rfft(y.astype(np.float64, copy=False), size)
     return library.irfft(spectrum, size)  # type: ignore[no-any-return]
