@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from optree.arrays import Array, overlaps_itself
-from optree.dtypes import is_inexact, rounded, wide_dtype
+from optree.dtypes import complex_dtype, is_inexact, rounded
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
@@ -375,7 +375,7 @@ class Creation:
     def _dtype(self, dtype: DTypeLike | None, holds_complex: bool = False) -> np.dtype:
         found = self.datatype if dtype is None else as_dtype(dtype)
         if dtype is None and holds_complex:
-            found = np.result_type(wide_dtype(found), np.complex64)
+            found = complex_dtype(found)
         check_has_complex(self, "a tensor", (found,))
         return found
 

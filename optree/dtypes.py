@@ -56,6 +56,11 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
+def complex_dtype(dtype: np.dtype) -> np.dtype:
+    """The complex dtype of a real dtype's precision: complex64 of narrower ones."""
+    return np.result_type(wide_dtype(dtype), np.complex64)
+
+
 def is_narrow(dtype: np.dtype) -> bool:
     """Whether a dtype has 16 bits and is therefore computed in float32."""
     return dtype.itemsize == 2 and is_floating(dtype)

@@ -401,7 +401,7 @@ def _fractions(q: Any) -> Any:
 
 def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: str, omits: bool) -> Any:
     """Quantiles over axes; without a `q`, the median."""
-    x = variable_of(x, what)
+    x = variable_of(check_real(x, what), what)
     if method not in (*METHODS, *TAKING, *AVERAGING, "median"):
         raise OperandError(f"{what}: method is one of {', '.join((*METHODS, *TAKING, *AVERAGING))}, not {method!r}")
     dtype = mean_dtype(x.dtype)
@@ -442,7 +442,7 @@ def _weighted(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, weigh
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")
-    x, w = variable_of(x, what), check_real(strong(weights, what), what)
+    x, w = variable_of(check_real(x, what), what), check_real(strong(weights, what), what)
     axes = normalise_axes(axis, x.ndim, what)
     if w.shape != x.shape and w.ndim == len(axes) == 1:
         w = f.expand_dims(w, tuple(i for i in range(x.ndim) if i not in axes))

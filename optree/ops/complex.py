@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_complex, real_dtype, wide_dtype
+from optree.dtypes import complex_dtype, is_complex, real_dtype
 from optree.op.index_map import BROADCAST, IndexMap
 from optree.op.traits import BinaryOperator, ElementwiseOperator, UnaryOperator
 from optree.registry import alias, f, function, numpy_function
@@ -94,7 +94,7 @@ class Complex(BinaryOperator, ElementwiseOperator):
     operands = ("re", "im")
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        made = np.result_type(wide_dtype(promote(*dtypes)), np.complex64)
+        made = complex_dtype(promote(*dtypes))
         return real_dtype(made), real_dtype(made), made
 
     @portable

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, is_any, portable
-from optree.dtypes import is_inexact, real_dtype, rounded, wide_dtype
+from optree.dtypes import complex_dtype, is_inexact, real_dtype, rounded, wide_dtype
 from optree.errors import GradientError, OperandError, ShapeError, describe
 from optree.op.apply import Apply
 from optree.op.index_map import STACKED, IndexMap
@@ -433,7 +433,7 @@ class Eigenvalues(MatrixOperator):
         return super().output_shape(*shapes)[:-1]
 
     def value_dtype(self, dtype: np.dtype, index: int = 0) -> np.dtype:
-        return np.result_type(wide_dtype(dtype), np.complex64)
+        return complex_dtype(dtype)
 
     def compute(self, x: Array) -> Any:
         return np.linalg.eigvals(iterated(x))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, is_inexact
 from optree.errors import OperandError, ShapeError, describe
 from optree.op.examples import Cases, Examples
 from optree.op.index_map import BROADCAST, OPAQUE, IndexMap
@@ -61,7 +61,7 @@ NARROW = 16
 
 @numpy_function(np.argsort)
 class ArgSort(OneAxisOperator, IntegerOperator):
-    """The indices that sort the operand along an axis, stably; nan sorts last.
+    """The indices that sort the operand along an axis, stably; nan sorts last, complex numbers as `sort` does.
 
     Examples
     --------
@@ -70,6 +70,7 @@ class ArgSort(OneAxisOperator, IntegerOperator):
     """
 
     name = "argsort"
+    takes_complex = True
     axis: Any = -1
     examples = _SORTED
 
@@ -163,6 +164,8 @@ class OrderOperator(OneAxisOperator, MorphOperator):
 class Sort(OrderOperator):
     """The elements along an axis in ascending order; nan sorts last.
 
+    Complex numbers are ordered by their real parts, and those of equal ones by their imaginary parts, as NumPy's.
+
     Examples
     --------
     >>> be.sort(be.array([3.0, 1.0, 2.0])).get()
@@ -170,6 +173,7 @@ class Sort(OrderOperator):
     """
 
     name = "sort"
+    takes_complex = True
     examples = _SORTED
 
     def put_in_order(self, x: np.ndarray) -> None:
@@ -212,6 +216,7 @@ class SearchSorted(BinaryOperator, IntegerOperator, BlockOperator):
     """
 
     name = "searchsorted"
+    takes_complex = True
     index_map = IndexMap(OPAQUE, BROADCAST)
     __props__ = ("side",)
     side: str = "left"
@@ -261,6 +266,7 @@ class IsIn(BinaryOperator, LogicalOperator):
     """
 
     name = "isin"
+    takes_complex = True
     index_map = IndexMap(BROADCAST, OPAQUE)
     examples = (
         (((2, 3), [-1.0, -0.25, 0.5]), {}),
@@ -358,7 +364,7 @@ def digitize(x: Operand, bins: Any, right: bool = False) -> Any:
     >>> be.digitize(be.array([0.5, 1.5]), np.array([0.0, 1.0, 2.0])).get()
     array([1, 2])
     """
-    x, edges = variable_of(x, "digitize"), strong(bins, "digitize")
+    x, edges = check_real(variable_of(x, "digitize"), "digitize"), check_real(strong(bins, "digitize"), "digitize")
     if edges.ndim != 1:
         raise ShapeError(f"digitize: the edges are a vector, and {describe(edges)} is none")
     rising = f.searchsorted(edges, x, "left" if right else "right")
@@ -748,7 +754,7 @@ def unique(x: Operand, size: int | None = None, fill_value: Operand | None = Non
     ordered = f.sort(f.reshape(x, (-1,)), 0)
     before, after = (f.slice(ordered, (part,)) for part in (slice(None, -1), slice(1, None)))
     differs = f.ne(before, after)
-    if is_floating(x.dtype):
+    if is_inexact(x.dtype):
         differs = f.logical_and(differs, f.logical_not(f.logical_and(f.isnan(before), f.isnan(after))))
     first = f.slice(ordered, (slice(0, 1),))
     indices, valid = _first_true(f.concatenate([f.eq(f.flat_indices(first), 0), differs], 0), size, "unique")

@@ -112,10 +112,6 @@ class LazyValue:
     _views: Sequence[ref[LazyValue]]
 
     def __init__(self, value: Any, base: LazyValue | None = None, is_bounded: bool = True) -> None:
-        if value.spec.type.dtype.kind == "c":
-            raise DTypeError(
-                f"xp: {describe(value)} is complex, and xp has no complex arrays yet; tensors and trees may be"
-            )
         self._base, self._error, self._views, self._tensor, self.was_assigned = base, None, (), None, False
         if value.__class__ is Tensor:
             self._hold(value)

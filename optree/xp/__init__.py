@@ -1,7 +1,7 @@
-"""The array API standard (2024.12) on the current backend: lazy, fused arrays with NumPy's semantics.
+"""The array API standard (2025.12) on the current backend: lazy, fused arrays with NumPy's semantics.
 
-``from optree import xp`` has the standard's functions, dtypes and constants, except complex numbers and Fourier
-transforms; `Backend.xp` has them for one backend. An array holds a tensor, or a tree that runs when a value is needed.
+``from optree import xp`` has the standard's functions, dtypes and constants; `Backend.xp` has them for one backend.
+An array holds a tensor, or a tree that runs when a value is needed.
 This package only builds trees: ``x.tensor`` and ``x.tree`` are op-tree's own, and ``asarray`` accepts both.
 
 Examples

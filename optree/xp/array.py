@@ -160,13 +160,13 @@ class Array(LazyValue):
 
     @property
     def real(self) -> Array:
-        """The array itself, which is real."""
-        return self
+        """A view of the real parts: of a real array itself."""
+        return viewed(self, f.real(self.tree)) if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> Array:
-        """Zeros of the array's shape and dtype."""
-        return built(f.imag(self.tree))
+        """A view of the imaginary parts: of a real array zeros."""
+        return viewed(self, f.imag(self.tree))
 
     @property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.arrays import has
-from optree.dtypes import rounded
+from optree.dtypes import complex_dtype, rounded
 from optree.errors import DTypeError, OperandError, brief, describe
 from optree.registry import f
 from optree.tree.lazy import own
@@ -24,11 +24,13 @@ Shape = int | Sequence[int]
 
 
 def _default(value: object, device: object) -> np.dtype:
-    """The dtype of Python's numbers: bool, int64, or the backend's floating one."""
+    """The dtype of Python's numbers: bool, int64, or the backend's floating or complex one."""
     kind = np.asarray(value).dtype.kind
-    if kind not in "biuf":
-        raise DTypeError(f"xp: a number is wanted that an array can hold, not {brief(value)}; tensors can be complex")
-    return {"b": np.dtype(bool), "i": np.dtype("int64"), "u": np.dtype("uint64")}.get(kind, backend_of(device).datatype)
+    if kind not in "biufc":
+        raise DTypeError(f"xp: a number is wanted that an array can hold, not {brief(value)}")
+    known = {"b": np.dtype(bool), "i": np.dtype("int64"), "u": np.dtype("uint64")}
+    floating = backend_of(device).datatype
+    return known.get(kind, complex_dtype(floating) if kind == "c" else floating)
 
 
 def asarray(obj: object, /, *, dtype: DType = None, device: object = None, copy: bool | None = None) -> Array:
@@ -54,7 +56,7 @@ def asarray(obj: object, /, *, dtype: DType = None, device: object = None, copy:
         if given is not obj or given.dtype != wanted:
             raise ValueError(f"asarray: {brief(obj)} becomes an array of {wanted} by a copy alone")
         return _shared(_adopted(backend, given))
-    if given.dtype.kind not in "biuf" and given.dtype != wanted:
+    if given.dtype.kind not in "biufc" and given.dtype != wanted:
         raise DTypeError(f"asarray: {given.dtype} values are no numbers that an array can hold: {brief(obj)}")
     if not is_array:
         check_fits(given, wanted, "asarray")

@@ -13,13 +13,17 @@ from optree.errors import DTypeError, OperandError, names
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.types import NUMBERS, as_dtype, promote
+from optree.tree.variable import check_real
 from optree.xp.array import Array, built, of
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
 
 #: The standard's dtypes by name; float16 and bfloat16 are there beside them.
 DTYPES = {
-    name: np.dtype(name) for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
+    name: np.dtype(name)
+    for name in """
+    bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128
+    """.split()
 }
 
 #: The standard's names of kinds of dtypes -> the kinds as NumPy and ml_dtypes have them.
@@ -35,7 +39,7 @@ KINDS = {
 
 
 class FloatInfo(NamedTuple):
-    """The limits of a floating dtype."""
+    """The limits of a floating dtype; those of a complex one are its parts'."""
 
     bits: int
     eps: float
@@ -59,10 +63,10 @@ def _dtype_of(given: object) -> np.dtype:
 
 
 def finfo(type: object, /) -> FloatInfo:
-    """The limits of a floating dtype, or of an array's."""
-    dtype = _dtype_of(type)
+    """The limits of a floating dtype, or of an array's; of a complex one those of its parts."""
+    dtype = dtypes.real_dtype(_dtype_of(type))
     if not dtypes.is_floating(dtype):
-        raise DTypeError(f"finfo: a floating dtype is wanted, not {dtype}")
+        raise DTypeError(f"finfo: a floating or complex dtype is wanted, not {dtype}")
     found = dtypes.finfo(dtype)
     eps, most, least, normal = (float(x) for x in (found.eps, found.max, found.min, found.smallest_normal))
     return FloatInfo(int(found.bits), eps, most, least, normal, dtype)
@@ -105,11 +109,24 @@ def can_cast(from_: object, to: object, /) -> Any:
 
 
 def astype(x: Array, dtype: DTypeLike, /, *, copy: object = True, device: object = None) -> Array:
-    """The array cast to a dtype; without `copy`, the array itself if it has that dtype."""
+    """The array cast to a dtype; without `copy`, the array itself if it has that dtype.
+
+    Raises
+    ------
+    DTypeError
+        If a complex array would lose its imaginary parts: `real` drops them.
+    """
     found, dtype = of(x, "astype"), as_dtype(dtype)
+    if dtype.kind not in "cb":
+        check_real(found.tree, f"astype to {dtype}")
     if copy or found.dtype != dtype:
         found = built(f.cast(found.tree, dtype) if found.dtype != dtype else f.copy(found.tree))
     return found if device is None else found.to_device(device)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which shapes broadcast."""
+    return np.broadcast_shapes(*shapes)
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:

@@ -66,17 +66,17 @@ def clip(x: Array, /, min: object = None, max: object = None) -> Array:
 
 def conj(x: Array, /) -> Array:
     """The complex conjugates: of real arrays, copies."""
-    return built(f.copy(of(x, "conj").tree))
+    return built(f.conjugate(of(x, "conj").tree))
 
 
 def real(x: Array, /) -> Array:
     """The real parts: of real arrays, copies."""
-    return built(f.copy(of(x, "real").tree))
+    return built(f.real(of(x, "real").tree))
 
 
 def imag(x: Array, /) -> Array:
     """The imaginary parts: of real arrays, zeros."""
-    return built(f.fill_like(of(x, "imag").tree, 0))
+    return built(f.imag(of(x, "imag").tree))
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:

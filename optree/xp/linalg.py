@@ -1,4 +1,4 @@
-"""The standard's linear algebra, but for complex numbers: this project's, by NumPy's functions of those names."""
+"""The standard's linear algebra: this project's, by NumPy's functions of those names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from optree.errors import OperandError
 from optree.registry import NUMPY_FUNCTIONS, f
 from optree.tree.types import Axis, DType, as_dtype
+from optree.tree.variable import in_dtype
 from optree.xp.array import Array, built, of, operand
 from optree.xp.manipulation import matrix_transpose as matrix_transpose
 
 if TYPE_CHECKING:
-    from optree.ops.factorisation import EighResult, QRResult, SVDResult
+    from optree.ops.factorisation import EighResult, EigResult, QRResult, SVDResult
     from optree.ops.linalg import SlogdetResult
 
 
@@ -24,7 +25,7 @@ def _ours(name: str, *operands: object, **options: Any) -> Any:
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Array:
-    """The Cholesky factors of symmetric positive definite matrices, lower or upper triangles."""
+    """The Cholesky factors of symmetric or Hermitian positive definite matrices, lower or upper triangles."""
     return _ours("cholesky", x, upper=upper)
 
 
@@ -43,13 +44,23 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
     return _ours("diagonal", x, offset=offset)
 
 
+def eig(x: Array, /) -> EigResult:
+    """The eigenvalues and eigenvectors of square matrices, complex and in no order."""
+    return _ours("eig", x)
+
+
 def eigh(x: Array, /) -> EighResult:
-    """The eigenvalues and eigenvectors of symmetric matrices."""
+    """The eigenvalues and eigenvectors of symmetric or Hermitian matrices."""
     return _ours("eigh", x)
 
 
+def eigvals(x: Array, /) -> Array:
+    """The eigenvalues of square matrices, complex and in no order."""
+    return _ours("eigvals", x)
+
+
 def eigvalsh(x: Array, /) -> Array:
-    """The eigenvalues of symmetric matrices."""
+    """The eigenvalues of symmetric or Hermitian matrices."""
     return _ours("eigvalsh", x)
 
 
@@ -129,7 +140,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: Any = 2) -> Array:
 
 def trace(x: Array, /, *, offset: int = 0, dtype: DType = None) -> Array:
     """The sums of diagonals of matrices; small integers accumulate in 64 bits."""
-    given = of(x, "trace").tree if dtype is None else f.cast(x.tree, as_dtype(dtype))
+    given = of(x, "trace").tree if dtype is None else in_dtype(x.tree, as_dtype(dtype), f"trace in {dtype}")
     found = NUMPY_FUNCTIONS[np.linalg.trace](given, offset)
     return built(found if dtype is None or found.dtype == as_dtype(dtype) else f.cast(found, as_dtype(dtype)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optree.errors import AxisError, OperandError, ShapeError
-from optree.registry import f
+from optree.registry import NUMPY_FUNCTIONS, f
 from optree.tree.types import Axis, normalise_axis
 from optree.xp.array import Array, built, of, operand, viewed
 from optree.xp.dtypes import result_type
@@ -172,12 +172,12 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     return tuple(map(built, f.nonzero(x.tensor, count)))
 
 
-def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """The indices where elements of x2 go into x1, a vector in ascending order, or that `sorter` sorts."""
+def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
+    """The indices where a number or elements of x2 go into x1, a vector in ascending order, or that `sorter` sorts."""
     ordered = of(x1, "searchsorted").tree
     if sorter is not None:
         ordered = f.take(ordered, operand(sorter), -1)
-    return built(f.searchsorted(ordered, of(x2, "searchsorted").tree, side))
+    return built(f.searchsorted(ordered, operand(x2), side))
 
 
 # Order
@@ -198,7 +198,14 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     return built(size - 1 - f.flip(f.argsort(f.flip(x.tree, axis), axis), axis))
 
 
-# Sets: the arrays run, because the shapes depend on them
+# Sets: for `unique` the arrays run, because the shapes depend on them
+
+
+def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
+    """Whether each element of x1, or with `invert` none, is among those of x2; one of the two may be a number."""
+    if not isinstance(x1, Array):
+        of(x2, "isin")
+    return built(NUMPY_FUNCTIONS[np.isin](operand(x1), operand(x2), invert=invert))
 
 
 def unique_all(x: Array, /) -> Any:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import update_wrapper
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from optree.dtypes import complex_dtype
 from optree.errors import OperandError, names
 from optree.run.function import backends
-from optree.xp import creation, dtypes, elementwise, linalg, manipulation, reductions
+from optree.xp import creation, dtypes, elementwise, fft, linalg, manipulation, reductions
 from optree.xp.array import Array
 from optree.xp.devices import backend_of
 from optree.xp.dtypes import DTYPES, isdtype
 
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 #: The versions of the standard whose functions are all there.
-VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 def _functions(module: Any) -> dict[str, Any]:
@@ -47,6 +49,7 @@ FUNCTIONS: dict[str, Any] = {
     **{name: getattr(linalg, name) for name in ("matmul", "tensordot", "vecdot")},
     "Array": Array,
     "linalg": linalg,
+    "fft": fft,
     "__array_api_version__": __array_api_version__,
 }
 
@@ -71,15 +74,20 @@ class Info:
         """The default device: the namespace's backend."""
         return backend_of(self._backend)
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> tuple[Any, ...]:
         """The available devices: the backends that there are."""
         default = self.default_device()
-        return [default, *(other for other in backends() if other is not default)]
+        return (default, *(other for other in backends() if other is not default))
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
-        """The dtypes of numbers that tell none; there are none of complex ones."""
+        """The dtypes of numbers that tell none."""
         floating = backend_of(device or self._backend).datatype
-        return {"real floating": floating, "integral": DTYPES["int64"], "indexing": DTYPES["int64"]}
+        return {
+            "real floating": floating,
+            "complex floating": complex_dtype(floating),
+            "integral": DTYPES["int64"],
+            "indexing": DTYPES["int64"],
+        }
 
     def dtypes(self, *, device: object = None, kind: object = None) -> dict[str, Any]:
         """The standard's dtypes by name, those of a kind."""
@@ -100,7 +108,10 @@ class Namespace:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend_of(backend)
-        self.__dict__ |= {**FUNCTIONS, **{name: _on(self._backend, FUNCTIONS[name]) for name in CREATION}}
+        transforms = _functions(fft)
+        transforms |= {name: _on(self._backend, transforms[name]) for name in ("fftfreq", "rfftfreq")}
+        made = {name: _on(self._backend, FUNCTIONS[name]) for name in CREATION}
+        self.__dict__ |= {**FUNCTIONS, **made, "fft": SimpleNamespace(**transforms)}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the array API standard has no {name!r} here; there are {names(FUNCTIONS)}")

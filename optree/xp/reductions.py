@@ -18,7 +18,7 @@ def _reduced(name: str, x: Array, axis: Axis, keepdims: bool, **options: Any) ->
 def _accumulated(name: str, x: Array, dtype: DType, **options: Any) -> Any:
     """A reduction or a scan of an array, in a dtype."""
     wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
-    found = FUNCTIONS[name](in_dtype(x.tree, wanted), **options)
+    found = FUNCTIONS[name](in_dtype(x.tree, wanted, f"{name} in {wanted}"), **options)
     return built(found if dtype is None else in_dtype(found, wanted))
 
 
