@@ -313,9 +313,7 @@ def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
 def test_what_has_no_complex_numbers_says_so(be: Any) -> None:
     z = be.array([1j], name="z")
     alone = optree.distributed.init(be)
-    for line, words in (
-        (lambda: alone.mean(z), r"mean: it does not take complex .* z\.real"),
-    ):
+    for line, words in ((lambda: alone.mean(z), r"mean: it does not take complex .* z\.real"),):
         with pytest.raises((DTypeError, TypeError), match=words):
             line()
     assert f.isnan(z).get().tolist() == [False]
