@@ -105,7 +105,7 @@ class Backend(RandomMethods, Functions):
         "active allocate borrowed check_adopted compile compiles compiling computed executions exported forget_plans "
         "from_host home imported internal compile_within is_neon lowered lowering modes noting on_host over owned "
         "planned plans program put received remark run_assignment show sources target tensor_cls tensor_of to_host "
-        "has_complex uploads value_of within".split()
+        "uploads value_of within".split()
     )
 
     #: The compatibility modes of the class.

@@ -14,7 +14,7 @@ from optree.dtypes import complex_dtype, is_inexact, rounded
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
-from optree.tree.variable import Variable, check_has_complex, is_complex_operand
+from optree.tree.variable import Variable, is_complex_operand
 
 _ALWAYS_ACTIVE = nullcontext()
 
@@ -26,8 +26,6 @@ class Creation:
     batch_size: int
     compat_mode: str | None
 
-    #: Whether it has complex numbers.
-    has_complex: ClassVar[bool] = True
     #: Whether it has neon's shapes, ties and methods.
     is_neon: ClassVar[bool] = False
     #: The class of its tensors.
@@ -376,7 +374,6 @@ class Creation:
         found = self.datatype if dtype is None else as_dtype(dtype)
         if dtype is None and holds_complex:
             found = complex_dtype(found)
-        check_has_complex(self, "a tensor", (found,))
         return found
 
 

@@ -49,7 +49,7 @@ from optree.compile.aliasing import alias_sets, last_uses, outlined
 from optree.compile.fusion import LONGEST, Kernel
 from optree.compile.pipeline import Options
 from optree.compile.program import Instruction, Plan, Program, Sizes, Steps, outputs_of, run_steps
-from optree.dtypes import is_floating
+from optree.dtypes import is_complex, is_inexact
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, OptreeError, describe, names
 from optree.locks import cached_property
 from optree.op.traits import CompositeOperator
@@ -104,8 +104,6 @@ class GPUBackend(Backend):
 
     name = "gpu"
     internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "product"}
-
-    has_complex = False
 
     def __init__(
         self,
@@ -231,7 +229,7 @@ class GPUBackend(Backend):
             uploads = Uploads(self.cupy, self._in_flight)
 
         def upload(array: np.ndarray) -> Callable[[], Tensor]:
-            wanted = array.dtype if array.dtype.kind in "biu" else self.datatype
+            wanted = array.dtype if array.dtype.kind in "biu" else self._dtype(None, is_complex(array.dtype))
             with self.active():
                 found, wait = uploads(array.astype(as_dtype(wanted), copy=False))
 
@@ -353,9 +351,10 @@ class GPUBackend(Backend):
             return super().array(values, dtype, name)
         with self.active():
             array = self._on_device(values)
-            if array.dtype.kind not in "biu" and not is_floating(array.dtype):
+            if array.dtype.kind not in "biu" and not is_inexact(array.dtype):
                 raise DTypeError(f"array: {array.dtype} values are no numbers that a tensor can hold")
-            wanted = as_dtype(array.dtype) if dtype is None and array.dtype.kind in "biu" else self._dtype(dtype)
+            keeps = dtype is None and array.dtype.kind in "biu"
+            wanted = as_dtype(array.dtype) if keeps else self._dtype(dtype, is_complex(array.dtype))
             return self.over(self._copied(array, wanted), name)
 
     def _copied(self, array: Any, dtype: np.dtype) -> Any:

@@ -33,6 +33,8 @@ from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import checked, performer, value_of_op
+from optree.dtypes import is_complex
+from optree.errors import BackendError
 from optree.networks.attention import Attention, AttentionGradient
 from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeights
 from optree.networks.recurrent import Parts
@@ -42,6 +44,11 @@ from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
+
+BOOL = np.dtype(bool)
+
+#: CuPy's error for eigenvalues of general matrices where cuSOLVER is older than they are.
+NO_GEEV = "geev is not available"
 
 _PRODUCT = Routine(product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
 _ATTENTION = Routine(FusedAttention, always, is_captured=True)
@@ -139,7 +146,14 @@ def _raising(device: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*values: Any) -> Any:
         with device.errstate(linalg="raise"):
-            return run(*values)
+            try:
+                return run(*values)
+            except RuntimeError as error:
+                if str(error) != NO_GEEV:
+                    raise
+                raise BackendError(
+                    f"{error} in this cuSOLVER: CUDA has it from 12.6.2 on, and a CPU backend has it"
+                ) from error
 
     return call
 
@@ -164,7 +178,10 @@ def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:
     for i in program.instructions[index].inputs:
         is_weak = i < len(leaves) and type(leaves[i]) in NUMBERS
         given.append(weak_dtype(type(leaves[i])) if is_weak else program.type_of(i).dtype)
-    pairs = enumerate(zip(given, op.resolve_dtypes(*given), strict=False))
+    loop = op.resolve_dtypes(*given)
+    if op.numpy.__name__.startswith("logical"):  # CuPy's take no complex numbers
+        loop = tuple(BOOL if is_complex(dtype) else dtype for dtype in loop)
+    pairs = enumerate(zip(given, loop, strict=False))
     casts = [(position, wanted) for position, (dtype, wanted) in pairs if dtype not in (int, float, wanted)]
     if not casts:
         return op.numpy

@@ -13,7 +13,7 @@ import numpy as np
 
 from optree.distributed.engine import Engine
 from optree.distributed.errors import DistributedError
-from optree.dtypes import is_floating, wide_dtype
+from optree.dtypes import is_inexact, wide_dtype
 from optree.errors import DTypeError, OperandError, describe
 from optree.ops.assignment import Joined, Store
 from optree.ops.collectives import (
@@ -28,7 +28,7 @@ from optree.ops.collectives import (
 )
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Operand, Variable, check_real, in_dtype, variable_of
+from optree.tree.variable import Operand, Variable, in_dtype, variable_of
 
 #: The maximum bytes of a bucket of gradients for few ranks, unless one gradient has more. Latency grows with the number
 #: of ranks, and so does the bucket, up to a maximum and a part of all bytes (benchmarks/scaling.py).
@@ -265,7 +265,7 @@ class Group:
         A weighted tree depends on this rank alone, so that sums can begin before the total of examples is known.
         """
         for x in trees:
-            if not is_floating(check_real(x, "mean").dtype):
+            if not is_inexact(x.dtype):
                 raise DTypeError(f"mean: there is none of {describe(x)}; cast it to a floating dtype before")
         if count is None or self.size == 1:
             return trees, None

@@ -34,7 +34,6 @@ from optree.tree.variable import (
     as_operand,
     as_variable,
     caller_origin,
-    check_has_complex,
     check_same_backend,
     new_cache,
     spec_of,
@@ -426,7 +425,6 @@ class Op:
         except TypeError:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
-        check_has_complex(backend, self.name, (*dtypes, *loop, out))
         op_dict = bound.op_dict(TensorType(out, shape), backend)
         varies = False
         for x, dtype in zip(operands, loop, strict=False):

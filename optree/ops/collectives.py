@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, portable
-from optree.dtypes import is_floating, wide_dtype
+from optree.dtypes import is_inexact, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.op.apply import Apply
 from optree.op.index_map import SAME, IndexMap
@@ -44,6 +44,7 @@ class Collective(DividedOperator):
     operands = ("turn", "x")
     __props__: ClassVar[tuple[str, ...] | None] = ("group",)
     group: Any = None
+    takes_complex = True
     destroy_map = {None: [0]}
     # Who fails here ends the run of all ranks, so that assignments need not wait: buckets of gradients are stored
     # before one, and after another.
@@ -96,6 +97,7 @@ class Half(NonDifferentiableOperator):
 
     __props__: ClassVar[tuple[str, ...] | None] = ("whole",)
     whole: Any = None
+    takes_complex = True
     raises = False
 
 
@@ -185,8 +187,10 @@ class AllReduce(Collective):
         if self.kind not in KINDS:
             raise OperandError(f"all_reduce: the kind is {', '.join(KINDS)}, not {self.kind!r}")
         dtype = types[1].dtype
-        if (self.kind == "sum" and dtype.kind == "b") or (self.kind == "mean" and not is_floating(dtype)):
+        if (self.kind == "sum" and dtype.kind == "b") or (self.kind == "mean" and not is_inexact(dtype)):
             raise DTypeError(f"all_reduce: there is no {self.kind} of {dtype}; cast it before")
+        if self.kind in ("max", "min") and dtype.kind == "c":
+            raise DTypeError(f"all_reduce: there is no {self.kind} of {dtype}; z.real, z.imag and be.abs(z) are real")
         if self.replicated and self.kind != "sum":
             raise OperandError(f"all_reduce: replicated=True is for a sum, not for {self.kind!r}")
         return self
@@ -220,6 +224,7 @@ class Replicated(Op):
     operands = ("x",)
     __props__: ClassVar[tuple[str, ...] | None] = ("group",)
     group: Any = None
+    takes_complex = True
     index_map = IndexMap(SAME)
     raises = False
 

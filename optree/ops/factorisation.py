@@ -29,7 +29,7 @@ from optree.records import NamedTuple
 from optree.registry import f, numpy_function
 from optree.tree.gradient_types import is_disconnected, or_zeros
 from optree.tree.types import Shape, TensorType, promote
-from optree.tree.variable import Operand, Variable, check_has_complex, conjugated, is_neon, variable_of
+from optree.tree.variable import Operand, Variable, conjugated, is_neon, variable_of
 
 FLOAT64 = np.dtype("float64")
 
@@ -108,7 +108,6 @@ class Factorisation(LapackOperator, UnaryOperator):
             raise ShapeError(f"{self.name}: {describe(x)}: {error}") from None
         given = self.resolve_dtypes(x.dtype)[0]
         dtypes = [self.value_dtype(given, i) for i in range(len(shapes))]
-        check_has_complex(x.backend, self.name, dtypes)
         return Apply(self, [x], [TensorType(*each)() for each in zip(dtypes, shapes, strict=True)])
 
     def output_shapes(self, x: Shape) -> list[Shape]:

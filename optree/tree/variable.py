@@ -13,7 +13,6 @@ import numpy as np
 
 from optree.arrays import check_unmasked, frozen, is_foreign
 from optree.cache import Cache
-from optree.dtypes import is_complex
 from optree.errors import (
     BackendError,
     DTypeError,
@@ -686,13 +685,6 @@ def check_real(x: Any, what: str) -> Any:
             f"{what}: it does not take complex numbers, as {describe(x)}; z.real, z.imag and be.abs(z) are real"
         )
     return x
-
-
-def check_has_complex(backend: Any, what: object, dtypes: Iterable[Any]) -> None:
-    """Raise DTypeError for complex dtypes on a backend that has no complex numbers."""
-    found = next(filter(is_complex, dtypes), None)
-    if backend is not None and not backend.has_complex and found is not None:
-        raise DTypeError(f"{what}: there is no {np.dtype(found)} on {backend} yet; a CPU backend has complex numbers")
 
 
 def in_dtype(x: Variable, dtype: np.dtype, what: str | None = None) -> Variable:

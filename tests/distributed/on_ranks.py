@@ -11,6 +11,7 @@ import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -46,7 +47,19 @@ HOST_ONLY = (
     "bits",
 )
 
-DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64")
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 
 @check
@@ -60,8 +73,8 @@ def every_operation_in_every_dtype(group: Group) -> None:
                 np.testing.assert_allclose(
                     got(group.all_reduce(x)), expected, rtol=2e-3 if dtype == "float16" else 1e-6
                 )
-            np.testing.assert_array_equal(got(group.all_reduce(x, "max")), all_x.max(0))
-            np.testing.assert_array_equal(got(group.all_reduce(x, "min")), all_x.min(0))
+            for kind in ("max", "min") if dtype[0] != "c" else ():
+                np.testing.assert_array_equal(got(group.all_reduce(x, kind)), getattr(all_x, kind)(0))
             for root in range(group.size):
                 np.testing.assert_array_equal(got(group.broadcast(x, root)), all_x[root])
             if shape:
@@ -95,7 +108,7 @@ def gradients_are_those_of_the_sum_of_costs(group: Group) -> None:
     weights = [np.cos(np.arange(200.0) + rank) for rank in range(n)]
 
     def cost(made: Any, rank: int, be: Any) -> Any:
-        return be.sum(be.square(made) * weights[rank][: made.size].reshape(made.shape), keepdims=False)
+        return be.sum(be.square(be.abs(made)) * weights[rank][: made.size].reshape(made.shape), keepdims=False)
 
     def split(all_x: Any, i: int) -> Any:
         return np.concatenate([np.split(x, n)[i] for x in all_x], 1)
@@ -115,23 +128,27 @@ def gradients_are_those_of_the_sum_of_costs(group: Group) -> None:
             lambda all_x, i: all_x[i - 1],
         ),
     }
-    for name, (tree, reference) in cases.items():
-        x, all_x = tensor(group, shape), [*every(group, shape)]
+    for (name, (tree, reference)), dtype in product(cases.items(), ("float64", "complex128")):
+        if dtype == "complex128" and name in ("max", "min"):
+            continue
+        x, all_x = tensor(group, shape, dtype), [*every(group, shape, dtype)]
         found = got(optree.grad(cost(tree(x), group.rank, group.backend), [x])[0])
 
         def total(given: Any, reference: Any = reference) -> float:
             made = [reference(given, i) for i in range(n)]
-            return float(sum((m**2 * weights[i][: m.size].reshape(m.shape)).sum() for i, m in enumerate(made)))
+            return float(
+                sum((np.abs(m) ** 2 * weights[i][: m.size].reshape(m.shape)).sum() for i, m in enumerate(made))
+            )
 
-        expected, step = np.zeros(shape), 1e-5
-        for index in np.ndindex(*shape):
+        expected, step = np.zeros(shape, dtype), 1e-5
+        for index, part in product(np.ndindex(*shape), (1, 1j) if dtype == "complex128" else (1,)):
             ends = []
             for sign in (1, -1):
                 moved = [v.copy() for v in all_x]
-                moved[group.rank][index] += sign * step
+                moved[group.rank][index] += sign * step * part
                 ends.append(total(moved))
-            expected[index] = (ends[0] - ends[1]) / (2 * step)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+            expected[index] += part * (ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {dtype}")
 
 
 @check

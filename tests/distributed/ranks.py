@@ -18,7 +18,10 @@ def check(function: Any) -> Any:
 
 def values(rank: int, shape: Any = (4, 3), dtype: str = "float64") -> np.ndarray:
     """The array of one rank; any other can make it too."""
-    found = np.random.default_rng(rank).normal(size=shape) * 5
+    rng = np.random.default_rng(rank)
+    found = rng.normal(size=shape) * 5
+    if dtype[0] == "c":
+        return (found + 1j * rng.normal(size=shape)).astype(dtype)
     return (found > 0) if dtype == "bool" else np.abs(found).astype(dtype) if dtype[0] == "u" else found.astype(dtype)
 
 

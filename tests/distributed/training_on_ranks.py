@@ -305,6 +305,27 @@ def sharded_optimizers_equal_whole_ones(group: Group) -> None:
 
 
 @check
+def complex_weights_train_as_on_one_process(group: Group) -> None:
+    """By averaged gradients, clipped by their norm over all ranks, with the state whole and in parts."""
+    be, rng = group.backend, np.random.default_rng(0)
+    start, goals = (rng.normal(size=(2, *shape)) for shape in ((5,), (group.size, 5)))
+    goals = goals[0] + 1j * goals[1]
+    found = []
+    for over, shard in ((None, None), (group, None), (group, group)):
+        w = be.array(start[0] + 1j * start[1], "complex128", name="w")
+        mine = be.array(goals if over is None else goals[group.rank : group.rank + 1], "complex128")
+        opt = train.Adam([w], 0.05, clip_global_norm=0.5, shard=shard)
+        loss = be.mean(be.abs(w * w - mine) ** 2)
+        step = optree.function([], loss, updates=opt.updates(loss, over=over))
+        for _ in range(4):
+            step()
+        found.append(w.get())
+    assert np.abs(found[0] - start[0] - 1j * start[1]).max() > 0.1
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-10)
+
+
+@check
 def a_rank_has_its_part_of_the_state(group: Group) -> None:
     be = group.backend
     for packs in (False, True):

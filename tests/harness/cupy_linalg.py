@@ -37,7 +37,7 @@ class Linalg:
         for x in operands:
             if not isinstance(x, self._array):
                 raise TypeError(f"{name}: cupy.ndarray expected, not {type(x)}")
-            if x.dtype.char not in "fd":
+            if x.dtype.char not in "fdFD":
                 raise TypeError(f"{name}: dtype {x.dtype} is not supported")
             if not empty and 0 in x.shape:
                 raise ValueError(f"{name}: CUSOLVER_STATUS_INVALID_VALUE")
@@ -81,3 +81,9 @@ class Linalg:
 
     def svd(self, a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
         return self._run("svd", a, full_matrices=full_matrices, compute_uv=compute_uv)
+
+    def eig(self, a: Any) -> Any:
+        return tuple(x.astype(a.dtype.char.upper()) for x in self._run("eig", a))
+
+    def eigvals(self, a: Any) -> Any:
+        return self._run("eigvals", a).astype(a.dtype.char.upper())

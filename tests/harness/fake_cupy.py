@@ -28,6 +28,9 @@ from optree.dtypes import bfloat16
 
 DATA = json.loads(FILE.read_text())
 
+#: The functions of `cupy.fft` that transform along one axis.
+TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+
 #: NumPy's functions whose result is no array.
 PLAIN = ("shape", "ndim", "size", "result_type", "can_cast", "may_share_memory")
 
@@ -50,12 +53,24 @@ def fake_cupy(devices: int = 1, memory: int = 1 << 32) -> Any:
     for name, parameters in DATA["functions"].items():
         if hasattr(np, name):  # which some versions have no more
             setattr(module, name, _function(module, name, parameters))
-    module.matmul = Ufunc(module, "matmul", 2, 1, [f"{c}{c}->{c}" for c in "?bBhHiIlLqQefd"])
+    module.matmul = Ufunc(module, "matmul", 2, 1, [f"{c}{c}->{c}" for c in "?bBhHiIlLqQefdFD"])
     module.linalg = Linalg(partial(_call, module), Array)
+    module.fft = SimpleNamespace(**{name: _transform(module, name) for name in TRANSFORMS})
     creation = Creation(module)
     for name in ("array", "asarray", "ascontiguousarray", "from_dlpack"):
         setattr(module, name, getattr(creation, name))
     return module
+
+
+def _transform(module: Any, name: str) -> Callable[..., Any]:
+    """`cupy.fft`'s function of a name."""
+
+    def transform(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+        if not isinstance(a, Array):
+            raise TypeError("The input array a must be a cupy.ndarray")
+        return _call(module, name, getattr(np.fft, name), (a, n, axis, norm), {}, [a])
+
+    return transform
 
 
 class Array:
@@ -107,9 +122,9 @@ class Array:
         return ours(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        namespace = self.module.linalg if func.__module__ == "numpy.linalg" else self.module
-        ours = getattr(namespace, func.__name__, None)
-        if ours is None or func.__module__ not in ("numpy", "numpy.linalg"):
+        namespaces = {"numpy": self.module, "numpy.linalg": self.module.linalg, "numpy.fft": self.module.fft}
+        ours = getattr(namespaces.get(func.__module__), func.__name__, None)
+        if ours is None:
             return NotImplemented
         if not all(issubclass(kind, self.module.ndarray | np.ndarray) for kind in types):
             return NotImplemented
@@ -144,6 +159,25 @@ class Array:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.id
+
+    @property
+    def real(self) -> Any:
+        """The real parts, a view; assigning to it writes them."""
+        return self._view(self.host.real) if self.host.dtype.kind == "c" else self
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary parts, a view; of real numbers zeros."""
+        is_complex = self.host.dtype.kind == "c"
+        return self._view(self.host.imag) if is_complex else _new(self.module, lambda: np.zeros_like(self.host))
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self.imag[...] = value
 
     def __len__(self) -> int:
         return len(self.host)
@@ -272,13 +306,13 @@ class Ufunc:
         self.module, self.name, self.nin = module, name, nin
         self.loops: list[Any] = [tuple(entry.split("->")) for entry in types]
         if name == "matmul":  # computed in float32 and rounded
-            self.loops.insert(-2, ((bfloat16(), bfloat16()), bfloat16()))
+            self.loops.insert(-4, ((bfloat16(), bfloat16()), bfloat16()))
 
     def __call__(self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
         if len(args) != self.nin:
             raise TypeError(f"{self.name}: wrong number of arguments")
         for x in args:
-            if not isinstance(x, Array | np.generic | bool | int | float):
+            if not isinstance(x, Array | np.generic | bool | int | float | complex):
                 raise TypeError(f"Unsupported type {type(x)}")
         _check_device(self.module, [*args, out])
         hosts = [x.host if isinstance(x, Array) else x for x in args]

@@ -16,6 +16,7 @@ import pytest
 import safetensors.numpy
 from harness.each import for_each
 from harness.expected import MEANINGS
+from harness.homes import home
 from harness.numpy_calls import CALLS
 
 import optree
@@ -36,8 +37,8 @@ UFUNCS = [x for x in NUMPY_FUNCTIONS if isinstance(x, np.ufunc) and x not in CAL
 
 
 @pytest.fixture(scope="module")
-def be() -> Any:
-    return gen_backend("cpu")
+def be(home_kind: str) -> Any:
+    return home(home_kind)
 
 
 def drawn(*shape: int, seed: int = 0) -> np.ndarray:
@@ -188,7 +189,9 @@ def test_rewrites_keep_complex_values(be: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_exponentials_of_many_numbers_are_kernels_with_numpys_values(dtype: str, be: Any, capsys: Any) -> None:
+def test_exponentials_of_many_numbers_are_kernels_with_numpys_values(
+    dtype: str, be: Any, home_kind: str, capsys: Any
+) -> None:
     z = np.zeros((64, 64, 9), dtype)
     parts = np.array([0.0, -0.0, 1.5, -3.0, 88.9, 3e4, np.inf, -np.inf, np.nan], z.real.dtype)
     z.real, z.imag = parts, np.tile(parts, 456)[:4096].reshape(64, 64, 1)
@@ -196,8 +199,9 @@ def test_exponentials_of_many_numbers_are_kernels_with_numpys_values(dtype: str,
     infinite = np.isneginf(z.real) & ~np.isfinite(z.imag)  # C99 leaves the signs of these zeros open
     assert (got[infinite] == 0).all()
     compare(np.where(infinite, 0, got), np.where(infinite, 0, wanted), "exp", dtype, ulps=8)
-    optree.debugprint(be.exp(1j * be.array(z.real, z.real.dtype)), stage="plan")
-    assert "kernel(" in capsys.readouterr().out
+    if home_kind != "stand-in":
+        optree.debugprint(be.exp(1j * be.array(z.real, z.real.dtype)), stage="plan")
+        assert "kernel(" in capsys.readouterr().out
 
 
 def test_the_gradient_is_the_direction_of_steepest_ascent(be: Any) -> None:
@@ -294,10 +298,11 @@ def test_a_loop_of_real_states_has_complex_values_inside(be: Any) -> None:
         f.scan(lambda s, _: (s * 1j, s), be.ones(1, dtype="float32"), length=3)
 
 
-def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
+def test_complex_tensors_are_saved_and_pickled(be: Any, home_kind: str, tmp_path: Path) -> None:
     for dtype in COMPLEX:
         z = be.array(drawn(2, 3), dtype)
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(z)).get(), z.get())
+        if home_kind != "stand-in":  # a pickle's backend is made anew
+            np.testing.assert_array_equal(pickle.loads(pickle.dumps(z)).get(), z.get())
         train.save(tmp_path / "x.safetensors", {"z": z})
         other = be.zeros((2, 3), dtype)
         train.load(tmp_path / "x.safetensors", {"z": other})
@@ -313,7 +318,7 @@ def test_complex_tensors_are_saved_and_pickled(be: Any, tmp_path: Path) -> None:
 def test_what_has_no_complex_numbers_says_so(be: Any) -> None:
     z = be.array([1j], name="z")
     alone = optree.distributed.init(be)
-    for line, words in ((lambda: alone.mean(z), r"mean: it does not take complex .* z\.real"),):
+    for line, words in ((lambda: alone.all_reduce(z, "max"), r"all_reduce: there is no max of complex64; z\.real"),):
         with pytest.raises((DTypeError, TypeError), match=words):
             line()
     assert f.isnan(z).get().tolist() == [False]

@@ -154,8 +154,6 @@ def test_the_gradient_of_a_random_smooth_tree(cpu: Any, data: Any) -> None:
 
 def test_every_op_that_can_be_in_a_random_tree_gets_into_one(cpu: Any) -> None:
     missing = {*USABLE, *(name for name, op in OPS.items() if issubclass(op, ReductionOperator))}
-    if not cpu.has_complex:
-        missing -= {"dft", "idft", "rdft"}
     leaves = leaves_of(cpu, ["float64", "float64", "float64", "int32", "int32", "bool"])
     for seed in range(800):
         if not missing:

@@ -23,7 +23,6 @@ from harness.standard import (
     ORDERING,
     check,
     compare,
-    needs_complex,
     sample,
 )
 
@@ -87,7 +86,6 @@ def test_a_python_number_takes_the_arrays_dtype(xp, name, dtype):
     if dtype in FLOATS:
         assert getattr(xp, name)(xp.asarray(x), 0.5).dtype in (dtype, bool)
         if name in ("add", "divide", "pow"):  # complex64 for float32
-            needs_complex(xp)
             check(lambda namespace, x: getattr(namespace, name)(x, 2j), xp, x, near=NEAR)
 
 
@@ -257,7 +255,6 @@ def test_several_arrays_are_in_a_list_or_a_tuple_as_the_standard_says(xp):
 
 
 def test_results_of_several_parts_have_the_standards_names(xp):
-    needs_complex(xp)  # of eig
     x = xp.asarray([[2.0, 1.0], [1.0, 3.0]])
     found = {
         "eig": ("eigenvalues", "eigenvectors"),
@@ -304,8 +301,6 @@ MAKE = {
 
 @pytest.mark.parametrize("name", MAKE)
 def test_new_arrays(xp, name):
-    if "complex" in name:
-        needs_complex(xp)
     check(lambda namespace: MAKE[name](namespace), xp)
 
 
