@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import ref
 
+import numpy as np
+
 from backends.execution.memory import Memory
 from backends.execution.printer_common import accumulator_dtype
 from backends.execution.specialize import CheckedCall, Layout, Operands, Run
@@ -14,8 +16,9 @@ from backends.gpu.codegen import printer as cuda
 from backends.gpu.codegen.variant import Variant, kernel_names
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
-from optree.compile.loopnest import LoopNest
+from optree.compile.loopnest import LoopNest, Statement
 from optree.compile.pipeline import Options
+from optree.dtypes import FLOAT32, rounded, wide_dtype
 from optree.records import NamedTuple
 
 #: Lowering for kernels in CUDA.
@@ -82,11 +85,35 @@ def divisor(number: int) -> int:
     return -(-(1 << 31 + shift) // number) | shift << 32
 
 
+def rounded_numbers(nest: LoopNest) -> LoopNest:
+    """The nest with each Python float in the dtype in which all statements use it, if that is float32 or narrower.
+
+    The host rounds it then, instead of each thread.
+    """
+    loops: dict[int, set[np.dtype]] = {}
+    for statement in nest.statements:
+        if isinstance(statement, Statement):
+            for value, dtype in zip(statement.arguments, statement.loop, strict=True):
+                loops.setdefault(value, set()).add(dtype)
+    numbers = list(nest.numbers)
+    for i, dtype in enumerate(nest.numbers):
+        used = loops.get(len(nest.reads) + i, set())
+        if dtype.kind == "f" and len(used) == 1 and wide_dtype(*used) == FLOAT32:
+            numbers[i] = used.pop()
+    return nest._replace(numbers=tuple(numbers))
+
+
+def _rounded(word: int, dtype: np.dtype) -> int:
+    """The word of a float of 8 bytes as that of a float32, rounded to a dtype."""
+    with np.errstate(over="ignore"):
+        return int(rounded(np.int64(word).view(np.float64), dtype).astype(FLOAT32).view(np.int32))
+
+
 class CudaNest:
     """A nest on a device, whose variants are compiled when they are first needed."""
 
     def __init__(self, nest: LoopNest, host: Host) -> None:
-        self.nest, self.host = nest, host
+        self.nest, self.host = rounded_numbers(nest), host
         self._printed = Cache("variants of CUDA kernels", VARIANTS)
 
     def call(self, operands: Operands, memory: Memory) -> Run:
@@ -154,6 +181,9 @@ class _Specialized:
         arrays, count = range(len(nest.arrays)), len(nest.reads)
         self._pointers = [names.index(f"a{index}") for index in arrays]
         self._numbers = [names.index(f"c{count + i}") for i in range(len(nest.numbers))]
+        self._rounded = [
+            (names.index(f"c{i}"), d) for i, d in enumerate(nest.numbers, count) if wide_dtype(d) == FLOAT32
+        ]
         split = nest.reductions if config.variant.split else []
         self._scratch = [(names.index(f"q{r.value}"), config.entries * accumulator_dtype(r).itemsize) for r in split]
         unbound = {*self._pointers, *self._numbers, *(index for index, _ in self._scratch)}
@@ -164,6 +194,8 @@ class _Specialized:
         words, memories = self._words.copy(), []
         for index, word in zip((*self._pointers, *self._numbers), (*pointers, *numbers), strict=True):
             words[index] = word
+        for index, dtype in self._rounded:
+            words[index] = _rounded(words[index], dtype)
         for index, size in self._scratch:
             words[index], memory = self._host.scratch(size)
             memories.append(memory)

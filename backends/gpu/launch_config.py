@@ -5,9 +5,10 @@ the same call runs the same kernels and gives the same bits.
 
 - A vectorised access has as many elements as 16 bytes hold of the widest array, or a half or quarter of them, as the
   alignment of all contiguous arrays allows. Where that makes less than 8 bytes, but all arrays have one itemsize and
-  each row has the same offset from 16 bytes in all of them (rows of odd lengths), accesses are of 16 bytes, and the
-  first and the last of a row are partial. A thread has 64 bytes in flight before it uses the first of them, if it has
-  that much to load, and the other threads of the device have work.
+  each row has the same offset from 16 bytes in all that are written (rows of odd lengths), accesses are of 16 bytes,
+  and the first and the last of a row are partial. Reads with another offset are combined of two accesses. A thread has
+  64 bytes in flight before it uses the first of them, if it has that much to load, and the other threads of the device
+  have work.
 - Where some arrays are contiguous along another loop than the rest, blocks of 256 threads transpose tiles of 32 by 32
   elements in shared memory.
 - A row of at most 8 accesses for each lane of a warp is reduced by as many lanes as leave 4 to each, and at least as
@@ -20,9 +21,10 @@ the same call runs the same kernels and gives the same bits.
 - Columns are reduced by blocks of 256 threads, 32 along the columns, or as many as take 128 bytes; more where columns
   are so short that a thread has fewer than 8 accesses, and fewer where there are no more columns. Values that several
   stages need are cached in shared memory where they take at most a quarter of a block's limit, with one column for
-  each thread. Otherwise a thread has as many columns as 16 bytes hold, at most 4, or a half or quarter of them, as
-  the alignment of all arrays allows, half of the device's resident threads have 8 accesses, and a thread's
-  accumulators take at most 64 bytes.
+  each thread; reads alone in blocks of 512 threads, with columns of 32 bytes, where three quarters of them fit, and
+  each multiprocessor has two such blocks to run. Otherwise a thread has as many columns as 16 bytes hold, at most 4,
+  or a half or quarter of them, as the alignment of all arrays allows, half of the device's resident threads have 8
+  accesses, and a thread's accumulators take at most 64 bytes.
 - Where there are fewer blocks than twice the multiprocessors, or, in a nest of one stage, than make half of the
   device's resident threads, the reduction is split into parts of at least 8 accesses for each thread, so that there
   are at most as many: all are resident at once, as far as registers allow, without a tail.
@@ -33,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
+from typing import Any
 
 from backends.execution.printer_common import accumulator_dtype
 from backends.gpu.codegen.variant import (
@@ -88,6 +91,9 @@ THREAD_COLUMNS = 4
 
 #: The least bytes of each row that a block of columns reads together.
 LINE_BYTES = 128
+
+#: The bytes of a row that memory moves at once, and the least share of columns of as many bytes that is worth caching.
+SECTOR_BYTES, CACHED_SHARE = 32, 0.75
 
 #: The maximum number of parts of a split row.
 MAX_PARTS = 1024
@@ -189,13 +195,12 @@ def configure(
     """
     extents = (sum(abs(stride) * (n - 1) for stride, n in zip(each, sizes, strict=True)) for each in strides)
     wide_index = max(max(extents, default=0), prod(sizes)) >= INT32_LIMIT
-    vector, shifted = _vector(nest, sizes, strides, addresses)
+    vector, shifted, unaligned = _vector(nest, sizes, strides, addresses)
     if strided_reads(nest) and static_bytes(nest, "tiles", BLOCK_THREADS["tiles"]) <= DEFAULT_SHARED:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return LaunchConfig(Variant(1, wide_index, "tiles"), (Launch("kernel", (tiles, 1), BLOCK_THREADS["tiles"]),))
-    variant = Variant(
-        vector, wide_index, whole=nest.columns or (sizes[-1] % vector == 0 and not shifted), shifted=shifted
-    )
+    whole = nest.columns or (sizes[-1] % vector == 0 and not shifted)
+    variant = Variant(vector, wide_index, whole=whole, shifted=shifted, unaligned=unaligned)
     if not nest.reductions:
         return _elements(nest, sizes, variant, device)
     if nest.columns:
@@ -205,30 +210,31 @@ def configure(
 
 def _vector(
     nest: LoopNest, sizes: Sequence[int], strides: Sequence[Sequence[int]], addresses: Sequence[int]
-) -> tuple[int, bool]:
-    """The elements of a vectorised access, and whether rows may begin unaligned."""
+) -> tuple[int, bool, tuple[int, ...]]:
+    """The elements of a vectorised access, whether rows may begin unaligned, and the reads with another offset."""
     contiguous = contiguous_arrays(nest)
     if not contiguous:
-        return 1, False
-    widest = max(nest.arrays[array].itemsize for array in contiguous)
+        return 1, False, ()
+    itemsizes = {nest.arrays[array].itemsize for array in contiguous}
+    widest = max(itemsizes)
     most = vector = ACCESS_BYTES // widest
-    offsets, misaligned = set(), nest.columns
+    #: The arrays by the offsets of their rows, but for those where rows of an inner loop have several.
+    offsets: dict[tuple[Any, ...], list[int]] = {}
     for array in contiguous:
         others = {axis: stride for axis, stride in enumerate(strides[array]) if axis != nest.vector and sizes[axis] > 1}
         size = nest.arrays[array].itemsize
         vector = max(1, gcd(vector * size, addresses[array], *(stride * size for stride in others.values())) // size)
-        offsets.add((size, addresses[array] % (most * size), *(stride % most for stride in others.values())))
-        misaligned |= any(stride % most for axis, stride in others.items() if axis >= nest.outer)
-    if (
-        vector * widest < ACCESS_BYTES // 2
-        and len(offsets) == 1
-        and not misaligned
-        and sizes[-1] >= MIN_SHIFTED_ACCESSES * most
-    ):
-        return most, True
+        if not any(stride % most for axis, stride in others.items() if axis >= nest.outer):
+            steps = ((axis, stride % most) for axis, stride in others.items() if stride % most)
+            offsets.setdefault((addresses[array] % (most * size), *steps), []).append(array)
+    if vector * widest < ACCESS_BYTES // 2 and offsets and len(itemsizes) == 1 and not nest.columns:
+        aligned = max(offsets.values(), key=lambda arrays: (arrays[-1] >= len(nest.reads), len(arrays)))
+        unaligned = tuple(array for array in contiguous if array not in aligned)
+        if max(unaligned, default=-1) < len(nest.reads) and sizes[-1] >= MIN_SHIFTED_ACCESSES * most:
+            return most, True, unaligned
     if nest.columns:
-        return gcd(vector, sizes[nest.vector]), False
-    return min(vector, 1 << sizes[-1].bit_length() - 1), False
+        return gcd(vector, sizes[nest.vector]), False, ()
+    return min(vector, 1 << sizes[-1].bit_length() - 1), False, ()
 
 
 def _power(count: int) -> int:
@@ -322,6 +328,12 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
     enough = MAX_ROW_ACCESSES * device.multiprocessors * device.threads // 2
     while vector > 1 and (vector > most or columns // vector * rows < enough):
         vector //= 2
+    if (
+        slots
+        and not cached
+        and (found := _cached_columns(nest, columns, rows, replace(variant, vector=vector), device))
+    ):
+        return found
     width = width_of(vector)
     blocks, lanes = -(-columns // (vector * width)), threads // width
     variant = replace(variant, vector=vector, team="columns", width=width, threads=threads)
@@ -331,6 +343,25 @@ def _columns(nest: LoopNest, sizes: Sequence[int], variant: Variant, device: Dev
         return _split(nest, replace(variant, split=True, online=online), blocks, rows, parts, threads)
     launch = Launch("kernel", (min(MAX_GRID, blocks), 1), threads, shared if cached else 0)
     return LaunchConfig(replace(variant, cache="shared" if cached else "", online=online and not cached), (launch,))
+
+
+def _cached_columns(
+    nest: LoopNest, columns: int, rows: int, variant: Variant, device: DeviceLimits
+) -> LaunchConfig | None:
+    """Blocks that cache most of a sector's columns in shared memory; None where they are too few or too long."""
+    threads, online = CACHED_ROW_THREADS[1], online_of(nest) is not None
+    itemsize, size = sum(slot_bytes(nest, False, online)), SECTOR_BYTES // min(dtype.itemsize for dtype in nest.arrays)
+    if not itemsize or size % variant.vector or columns // size < 2 * device.multiprocessors:
+        return None
+    held = (device.shared - static_bytes(nest, "columns", threads)) // (itemsize * size) // 16 * 16
+    if held < CACHED_SHARE * rows:
+        return None
+    width, shared = size // variant.vector, min(held, -(-rows // 16) * 16) * itemsize * size
+    variant = replace(variant, team="columns", width=width, threads=threads, cache="part", online=online)
+    most = min(2 * MAX_IN_FLIGHT // variant.vector, -(-rows * width // threads))
+    variant = replace(variant, accesses=_in_flight(nest, variant.vector, most))
+    launch = Launch("kernel", (min(MAX_GRID, -(-columns // size)), 1), threads, shared)
+    return LaunchConfig(variant, (launch,), cached_accesses=min(held, rows))
 
 
 def _parts(blocks: int, accesses: int, threads: int, reread: bool, device: DeviceLimits) -> int:

@@ -110,7 +110,7 @@ class LoopNest(NamedTuple):
     #: The dtypes of the arrays that are read. The last of them are `taps`; those before, `flat_indices`, are flat
     #: indices in C order, computed from strides instead of loaded.
     reads: tuple[np.dtype, ...]
-    #: The dtypes of the Python numbers: bool, int64, uint64 or float64.
+    #: The dtypes of the Python numbers: bool, int64, uint64 or float64; in CUDA, also that of all their uses.
     numbers: tuple[np.dtype, ...]
     #: In topological order; their numbers follow those of the arrays and Python numbers.
     statements: tuple[Statement | Reduction, ...]

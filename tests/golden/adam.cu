@@ -12,17 +12,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     float *a6,
     float *a7,
     long long n0,
-    double c5,
-    double c6,
-    double c7,
-    double c8,
-    double c9)
+    float c5,
+    float c6,
+    float c7,
+    float c8,
+    float c9)
 {
-    const double v5 = (double)c5;
-    const double v6 = (double)c6;
-    const double v7 = (double)c7;
-    const double v8 = (double)c8;
-    const double v9 = (double)c9;
+    const float v5 = (float)c5;
+    const float v6 = (float)c6;
+    const float v7 = (float)c7;
+    const float v8 = (float)c8;
+    const float v9 = (float)c9;
     const float v3 = *a3;
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 3) / 4;
@@ -71,21 +71,16 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const float v1 = b1[u].at[e];
                     const float v2 = b2[u].at[e];
                     const float v4 = b4[u].at[e];
-                    const float v10_0 = (float)v5;
-                    const float v10 = (float)(v10_0 * v0);
-                    const float v11_0 = (float)v6;
-                    const float v11 = (float)(v11_0 * v1);
+                    const float v10 = (float)(v5 * v0);
+                    const float v11 = (float)(v6 * v1);
                     const float v12 = (float)(v10 + v11);
-                    const float v13_0 = (float)v7;
-                    const float v13 = (float)(v13_0 * v2);
-                    const float v14_0 = (float)v8;
-                    const float v14 = (float)(v14_0 * v1);
+                    const float v13 = (float)(v7 * v2);
+                    const float v14 = (float)(v8 * v1);
                     const float v15 = (float)(v14 * v1);
                     const float v16 = (float)(v13 + v15);
                     const float v17 = (float)(v3 * v12);
                     const float v18 = (float)(sqrt(v16));
-                    const float v19_1 = (float)v9;
-                    const float v19 = (float)(v18 + v19_1);
+                    const float v19 = (float)(v18 + v9);
                     const float v20 = (float)(v17 / v19);
                     const float v21 = (float)(v4 - v20);
                     w5.at[e] = v12;

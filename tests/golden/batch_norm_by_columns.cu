@@ -12,9 +12,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long n1,
     long long s0_1,
     long long s2_1,
-    double c2)
+    float c2)
 {
-    const double v2 = (double)c2;
+    const float v2 = (float)c2;
     const float v1 = *a1;
     extern __shared__ __align__(16) unsigned char memory[];
     const int lane = threadIdx.x / 32, lanes = 8;
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32) = b0[u];
+                        *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1) = b0[u];
                         #pragma unroll
                         for (int e = 0; e < 1; e++)
                         {
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const Index k = c + u * lanes;
                     if (k < stop)
                     {
-                        b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                        b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
                     }
                 }
                 #pragma unroll
@@ -130,8 +130,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         r6 = over_column(r6, Join6(), parts6, 32);
         const float v6 = (float)(r6);
         const float v7 = (float)(v6 / v1);
-        const float v8_1 = (float)v2;
-        const float v8 = (float)(v7 + v8_1);
+        const float v8 = (float)(v7 + v2);
         const float v9 = (float)(sqrt(v8));
         for (Index c = 0 + lane; c < until; c += 16 * (Index)lanes)
         {
@@ -142,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                 const Index k = c + u * lanes;
                 if (k < until)
                 {
-                    b0[u] = *(Vector<float, 1> *)(g0 + k * 32 + threadIdx.x % 32);
+                    b0[u] = *(Vector<float, 1> *)(g0 + (k * 32 + threadIdx.x % 32) * 1);
                 }
             }
             #pragma unroll

@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
     long long n1,
     long long s0_1,
     long long s2_1,
-    double c2,
+    float c2,
     long long part,
     int parts)
 {
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     long long n1,
     long long s0_1,
     long long s2_1,
-    double c2,
+    float c2,
     long long part,
     int parts)
 {
@@ -234,11 +234,11 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
     long long n1,
     long long s0_1,
     long long s2_1,
-    double c2,
+    float c2,
     long long part,
     int parts)
 {
-    const double v2 = (double)c2;
+    const float v2 = (float)c2;
     const float v1 = *a1;
     const int lane = threadIdx.x / 32, lanes = 8;
     const Index indices = (Index)(n0 / 4), tiles = (indices + 31) / 32;
@@ -310,8 +310,7 @@ extern "C" __global__ void __launch_bounds__(256) stage2(
         {
             v6[e] = (float)(r6[e]);
             v7[e] = (float)(v6[e] / v1);
-            const float v8_1 = (float)v2;
-            v8[e] = (float)(v7[e] + v8_1);
+            v8[e] = (float)(v7[e] + v2);
             v9[e] = (float)(sqrt(v8[e]));
         }
         for (Index c = start + lane; c < until; c += 4 * (Index)lanes)

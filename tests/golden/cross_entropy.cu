@@ -20,13 +20,13 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long s1_0,
     long long s3_0,
     long long s4_0,
-    double c3,
-    double c4,
-    double c5)
+    float c3,
+    float c4,
+    float c5)
 {
-    const double v3 = (double)c3;
-    const double v4 = (double)c4;
-    const double v5 = (double)c5;
+    const float v3 = (float)c3;
+    const float v4 = (float)c4;
+    const float v5 = (float)c5;
     const float v2 = *a2;
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
@@ -106,10 +106,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         r32 = over_block(r32, Join32(), parts32);
         const float v6 = (float)(r6);
         const float v32 = (float)(r32);
-        const float v7_1 = (float)v3;
-        const bool v7 = (bool)(v6 == v7_1);
-        const float v8_1 = (float)v4;
-        const float v8 = (float)(v7 != 0 ? v8_1 : v6);
+        const bool v7 = (bool)(v6 == v3);
+        const float v8 = (float)(v7 != 0 ? v4 : v6);
         double r15 = 0;
         double r16 = 0;
         {
@@ -137,13 +135,10 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         const float v0 = g0[u].at[e];
                         const bool v9 = (bool)(v0 == v8);
                         const float v10 = (float)(v0 - v8);
-                        const float v11_1 = (float)v4;
-                        const float v11 = (float)(v9 != 0 ? v11_1 : v10);
-                        const float v12_1 = (float)v4;
-                        const bool v12 = (bool)(v11 == v12_1);
+                        const float v11 = (float)(v9 != 0 ? v4 : v10);
+                        const bool v12 = (bool)(v11 == v4);
                         const float v13 = (float)(exp(v11));
-                        const float v14_1 = (float)v4;
-                        const float v14 = (float)(v12 != 0 ? v14_1 : v13);
+                        const float v14 = (float)(v12 != 0 ? v4 : v13);
                         p15[e] = p15[e] + v14;
                         p16[e] = p16[e] + v13;
                         g13[u].at[e] = v13;
@@ -167,16 +162,12 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         const float v16 = (float)(r16);
         const float v17 = (float)(v16 - v15);
         const float v18 = (float)(rint(v17));
-        const float v19_1 = (float)v5;
-        const float v19 = (float)(v18 - v19_1);
-        const float v20_1 = (float)v4;
-        const float v20 = (float)((v19 < v20_1 ? v20_1 : v19) + (v20_1 != v20_1 ? v20_1 : (float)-0.0));
+        const float v19 = (float)(v18 - v5);
+        const float v20 = (float)((v19 < v4 ? v4 : v19) + (v4 != v4 ? v4 : (float)-0.0));
         const float v21 = (float)(v15 + v20);
         const float v22 = (float)(log1p(v21));
-        const float v28_1 = (float)v4;
-        const bool v28 = (bool)(v16 == v28_1);
-        const float v29_1 = (float)v5;
-        const float v29 = (float)(v28 != 0 ? v29_1 : v16);
+        const bool v28 = (bool)(v16 == v4);
+        const float v29 = (float)(v28 != 0 ? v5 : v16);
         const float v30 = (float)((float)1 / v29);
         double r25 = 0;
         {
@@ -203,8 +194,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                         const float v13 = g13[u].at[e];
                         const bool v9 = (bool)(v0 == v8);
                         const float v10 = (float)(v0 - v8);
-                        const float v11_1 = (float)v4;
-                        const float v11 = (float)(v9 != 0 ? v11_1 : v10);
+                        const float v11 = (float)(v9 != 0 ? v4 : v10);
                         const float v23 = (float)(v11 - v22);
                         const float v24 = (float)(v1 * v23);
                         p25[e] = p25[e] + v24;
@@ -244,9 +234,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const float *a0,
     float *a1,
     long long n0,
-    double c1)
+    float c1)
 {
-    const double v1 = (double)c1;
+    const float v1 = (float)c1;
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 3) / 4;
     const Index row = chunks;
@@ -303,8 +293,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         r2 = over_block(r2, Join2(), parts2);
         const float v2 = (float)(r2);
         const float v3 = (float)(-v2);
-        const float v4_1 = (float)v1;
-        const float v4 = (float)(v3 / v4_1);
+        const float v4 = (float)(v3 / v1);
         if (lane == 0)
         {
             x1[0] = v4;

@@ -16,9 +16,9 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     long long s2_0,
     long long s3_0,
     long long s4_0,
-    double c4)
+    float c4)
 {
-    const double v4 = (double)c4;
+    const float v4 = (float)c4;
     const float v1 = *a1;
     const int lane = threadIdx.x % 32, lanes = 32;
     const Index indices = (Index)n0, tiles = (indices + 3) / 4;
@@ -110,8 +110,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         r8 = over_lanes(r8, Join8(), 32);
         const float v8 = (float)(r8);
         const float v9 = (float)(v8 / v1);
-        const float v10_1 = (float)v4;
-        const float v10 = (float)(v9 + v10_1);
+        const float v10 = (float)(v9 + v4);
         const float v11 = (float)(sqrt(v10));
         {
             #pragma unroll

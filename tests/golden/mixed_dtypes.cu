@@ -8,9 +8,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const double *a2,
     double *a3,
     long long n0,
-    double c3)
+    float c3)
 {
-    const double v3 = (double)c3;
+    const float v3 = (float)c3;
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 1) / 2;
     const Index total = chunks;
@@ -55,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const long long v4_0 = (long long)v0;
                     const long long v4 = (long long)(v4_0 + v1);
                     const float v5 = (float)(v4);
-                    const float v6_1 = (float)v3;
-                    const float v6 = (float)(v5 * v6_1);
+                    const float v6 = (float)(v5 * v3);
                     const double v7_0 = (double)v6;
                     const double v7 = (double)(v7_0 + v2);
                     w3.at[e] = v7;

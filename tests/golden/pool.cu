@@ -31,11 +31,11 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     long long high1,
     long long low2,
     long long high2,
-    double c7,
+    float c7,
     long long m1,
     long long m2)
 {
-    const double v7 = (double)c7;
+    const float v7 = (float)c7;
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n2 + 0) / 1;
     const Index total = chunks * (Index)n0 * (Index)n1;
@@ -118,8 +118,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const float v26 = (float)(v25 != 0 ? v5 : v24);
                     const bool v27 = (bool)(v6 > v26);
                     const float v28 = (float)(v27 != 0 ? v6 : v26);
-                    const float v29_1 = (float)v7;
-                    const float v29 = (float)(v18 != 0 ? v29_1 : v28);
+                    const float v29 = (float)(v18 != 0 ? v7 : v28);
                     const float v30 = (float)(v29 > 0 || v29 != v29 ? v29 : (float)0);
                     w7.at[e] = v30;
                 }

@@ -14,14 +14,14 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
     long long n1,
     long long s0_0,
     long long s1_0,
-    double c1,
-    double c2,
-    double c3,
+    float c1,
+    float c2,
+    float c3,
     long long part,
     int parts)
 {
-    const double v1 = (double)c1;
-    const double v2 = (double)c2;
+    const float v1 = (float)c1;
+    const float v2 = (float)c2;
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
@@ -37,10 +37,8 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
         const auto base_of = [&](const float r4)
         {
             const float v4 = (float)(r4);
-            const float v5_1 = (float)v1;
-            const bool v5 = (bool)(v4 == v5_1);
-            const float v6_1 = (float)v2;
-            const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            const bool v5 = (bool)(v4 == v1);
+            const float v6 = (float)(v5 != 0 ? v2 : v4);
             return v6;
         };
         float r4 = -INFINITY;
@@ -95,8 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) stage0(
                             const float v0 = b0[u].at[e];
                             const bool v7 = (bool)(v0 == v6);
                             const float v8 = (float)(v0 - v6);
-                            const float v9_1 = (float)v2;
-                            const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                            const float v9 = (float)(v7 != 0 ? v2 : v8);
                             const float v10 = (float)(exp(v9));
                             p11 = p11 + v10;
                         }
@@ -134,15 +131,15 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
     long long n1,
     long long s0_0,
     long long s1_0,
-    double c1,
-    double c2,
-    double c3,
+    float c1,
+    float c2,
+    float c3,
     long long part,
     int parts)
 {
-    const double v1 = (double)c1;
-    const double v2 = (double)c2;
-    const double v3 = (double)c3;
+    const float v1 = (float)c1;
+    const float v2 = (float)c2;
+    const float v3 = (float)c3;
     const int lane = threadIdx.x, lanes = blockDim.x;
     const Index chunks = ((Index)n1 + 3) / 4;
     const Index row = chunks;
@@ -159,10 +156,8 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
         const auto base_of = [&](const float r4)
         {
             const float v4 = (float)(r4);
-            const float v5_1 = (float)v1;
-            const bool v5 = (bool)(v4 == v5_1);
-            const float v6_1 = (float)v2;
-            const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+            const bool v5 = (bool)(v4 == v1);
+            const float v6 = (float)(v5 != 0 ? v2 : v4);
             return v6;
         };
         float r4 = -INFINITY;
@@ -172,10 +167,8 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
         }
         r4 = over_block(r4, Join4(), parts4);
         const float v4 = (float)(r4);
-        const float v5_1 = (float)v1;
-        const bool v5 = (bool)(v4 == v5_1);
-        const float v6_1 = (float)v2;
-        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        const bool v5 = (bool)(v4 == v1);
+        const float v6 = (float)(v5 != 0 ? v2 : v4);
         double r11 = 0;
         #pragma unroll 1
         for (int k = lane; k < parts; k += lanes)
@@ -184,10 +177,8 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
         }
         r11 = over_block(r11, Join11(), parts11);
         const float v11 = (float)(r11);
-        const float v12_1 = (float)v2;
-        const bool v12 = (bool)(v11 == v12_1);
-        const float v13_1 = (float)v3;
-        const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const bool v12 = (bool)(v11 == v2);
+        const float v13 = (float)(v12 != 0 ? v3 : v11);
         const float v14 = (float)((float)1 / v13);
         for (Index c = start + lane; c < end; c += 4 * (Index)lanes)
         {
@@ -218,8 +209,7 @@ extern "C" __global__ void __launch_bounds__(256) stage1(
                         const float v0 = b0[u].at[e];
                         const bool v7 = (bool)(v0 == v6);
                         const float v8 = (float)(v0 - v6);
-                        const float v9_1 = (float)v2;
-                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v9 = (float)(v7 != 0 ? v2 : v8);
                         const float v10 = (float)(exp(v9));
                         const float v15 = (float)(v10 * v14);
                         w1.at[e] = v15;

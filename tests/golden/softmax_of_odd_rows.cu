@@ -11,13 +11,13 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
     long long n1,
     long long s0_0,
     long long s1_0,
-    double c1,
-    double c2,
-    double c3)
+    float c1,
+    float c2,
+    float c3)
 {
-    const double v1 = (double)c1;
-    const double v2 = (double)c2;
-    const double v3 = (double)c3;
+    const float v1 = (float)c1;
+    const float v2 = (float)c2;
+    const float v3 = (float)c3;
     const int lane = threadIdx.x % 32, lanes = 32;
     const Index indices = (Index)n0, tiles = (indices + 3) / 4;
     const Index chunks = ((Index)n1 + 14) / 8;
@@ -80,10 +80,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         }
         r4 = over_lanes(r4, Join4(), 32);
         const float v4 = (float)(r4);
-        const float v5_1 = (float)v1;
-        const bool v5 = (bool)(v4 == v5_1);
-        const float v6_1 = (float)v2;
-        const float v6 = (float)(v5 != 0 ? v6_1 : v4);
+        const bool v5 = (bool)(v4 == v1);
+        const float v6 = (float)(v5 != 0 ? v2 : v4);
         float r11 = 0;
         {
             float p11[8];
@@ -107,8 +105,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
                         const float v0 = from_half(g0[u].at[e]);
                         const bool v7 = (bool)(v0 == v6);
                         const float v8 = (float)(v0 - v6);
-                        const float v9_1 = (float)v2;
-                        const float v9 = (float)(v7 != 0 ? v9_1 : v8);
+                        const float v9 = (float)(v7 != 0 ? v2 : v8);
                         const float v10 = (float)(near_exp(v9));
                         if (e >= first && e < count) p11[e] = p11[e] + v10;
                         g10[u].at[e] = v10;
@@ -123,10 +120,8 @@ extern "C" __global__ void __launch_bounds__(128) kernel(
         }
         r11 = over_lanes(r11, Join11(), 32);
         const float v11 = (float)(r11);
-        const float v12_1 = (float)v2;
-        const bool v12 = (bool)(v11 == v12_1);
-        const float v13_1 = (float)v3;
-        const float v13 = (float)(v12 != 0 ? v13_1 : v11);
+        const bool v12 = (bool)(v11 == v2);
+        const float v13 = (float)(v12 != 0 ? v3 : v11);
         const float v14 = (float)((float)1 / v13);
         {
             #pragma unroll

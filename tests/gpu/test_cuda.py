@@ -17,6 +17,7 @@ from harness import cuda
 from harness.cuda import KernelFault, needs_gxx
 from harness.cuda_samples import without_each
 from harness.cuda_trials import (
+    columns,
     drawn,
     elementwise,
     narrow,
@@ -51,6 +52,9 @@ ROOMY = DeviceLimits(1, 227 << 10, 2048)
 #: One that has more places than rows, which are split among them.
 MANY = DeviceLimits(32, 4 << 10, 2048)
 
+#: One that keeps columns in part.
+PARTIAL = DeviceLimits(1, 20 << 10, 2048)
+
 FLOATS = ("float32", "float64", "float16")
 
 GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, Any]]] = {
@@ -60,6 +64,7 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Trial]], DeviceLimits, dict[str, 
     "staged on a small device": (lambda: staged((3, 33, 257, 5000)), SMALL, {}),
     "staged on a few": (lambda: staged((257, 5000), ("float32",)), FEW, {}),
     "staged on a roomy device": (lambda: staged((17000, 40000, 60004), ("float32",)), ROOMY, {}),
+    "columns in part": (columns, PARTIAL, {}),
     "softmaxes": (lambda: softmaxes((5, 5000, 5001), (*FLOATS, bfloat16())), DEVICES["sm_90"], {}),
     "softmaxes on a small device": (lambda: softmaxes((1201, 4000, 4001), (*FLOATS, bfloat16())), SMALL, {}),
     "softmaxes in parts": (lambda: softmaxes((40000, 40001), ("float32", "float16")), MANY, {}),
@@ -155,6 +160,7 @@ def test_every_kind_of_team_is_among_them() -> None:
     assert any(launch.shared for launch in launches) and any(launch.grid[1] > 1 for launch in launches)
     # A row that is read again in part, and columns that are reduced several at a time.
     check_has("staged on a small device", ("(Index)held",), ("kernel(", "[e] = over_column(r"))
+    check_has("columns in part", ("(Index)held", "[e] = over_column(r"), ("(Index)held", "base_of", "over_column(r"))
     check_has("staged on a few", ("stage1(", "[e] = over_column(r"))
     # Traversals of two stages.
     words = "(Index)held", "shift =", ", const int e)"

@@ -236,12 +236,17 @@ def test_accesses_are_of_16_bytes_where_all_arrays_allow_it() -> None:
         assert laid_out(nest, [1001]).variant.vector == most, "the last elements are taken one by one"
         (step,) = steps_of(nest, [1000])[0]
         apart = configure(nest, [1000], [[step], [step]], [256 + itemsize, 256], DEVICES["sm_90"])
-        assert apart.variant.vector == 1
+        combined = (4, (0,)) if itemsize == 4 else (1, ())  # of two accesses; 8 bytes do
+        assert (apart.variant.vector, apart.variant.unaligned) == combined
+        apart = configure(nest, [10], [[step], [step]], [256 + itemsize, 256], DEVICES["sm_90"])
+        assert apart.variant.vector == 1, "few elements have both"
         assert laid_out(nest, [1000], offset=8).variant.vector == 8 // itemsize
         assert laid_out(nest, [most - 1]).variant.vector == most // 2
         assert laid_out(nest_of("rows", dtype), [5, 1000]).variant.vector == most
         assert laid_out(nest_of("rows", dtype), [5, 1002]).variant.vector == 2, "where each other row begins"
-        assert laid_out(nest_of("broadcast", dtype), [5, 1001]).variant.vector == 1, "each second row begins in between"
+        variant = laid_out(nest_of("broadcast", dtype), [5, 1001]).variant
+        expected = (4, True, (1,)) if itemsize == 4 else (1, False, ())
+        assert (variant.vector, variant.shifted, variant.unaligned) == expected, "the row for all is aligned"
 
 
 def test_rows_of_odd_lengths_are_accessed_by_16_bytes_where_all_arrays_begin_alike() -> None:
@@ -260,7 +265,7 @@ def test_rows_of_odd_lengths_are_accessed_by_16_bytes_where_all_arrays_begin_ali
         assert laid_out(nest, [5, 1001]).variant.chunks(1001) == -(-(1000 + most) // most)
         assert laid_out(nest_of("elements", dtype), [1000], offset=16 // most).variant.shifted
         assert found(1001, nest_of("softmax of rows", dtype)) == (most, True, False), "floats that are kept take two"
-        assert not laid_out(nest_of("broadcast", dtype), [5, 1001]).variant.shifted, "the row for all is aligned"
+        assert laid_out(nest_of("broadcast", dtype), [5, 1001]).variant.unaligned == (1,), "the row for all is aligned"
 
 
 def test_teams_grow_with_rows() -> None:
@@ -330,8 +335,8 @@ def test_several_loads_are_under_way_where_there_is_work_for_all_threads() -> No
         4,
     ]
     assert laid_out(one, [1 << 24]).launches[0].grid == (4096, 1)
-    apart = configure(one, [1 << 24], [[1], [1]], [256, 260], DEVICES["sm_90"])
-    assert apart.variant.accesses == 16, "of 4 bytes"
+    apart = configure(one, [1 << 24], [[2], [1]], [256, 260], DEVICES["sm_90"])
+    assert apart.variant.accesses == 4, "of which the first and last are partial"
     assert laid_out(two, [1 << 12, 1 << 12]).variant.accesses == 2, "two arrays, each of 16 bytes, twice"
     assert laid_out(nest_of("columns"), [1 << 14, 1 << 10]).variant.accesses == 4
     assert laid_out(nest_of("columns"), [1 << 14, 1 << 10], offset=4).variant.accesses == 16, "of 4 bytes"
@@ -376,7 +381,9 @@ def test_a_thread_has_several_columns_where_there_are_enough() -> None:
     assert found(nest, (1 << 13) + 2, 1 << 13) == found(nest, 1 << 13, 1 << 13, offset=8) == (2, 32, "")
     assert found(nest, 1 << 13, 1 << 10) == (4, 32, "") and found(nest, 1 << 13, 1 << 8) == (1, 32, "")
     assert found(nest_of("softmax of columns"), 1 << 20, 256) == (1, 32, "shared"), "what stays is not read again"
-    assert found(nest_of("softmax of columns"), 1 << 13, 1 << 13) == (4, 32, "")
+    assert found(nest_of("softmax of columns"), 1 << 13, 1 << 13) == (4, 2, "part"), "32 bytes of each row"
+    assert found(nest_of("softmax of columns"), 1 << 13, 1 << 14) == (4, 32, ""), "less than half of them would stay"
+    assert found(nest_of("softmax of columns"), 1 << 11, 1 << 13)[2] == "", "too few for the device"
 
 
 def test_short_columns_leave_no_thread_idle() -> None:

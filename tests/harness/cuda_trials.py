@@ -125,6 +125,16 @@ def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32",
     return found
 
 
+def columns() -> dict[str, Trial]:
+    """Trees of several stages by columns, of which a device with 20 KiB of shared memory keeps the most."""
+    shapes = ((450, 40), "float32"), ((450, 36), "float32"), ((300, 19), "float32"), ((220, 22), "float64")
+    return {
+        f"{tree.__name__}-{dtype}-{shape}": _staged(tree, drawn(0, *shape).astype(dtype), 0)
+        for shape, dtype in shapes
+        for tree in TREES
+    } | softmaxes((450,), ("float32",))
+
+
 #: Labels of `_rows_of_kinds`: the least class, the last one and beyond it, and none.
 LABELS = (0, -1, 5, 3, 4, 2**32 + 3, 10**6, 7, 8)
 
@@ -281,6 +291,19 @@ def _within(be: Any) -> Sequence[np.ndarray]:
     return found
 
 
+def _unaligned(be: Any) -> Sequence[np.ndarray]:
+    """Rows of odd lengths beside vectors and views that begin elsewhere within an access: whole, short, in parts."""
+    found = []
+    for n in (70, 333, 5001, 40001):
+        rows, other, gain = (be.array(drawn(i, *shape)) for i, shape in enumerate([(5, n), (5, n + 2), (n + 1,)]))
+        found.append((rows * gain[1:] + other[:, 2:] * gain[:n]).asnumpyarray())
+        centred = rows - be.mean(rows, axis=1)
+        scaled = centred / be.sqrt(be.mean(be.square(centred), axis=1)) * gain[:n] + gain[1:]
+        found += [scaled.asnumpyarray(), be.sum(other[:, 1:-1] * gain[1:], axis=1).asnumpyarray()]
+        found.append((be.array(drawn(3, 5, n), "float16") * be.array(drawn(4, n + 1), "float16")[1:]).asnumpyarray())
+    return found
+
+
 def _updates(be: Any) -> Sequence[np.ndarray]:
     """Adam, twice: three outputs, each in the place of what is read."""
     w, m, v = be.array(drawn(0, 67)), be.zeros(67), be.zeros(67)
@@ -334,7 +357,20 @@ def _draws(be: Any) -> Sequence[np.ndarray]:
 
 def elementwise() -> dict[str, Trial]:
     """Layouts, loops, several outputs, targets and numbers."""
-    runs = (_layouts, _ends, _many, _loops, _several, _in_place, _within, _updates, _numbers, _turned, _draws)
+    runs = (
+        _layouts,
+        _ends,
+        _many,
+        _loops,
+        _several,
+        _in_place,
+        _within,
+        _unaligned,
+        _updates,
+        _numbers,
+        _turned,
+        _draws,
+    )
     return {run.__name__.strip("_"): alike(run, 1e-5, 1e-6) for run in runs}
 
 

@@ -97,6 +97,7 @@ def preamble(printer: CudaPrinter) -> Lines:
     """The includes, functions and types that a nest's kernels need."""
     nest, variant = printer.nest, printer.variant
     names = [*narrow_dtypes(nest), "vectors"]
+    names += ["unaligned"] * bool(variant.unaligned)
     names += ["narrowed"] * (variant.vector > 1 and any(map(is_narrow, nest.stored)))
     names += ["quotient"] * bool(printer.divisors())
     names += TEAM_REDUCTIONS.get(variant.team, TEAM_REDUCTIONS["warp"]) if nest.reductions else ()
@@ -321,7 +322,7 @@ class CudaPrinter(Printer):
         if not self.slots:
             return []
         sizes = [size for _, size in sorted(set(self.slots.values()))]
-        width = self.variant.width if self.nest.columns else self.variant.vector
+        width = self.variant.vector * (self.variant.width if self.nest.columns else 1)
         cached = "(Index)held" if self.variant.cache == "part" else "row"
         lines = [f"const Index padded = ({cached} * {width} + 15) / 16 * 16;"]
         for value, (slot, _) in sorted(self.slots.items()):
@@ -510,7 +511,11 @@ class CudaPrinter(Printer):
         """The number of elements by which rows begin after an aligned access."""
         if not self.variant.shifted:
             return []
-        array, size = next((array, self.nest.arrays[array].itemsize) for array in contiguous_arrays(self.nest))
+        array, size = next(
+            (array, self.nest.arrays[array].itemsize)
+            for array in contiguous_arrays(self.nest)
+            if array not in self.variant.unaligned
+        )
         return [f"const int shift = (int)((unsigned long long)x{array} / {size} % {self.variant.vector});"]
 
     def access_index(self, axes: Sequence[int], pointers: Lines) -> Lines:
@@ -714,7 +719,9 @@ class CudaPrinter(Printer):
         if self.variant.cache == "registers":
             return f"g{value}[u]"
         width = self.variant.width
-        index = f"k * {width} + threadIdx.x % {width}" if self.nest.columns else f"k * {self.variant.vector}"
+        index = f"k * {self.variant.vector}"
+        if self.nest.columns:
+            index = f"(k * {width} + threadIdx.x % {width}) * {self.variant.vector}"
         return f"*(Vector<{self.storage_type(value)}, {self.variant.vector}> *)(g{value} + {index})"
 
     @property
@@ -760,6 +767,8 @@ class CudaPrinter(Printer):
         if vector == 1:
             return [f"{name}.at[0] = {pointer}[{index}];"]
         if self.nest.vector_strides[array] == 1:
+            if array in self.variant.unaligned:
+                return [f"{name} = unaligned<{vector}>({pointer}, i, (Index)n{self.last}, shift);"]
             return [f"{name} = loaded<{vector}>({self.access_pointer(array, pointer)}{self.bounds});"]
         return self.unrolled(
             [f"{name}.at[e] = {pointer}[{index if self.variant.whole else f'{self.in_bounds} ? {index} : 0'}];"]

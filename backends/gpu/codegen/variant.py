@@ -41,6 +41,8 @@ class Variant:
     whole: bool = True
     #: Whether rows may begin unaligned, at the same offset in all arrays: the first access, too, may be partial.
     shifted: bool = False
+    #: The reads whose rows have other offsets from an aligned address than the rest.
+    unaligned: tuple[int, ...] = ()
     #: The threads of a block; the maximum, where a team is a block.
     threads: int = 256
     #: The lanes of a team within a warp; in a team of columns, the threads of a block along the columns.

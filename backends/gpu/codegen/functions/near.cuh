@@ -26,22 +26,21 @@ __device__ __forceinline__ float near_sqrt(float x)
 
 __device__ __forceinline__ float near_quotient(float x, float y)
 {
-    float found;
+    float found, scale = 1.0f;
 #ifdef __CUDA_BF16_TYPES_EXIST__
-    asm("div.full.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(y));
-    return found;
-#else
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(y));
-    return x * found;
+    scale = fabs(y) > 0x1p64f ? 0x1p-64f : fabs(y) < 0x1p-64f ? 0x1p64f : 1.0f; // neither product is flushed
 #endif
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(y * scale));
+    return x * scale * found;
 }
 
 __device__ __forceinline__ float near_log1p(float x)
 {
     float found;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(1.0f + x));
-    const float small = x * fmaf(x, fmaf(x, 0.33333333f, -0.5f), 1.0f);
-    return fabs(x) < 0.015625f ? small : found * 0.69314718f;
+    float small = x * fmaf(x, -0.5f, 1.0f), large = found * 0.69314718f;
+    asm volatile("" : "+f"(small), "+f"(large)); // both are computed, which is quicker than a branch
+    return fabs(x) < 0.0093f ? small : large;
 }
 
 __device__ __forceinline__ float near_tanh(float x)
@@ -50,7 +49,7 @@ __device__ __forceinline__ float near_tanh(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 2.88539008f));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(power + 1.0f));
     float small = x * fmaf(x * x, -0.33333333f, 1.0f), large = fmaf(-2.0f, found, 1.0f);
-    asm volatile("" : "+f"(small), "+f"(large)); // both are computed, which is quicker than a branch
+    asm volatile("" : "+f"(small), "+f"(large));
     return fabs(x) < 0.09f ? small : large;
 }
 #else
