@@ -14,12 +14,15 @@ from harness.composed import COMPOSED, composed_examples
 from harness.expected import MEANINGS
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.narrow import of_any_dtype
-from optree.dtypes import is_floating
+from optree.dtypes import is_inexact
 from optree.errors import OptreeError
 from optree.registry import OPS, f
 from optree.testing.examples import Example, examples_of, inputs_for
 
 ALL_DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
+
+#: Of a backend that has complex numbers, and of functions that take them.
+COMPLEX = ["complex128", "complex64"]
 
 #: Those that NumPy's linear algebra computes in float64; a matrix of small integers may be singular.
 OF_MATRICES = ["float64"]
@@ -78,7 +81,7 @@ def _arithmetic(x: Any) -> Any:
     """The operand by arithmetic without rounding, which no rule undoes."""
     if x.dtype.kind == "b":
         return f.logical_not(f.logical_xor(x, True))
-    return (x * 0.5) * 2 if is_floating(x.dtype) else (x - 1) + 1
+    return (x * 0.5) * 2 if is_inexact(x.dtype) else (x - 1) + 1
 
 
 #: Trees that are their operand, to the bit: fused arithmetic, moved elements, and steps of other kinds.
@@ -93,7 +96,7 @@ SAME: tuple[Callable[[Any], Any], ...] = (
     lambda x: np.take(x, np.arange(x.shape[-1]), axis=-1) if x.ndim else x,
     lambda x: np.repeat(x, 2, axis=0).at[::2] if x.ndim else x,
     lambda x: np.pad(x, 1).at[(slice(1, -1),) * x.ndim] if x.ndim else x,
-    lambda x: np.max(np.stack([x, x]), axis=0),
+    lambda x: np.max(np.stack([x, x]), axis=0) if x.dtype.kind != "c" else np.stack([x, x]).at[1],
     lambda x: np.broadcast_to(x, (3, *x.shape)).at[1],
-    lambda x: np.where(np.equal(x, x), x, np.max(x)) if x.size else x,
+    lambda x: np.where(np.equal(x, x), x, np.max(x) if x.dtype.kind != "c" else np.ravel(x).at[0]) if x.size else x,
 )

@@ -10,11 +10,11 @@ from harness.expected import MEANINGS
 from harness.narrow import of_any_dtype
 from optree import OpTreeNode
 from optree.compile.reference import value_of
-from optree.dtypes import finfo, is_bfloat16, is_floating
+from optree.dtypes import finfo, is_bfloat16, is_inexact
 from optree.registry import OPS
 from optree.testing.random_trees import usable_ops
 from optree.tree.node import operands_of, post_order
-from optree.tree.variable import Variable
+from optree.tree.variable import Variable, is_complex_operand
 
 USABLE = [name for name in usable_ops() if name in MEANINGS]
 
@@ -28,17 +28,20 @@ SHAPE_OPS = _names(
 )
 
 #: Computed without rounding, or rounded as IEEE 754 says: alike to the bit wherever they run.
-EXACT = SHAPE_OPS | _names(
-    """neg abs sgn square reciprocal sqrt floor ceil trunc rint finite isnan isinf logical_not relu
+EXACT = SHAPE_OPS | {None} | _names(  # parts of complex numbers have no names
+    """conjugate neg abs sgn square reciprocal sqrt floor ceil trunc rint finite isnan isinf logical_not relu
     add sub mul div floor_divide mod maximum minimum eq ne lt le gt ge
     logical_and logical_or logical_xor where cast max min argmax argmin sort argsort all any"""
 )
 
 #: What does not enlarge an error in its operands by much; the others take exact operands.
 GENTLE = SHAPE_OPS | _names(
-    """neg abs sin cos tanh sig arctan erf relu add sub mul maximum minimum sum mean max min sort cumsum
+    """conjugate neg abs sin cos tanh sig arctan erf relu add sub mul maximum minimum sum mean max min sort cumsum
     softmax logsumexp matmul dot outer"""
 )
+
+#: Of these, what is rounded where numbers are complex.
+ROUNDED = _names("abs sgn square reciprocal sqrt mul div")
 
 #: Smooth everywhere, and with values and derivatives that stay small.
 SMOOTH = sorted(
@@ -77,7 +80,11 @@ class Exactness:
 
     def is_rounded(self, x: Any) -> bool:
         nodes = post_order([x], lambda y: operands_of(y) if isinstance(y, OpTreeNode) else ())
-        return any(isinstance(y, OpTreeNode) and y.op.name not in EXACT for y in nodes)
+        return any(
+            isinstance(y, OpTreeNode)
+            and (y.op.name not in EXACT or (y.op.name in ROUNDED and any(map(is_complex_operand, operands_of(y)))))
+            for y in nodes
+        )
 
 
 def run_by_numpy(tree: Any) -> tuple[Any, float]:
@@ -87,7 +94,7 @@ def run_by_numpy(tree: Any) -> tuple[Any, float]:
     for entry in post_order([tree], lambda x: operands_of(x) if isinstance(x, OpTreeNode) else ()):
         if isinstance(entry, OpTreeNode):
             operands = [values[id(x)] for x in operands_of(entry)]
-            meaning = of_any_dtype(MEANINGS[entry.op.name])
+            meaning = of_any_dtype(MEANINGS.get(entry.op.name) or entry.op.numpy)  # of a part, which has no name
             with np.errstate(all="ignore"):
                 values[id(entry)] = np.asarray(meaning(*operands, **entry.op.props))
         else:
@@ -95,19 +102,19 @@ def run_by_numpy(tree: Any) -> tuple[Any, float]:
         found = np.asarray(values[id(entry)])
         if isinstance(entry, OpTreeNode):
             assert (found.shape, found.dtype) == (entry.shape, entry.dtype), entry.pp()
-        wide = found.astype(np.float64)
-        largest = max(largest, float(np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide))))
+        wide = np.abs(_wide(found))
+        largest = max(largest, float(np.max(wide, initial=0.0, where=np.isfinite(wide))))
     return values[id(tree)], largest
 
 
 def assert_alike(got: Any, wanted: Any, tree: Any, largest: float, exact: bool, ulps: float = 1e3) -> None:
     assert got.dtype == wanted.dtype, tree.pp()
     assert got.shape == wanted.shape, tree.pp()
-    if exact or not is_floating(got.dtype):
+    if exact or not is_inexact(got.dtype):
         assert_equal(got, wanted, tree.pp())
         return
     eps = float(max(finfo(dtype).eps for dtype in [got.dtype, *(x.dtype for x in _floats(tree))]))
-    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    got, wanted = _wide(got), _wide(wanted)
     np.testing.assert_allclose(got, wanted, rtol=ulps * eps, atol=ulps * eps * largest, err_msg=tree.pp())
 
 
@@ -118,6 +125,10 @@ def assert_equal(got: Any, wanted: Any, message: str) -> None:
     np.testing.assert_array_equal(got, wanted, err_msg=message)
 
 
+def _wide(x: Any) -> Any:
+    return x.astype(np.result_type(x.dtype, np.float64) if x.dtype.kind == "c" else np.float64)
+
+
 def _floats(tree: Any) -> list[Any]:
     found = post_order([tree], lambda x: operands_of(x) if isinstance(x, OpTreeNode) else ())
-    return [x for x in found if isinstance(x, Variable) and is_floating(x.dtype)]
+    return [x for x in found if isinstance(x, Variable) and is_inexact(x.dtype)]
