@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
+from optree.autodiff.reverse import adjoints_of
 from optree.dtypes import is_complex, is_inexact, real_dtype, wide_dtype
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.examples import Examples
@@ -148,14 +149,18 @@ class RealFft(TransformOperator):
     def output_shape(self, *shapes: Shape) -> Shape:
         ((*shape,),) = shapes
         size = shape[self.axis]
-        if size is None:
-            raise ShapeError(f"the size of axis {self.axis} must be known; fft takes an open one")
-        shape[self.axis] = size // 2 + 1
+        shape[self.axis] = None if size is None else size // 2 + 1
         return tuple(shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
-        size: Any = x.shape[self.axis]
+        size = x.shape[self.axis]
+        if size is None:
+            longer = f.pad(x, tuple((0, int(i == self.axis)) for i in range(x.ndim)))
+            index = f.flat_indices(longer, self.axis)
+            first = f.slice(index, (*(slice(None),) * self.axis, slice(None, None, 2))) // 2
+            half = f.take_along_axis(Fft.make(axis=self.axis, norm=self.norm)(x), first, self.axis)
+            return adjoints_of({half: delta}, [x], delta.dtype)
         inverse = InverseRealFft.make(axis=self.axis, norm=ADJOINT_NORMS[self.norm], size=size)
         return [inverse(f.conjugate(delta) / _multiplicity(delta, self.axis, size))]
 
@@ -167,8 +172,8 @@ class InverseRealFft(TransformOperator):
     ----------
     norm : {'backward', 'ortho', 'forward'}
         As of `numpy.fft`: the direction that divides by the size, or both by its root.
-    size : int
-        The value's size along the axis.
+    size : int, optional
+        The value's size along the axis; by default twice the operand's less one, which is even.
 
     Examples
     --------
@@ -178,7 +183,7 @@ class InverseRealFft(TransformOperator):
 
     name = "irdft"
     __props__ = ("axis", "norm", "size")
-    size: int = 1
+    size: int | None = None
     takes_complex = True
     index_map = IndexMap()
     transform = staticmethod(np.fft.irfft)
@@ -192,10 +197,12 @@ class InverseRealFft(TransformOperator):
 
     def output_shape(self, *shapes: Shape) -> Shape:
         ((*shape,),) = shapes
-        if shape[self.axis] not in (None, self.size // 2 + 1):
-            raise ShapeError(
-                f"a transform of {self.size} real numbers has {self.size // 2 + 1}, not {shape[self.axis]}"
-            )
+        known = shape[self.axis]
+        if self.size is None:
+            shape[self.axis] = None if known is None else 2 * (known - 1)
+            return tuple(shape)
+        if known not in (None, self.size // 2 + 1):
+            raise ShapeError(f"a transform of {self.size} real numbers has {self.size // 2 + 1}, not {known}")
         shape[self.axis] = self.size
         return tuple(shape)
 
@@ -210,8 +217,14 @@ class InverseRealFft(TransformOperator):
         return [found if is_complex(x.dtype) else f.real(found)]
 
 
-def _multiplicity(half: Variable, axis: int, size: int) -> np.ndarray:
-    """How often each element of the first half of a transform is in the whole: twice, but for the ends."""
+def _multiplicity(half: Variable, axis: int, size: int | None) -> Any:
+    """How often each element of the first half of a transform is in the whole: twice, but for the ends.
+
+    The whole has an even size where it is not known.
+    """
+    if size is None:
+        index = f.flat_indices(half, axis)
+        return f.where(f.logical_or(f.eq(index, 0), f.eq(index, f.count(half, axis) - 1)), 1, 2)
     counts = np.full(size // 2 + 1, 2, real_dtype(half.dtype))
     counts[0] = 1
     if size % 2 == 0:
@@ -227,8 +240,9 @@ def _sized(x: Variable, size: Any, axis: int, what: str) -> Variable:
     if size is None:
         return x
     size, known = integer_of(size, f"{what}: n", 1), x.shape[axis]
-    if known is None:
-        raise ShapeError(f"{what}: the size of axis {axis} of {describe(x)} must be known to make it {size}")
+    if known is None:  # the call tells whether it is longer
+        padded = f.pad(x, tuple((0, size if i == axis else 0) for i in range(x.ndim)))
+        return f.take(padded, np.arange(size), axis)  # type: ignore[no-any-return]
     if size <= known:
         return x if size == known else slice_along(x, axis, None, size)  # type: ignore[no-any-return]
     return f.pad(x, tuple((0, size - known if i == axis else 0) for i in range(x.ndim)))  # type: ignore[no-any-return]
@@ -273,12 +287,11 @@ def _real_along(x: Variable, size: Any, axis: int, norm: str | None, what: str) 
 def _inverse_real_along(x: Variable, size: Any, axis: int, norm: str | None, what: str) -> Variable:
     axis = normalise_axis(axis, x.ndim, what)
     known = x.shape[axis]
-    if size is None and known is None:
-        raise ShapeError(f"{what}: give n, the size of the value along axis {axis} of {describe(x)}, which is open")
-    size = 2 * (known - 1) if size is None else integer_of(size, f"{what}: n", 1)  # type: ignore[operator]
-    if size < 1:
-        raise ShapeError(f"{what}: {describe(x)} has one element along axis {axis}: give n, the size of the value")
-    x = _sized(x, size // 2 + 1, axis, what)
+    if size is not None or known is not None:
+        size = 2 * (known - 1) if size is None else integer_of(size, f"{what}: n", 1)  # type: ignore[operator]
+        if size < 1:
+            raise ShapeError(f"{what}: {describe(x)} has one element along axis {axis}: give n, the size of the value")
+        x = _sized(x, size // 2 + 1, axis, what)
     return InverseRealFft.make(axis=axis, norm=_norm_of(norm, what), size=size)(x)  # type: ignore[no-any-return]
 
 

@@ -28,10 +28,14 @@ SHAPE_OPS = _names(
 )
 
 #: Computed without rounding, or rounded as IEEE 754 says: alike to the bit wherever they run.
-EXACT = SHAPE_OPS | {None} | _names(  # parts of complex numbers have no names
-    """conjugate neg abs sgn square reciprocal sqrt floor ceil trunc rint finite isnan isinf logical_not relu
+EXACT = (
+    SHAPE_OPS
+    | {None}
+    | _names(  # parts of complex numbers have no names
+        """conjugate neg abs sgn square reciprocal sqrt floor ceil trunc rint finite isnan isinf logical_not relu
     add sub mul div floor_divide mod maximum minimum eq ne lt le gt ge
     logical_and logical_or logical_xor where cast max min argmax argmin sort argsort all any"""
+    )
 )
 
 #: What does not enlarge an error in its operands by much; the others take exact operands.
