@@ -39,6 +39,7 @@ from backends.gpu.cupy_device import (
     is_want_of_memory,
     status_of,
 )
+from backends.gpu.fourier import Transforms
 from backends.gpu.kernel import ALIGNMENT, CUDA, CudaNest
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -103,7 +104,7 @@ class GPUBackend(Backend):
     """
 
     name = "gpu"
-    internal = Backend.internal | {"cudnn", "draws", "errstate", "graphs", "is_own", "kernels", "memory", "product"}
+    internal = Backend.internal | {*"cudnn draws errstate graphs is_own kernels memory product transform".split()}
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class GPUBackend(Backend):
                 raise BackendError(f"{option} is True or False on a GPU, not {value!r}")
         if cudnn not in (None, True, False):
             raise BackendError(f"cudnn is True, False or None, not {cudnn!r}")
-        self.graphs, self.product = Counts(), Products(self.cupy, tf32)
+        self.graphs, self.product, self.transform = Counts(), Products(self.cupy, tf32), Transforms(self.cupy)
         self._uncaptured = _uncaptured(graphs, jit, launcher)
         super().__init__(*args)
         capability = self.cupy.cuda.Device(self.device_id).compute_capability

@@ -28,6 +28,7 @@ from backends.execution.routines import (
 from backends.gpu.attention import FusedAttention
 from backends.gpu.capture import LAPACK, is_among, is_captured
 from backends.gpu.convolution import Convolution
+from backends.gpu.fourier import transform
 from backends.gpu.vision import Regions
 from optree.arrays import defers_checks, is_array, is_portable, overlap
 from optree.compile.aliasing import given_away
@@ -42,6 +43,7 @@ from optree.networks.vision import ArgmaxRoi
 from optree.op.traits import CopyOperator, LoopOperator
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
+from optree.ops.fourier import Fft, InverseFft, InverseRealFft, RealFft
 from optree.ops.structure import Output
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
 
@@ -66,10 +68,11 @@ def _direct_by(device: Any) -> str:
 
 
 _REGIONS = Routine(Regions, takes_floats_first, writes_out=True, is_captured=True, label=_direct_by)
+_TRANSFORM = Routine(transform, always, writes_out=True, is_captured=True, label=lambda device: "cuFFT")
 _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=True, label=convolutions_by)
 
 #: The routines of ops: cuBLASLt multiplies matrices, those of attention's tiles among them; cuDNN or cuBLASLt
-#: convolves; kernels of ours take regions.
+#: convolves; cuFFT transforms; kernels of ours take regions.
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
@@ -80,6 +83,7 @@ ROUTINES: dict[type, Routine] = {
     Begin: BEGINNING,
     **dict.fromkeys((Conv, ConvInput, ConvTranspose, ConvWeights), _CONVOLUTION),
     ArgmaxRoi: _REGIONS,
+    **dict.fromkeys((Fft, InverseFft, RealFft, InverseRealFft), _TRANSFORM),
 }
 
 

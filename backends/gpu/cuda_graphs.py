@@ -314,7 +314,7 @@ class _Memory:
         views = {i: _location(registers[i]) for i in of.views if i in _used(part)}
         allocated = of.cupy.cuda.using_allocator(partial(self._hold, held))
         kernels = nullcontext() if of.device.kernels is None else of.device.kernels.holding(held)
-        with of.stream, allocated, kernels, deferring_checks() as flags, of.workspace.shared(), _collected(errors):
+        with of.stream, allocated, kernels, deferring_checks() as flags, of.workspace.shared(held), _collected(errors):
             of.stream.begin_capture()
             try:
                 with _collected(errors):

@@ -21,8 +21,8 @@ from optree.locks import Locked, cached_property
 from optree.records import NamedTuple
 from optree.tree.types import promote
 
-#: Maximum entries of the caches of algorithms.
-ALGORITHMS = 1024
+#: Maximum entries of the caches of algorithms, and of those of plans of Fourier transforms.
+ALGORITHMS, PLANS = 1024, 128
 
 
 class Workspace:
@@ -36,6 +36,9 @@ class Workspace:
     def __init__(self, empty: Callable[[int, Any], Any]) -> None:
         self._empty = empty
         self._memories: list[Any] = []
+        #: cuFFT's plans, which have it for their work area, and what a capture's plans are added to.
+        self.plans = Cache("plans of transforms", PLANS)
+        self.held: list[Any] | None = None
 
     def of(self, size: int) -> Any:
         """An array of at least a size in bytes."""
@@ -45,9 +48,9 @@ class Workspace:
         return self._memories[-1]
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """A block in which this thread's products use this workspace."""
-        token = _shared.set(self)
+    def shared(self, held: list[Any] | None = None) -> Iterator[None]:
+        """A block in which this thread's library calls use this workspace; `held` as for a capture."""
+        token, self.held = _shared.set(self), held
         try:
             yield
         finally:
@@ -55,6 +58,11 @@ class Workspace:
 
 
 _shared: ContextVar[Workspace | None] = ContextVar("_shared", default=None)
+
+
+def shared_workspace() -> Workspace | None:
+    """The workspace of the function that this thread runs; None outside of functions."""
+    return _shared.get()
 
 
 class _Epilogue(NamedTuple):

@@ -223,7 +223,8 @@ needs_gxx = pytest.mark.skipif(
 def prefix(sources: Sequence[str]) -> str:
     """The #include lines of the translation unit of sources."""
     included = (line.strip() for source in sources for line in _INCLUDE.findall(source))
-    return "\n".join(['#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
+    complex = ["#define CUDA_ON_CPU_COMPLEX"] * any("complex<" in source for source in sources)
+    return "\n".join([*complex, '#include "cuda_on_cpu.h"', *dict.fromkeys(included), ""])
 
 
 def instance(name: str, of: str) -> str:

@@ -147,6 +147,37 @@ class Stream:
 Stream.null = Stream()
 
 
+class Plan1d:
+    """`cupy.cuda.cufft.Plan1d`: rows of a size, which transforms to real numbers overwrite."""
+
+    def __init__(self, nx: int, fft_type: int, batch: int) -> None:
+        self.nx, self.fft_type, self.batch = nx, fft_type, batch
+
+    def fft(self, a: Any, out: Any, direction: int) -> None:
+        x, made = a.host.reshape(self.batch, -1), out.host.reshape(self.batch, -1)
+        assert a.host.flags.c_contiguous and out.host.flags.c_contiguous and not np.may_share_memory(x, made)
+        assert self.fft_type == CUFFT[f"CUFFT_{LETTERS[x.dtype.char]}2{LETTERS[made.dtype.char]}"]
+        transformed(x, made, direction)
+        if made.dtype.kind == "f":
+            x[...] = np.nan
+
+
+#: cuFFT's numbers of transforms, and its letters of dtypes.
+CUFFT = {"CUFFT_C2C": 0x29, "CUFFT_R2C": 0x2A, "CUFFT_C2R": 0x2C}
+CUFFT |= {"CUFFT_Z2Z": 0x69, "CUFFT_D2Z": 0x6A, "CUFFT_Z2D": 0x6C}
+LETTERS = {"f": "R", "F": "C", "d": "D", "D": "Z"}
+
+
+def transformed(x: np.ndarray, made: np.ndarray, direction: int) -> None:
+    """Write the transforms of rows, without a scale."""
+    if x.dtype.kind == "f":
+        made[...] = np.fft.rfft(x)
+    elif made.dtype.kind == "f":
+        made[...] = np.fft.irfft(x, made.shape[-1], norm="forward")
+    else:
+        made[...] = np.fft.fft(x) if direction == -1 else np.fft.ifft(x, norm="forward")
+
+
 class MemoryPointer:
     """`cupy.cuda.MemoryPointer`, to the first element of an array."""
 
@@ -205,6 +236,7 @@ def cuda_of(machine: Machine) -> Any:
         nvrtc=SimpleNamespace(getVersion=lambda: (12, 9), getSupportedArchs=lambda: (75, 80, 90)),
         driver=SimpleNamespace(CUDADriverError=CUDADriverError, get_build_version=lambda: 12090),
         runtime=_runtime_of(machine),
+        cufft=SimpleNamespace(Plan1d=Plan1d, **CUFFT),
     )
 
 

@@ -28,9 +28,6 @@ from optree.dtypes import bfloat16
 
 DATA = json.loads(FILE.read_text())
 
-#: The functions of `cupy.fft` that transform along one axis.
-TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-
 #: NumPy's functions whose result is no array.
 PLAIN = ("shape", "ndim", "size", "result_type", "can_cast", "may_share_memory")
 
@@ -55,22 +52,10 @@ def fake_cupy(devices: int = 1, memory: int = 1 << 32) -> Any:
             setattr(module, name, _function(module, name, parameters))
     module.matmul = Ufunc(module, "matmul", 2, 1, [f"{c}{c}->{c}" for c in "?bBhHiIlLqQefdFD"])
     module.linalg = Linalg(partial(_call, module), Array)
-    module.fft = SimpleNamespace(**{name: _transform(module, name) for name in TRANSFORMS})
     creation = Creation(module)
     for name in ("array", "asarray", "ascontiguousarray", "from_dlpack"):
         setattr(module, name, getattr(creation, name))
     return module
-
-
-def _transform(module: Any, name: str) -> Callable[..., Any]:
-    """`cupy.fft`'s function of a name."""
-
-    def transform(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-        if not isinstance(a, Array):
-            raise TypeError("The input array a must be a cupy.ndarray")
-        return _call(module, name, getattr(np.fft, name), (a, n, axis, norm), {}, [a])
-
-    return transform
 
 
 class Array:
@@ -122,7 +107,7 @@ class Array:
         return ours(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        namespaces = {"numpy": self.module, "numpy.linalg": self.module.linalg, "numpy.fft": self.module.fft}
+        namespaces = {"numpy": self.module, "numpy.linalg": self.module.linalg}
         ours = getattr(namespaces.get(func.__module__), func.__name__, None)
         if ours is None:
             return NotImplemented

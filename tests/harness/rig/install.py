@@ -21,7 +21,7 @@ from backends.gpu import cupy_device
 from harness.fake_cublaslt import FakeCuBLASLt
 from harness.rig.compiler import Compiler
 from harness.rig.driver import Driver
-from harness.rig.libraries import CuBLAS, Desk, Thrust
+from harness.rig.libraries import CuBLAS, CuFFT, Desk, Thrust
 from harness.rig.machine import Machine, Stream
 from harness.rig.redirect import SUPPORTED, redirect, serve, stub
 from harness.rig.solver import Solver
@@ -65,6 +65,7 @@ class Rig:
             "cublasLt": self.cublaslt,
             "cublas": SimpleNamespace(),
             "cusolver": SimpleNamespace(),
+            "cufft": SimpleNamespace(),
         }
         serve(served, lambda: self.machine.is_on)
         thrust, solver = Thrust(self.machine).entries(), Solver(self.machine)
@@ -72,11 +73,14 @@ class Rig:
         runtime = {name: entry for name, entry in functions.items() if name.startswith("cuda")}
         for library, file in (("cublas", "libcublas.so.13"), ("cusolver", "libcusolver.so.12")):
             stub(_file(f"cupy_backends.cuda.libs.{library}"), file, library, self.folder)
+        stub(_file("cupy.cuda.cufft"), "libcufft.so.12", "cufft", self.folder)
+        cufft = CuFFT(self.machine).entries()
         self.missing = (
             redirect(_loaded("cupy_backends.cuda.api.runtime"), runtime)
             | redirect(_loaded("cupy.cuda.thrust"), thrust)
             | redirect(self.folder / "libcublas.so.13", cublas)
             | redirect(self.folder / "libcusolver.so.12", cusolver)
+            | redirect(self.folder / "libcufft.so.12", cufft)
         )
         if PYCUDA.exists():
             sys.path.append(str(PYCUDA))
@@ -84,7 +88,7 @@ class Rig:
             stub(_file("pycuda._driver"), "libcuda.so.1", "cu", self.folder, "cuGetExportTable")
             redirect(self.folder / "libcuda.so.1", functions)
         # What CuPy drops when Python ends comes to these functions still.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, self]))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object([functions, compiler, thrust, cublas, cusolver, cufft, self]))
         self.cupy: Any = import_module("cupy")
         self.driver.meets = _poisoning(self)
         self.machine.is_on = True
