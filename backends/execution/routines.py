@@ -11,7 +11,7 @@ import numpy as np
 from backends.backend import Backend
 from optree.compile.program import Program
 from optree.compile.reference import is_widened
-from optree.dtypes import is_floating
+from optree.dtypes import is_floating, is_inexact
 from optree.op.op import Op
 from optree.records import NamedTuple
 
@@ -93,6 +93,11 @@ def routine_of(table: Mapping[type, Routine], program: Program, index: int) -> R
 def takes_floats(program: Program, index: int) -> bool:
     """Whether an instruction gives floats, of arrays alone."""
     return is_floating(program.instructions[index].type.dtype) and not _has_numbers(program, index)
+
+
+def takes_inexact(program: Program, index: int) -> bool:
+    """Whether an instruction gives floats or complex numbers, of arrays alone."""
+    return is_inexact(program.instructions[index].type.dtype) and not _has_numbers(program, index)
 
 
 def takes_floats_first(program: Program, index: int) -> bool:

@@ -23,6 +23,7 @@ from backends.execution.routines import (
     routine_of,
     takes_floats,
     takes_floats_first,
+    takes_inexact,
     views,
 )
 from backends.gpu.attention import FusedAttention
@@ -52,7 +53,7 @@ BOOL = np.dtype(bool)
 #: CuPy's error for eigenvalues of general matrices where cuSOLVER is older than they are.
 NO_GEEV = "geev is not available"
 
-_PRODUCT = Routine(product, takes_floats, writes_out=True, takes_epilogue=True, is_captured=True)
+_PRODUCT = Routine(product, takes_inexact, writes_out=True, takes_epilogue=True, is_captured=True)
 _ATTENTION = Routine(FusedAttention, always, is_captured=True)
 
 
@@ -76,7 +77,7 @@ _CONVOLUTION = Routine(Convolution, takes_floats, writes_out=True, is_captured=T
 ROUTINES: dict[type, Routine] = {
     Dot: _PRODUCT,
     MatMul: _PRODUCT,
-    TensorDot: Routine(contraction, takes_floats, is_captured=True),
+    TensorDot: Routine(contraction, takes_inexact, is_captured=True),
     Attention: _ATTENTION,
     AttentionGradient: _ATTENTION,
     Parts: Routine(views, always, is_captured=True, computes=False),

@@ -17,11 +17,11 @@ from weakref import finalize
 
 import numpy as np
 
-from optree.dtypes import is_bfloat16
+from optree.dtypes import is_bfloat16, is_complex, real_dtype
 from optree.errors import BackendError, DeviceMemoryError
 
 #: `cudaDataType_t` and `cublasComputeType_t`.
-_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5, "bfloat16": 14}
 _IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
 
 #: `cublasOperation_t`.
@@ -177,12 +177,14 @@ class Algorithm:
     """The best algorithm for a problem by the library's heuristics, with its descriptors."""
 
     def __init__(self, library: CuBLASLt, problem: Problem) -> None:
-        is_double = problem.dtype == np.float64
+        is_double, parts = real_dtype(problem.dtype) == np.float64, 2 if is_complex(problem.dtype) else 1
         compute = _IN_FLOAT64 if is_double else _IN_TF32 if problem.tf32 else _IN_FLOAT32
-        self._library, self._number = library, ctypes.c_double if is_double else ctypes.c_float
+        self._library, self._parts = library, parts
+        self._number = (ctypes.c_double if is_double else ctypes.c_float) * parts
         self._made: list[tuple[str, int]] = []
         finalize(self, _destroy, library, self._made).atexit = False
-        self._operation = self._new("MatmulDesc", compute, _TYPES["float64" if is_double else "float32"])
+        scale = problem.dtype.name if parts == 2 else "float64" if is_double else "float32"
+        self._operation = self._new("MatmulDesc", compute, _TYPES[scale])
         for attribute, transposed in zip((_TRANSPOSE_A, _TRANSPOSE_B), problem.transposed, strict=True):
             value = ctypes.c_int32(_TRANSPOSED if transposed else _PLAIN)
             library.set("MatmulDesc", self._operation, attribute, value)
@@ -227,7 +229,7 @@ class Algorithm:
             self._library.set("MatmulDesc", self._operation, _BIAS_POINTER, ctypes.c_void_p(bias))
         assert self.choice is not None
         (a, b, c, d), (of_a, of_b, of_c, of_d) = addresses, self._layouts
-        first, second = self._number(alpha), self._number(beta)
+        first, second = (self._number(*(z.real, z.imag)[: self._parts]) for z in (alpha, beta))
         operands = ctypes.byref(first), a, of_a, b, of_b, ctypes.byref(second), c, of_c, d, of_d
         algorithm = ctypes.byref(self.choice)
         memory = workspace, self.choice.workspace

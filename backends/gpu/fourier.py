@@ -13,7 +13,6 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from backends.gpu.arrays import DeviceArray
 from backends.gpu.matmul import PLANS, shared_workspace
 from optree.arrays import stored
 from optree.cache import Cache
@@ -30,7 +29,7 @@ class Transforms:
     def __init__(self, cupy: ModuleType) -> None:
         self.cupy, self._plans = cupy, Cache("plans of transforms", PLANS)
 
-    def __call__(self, op: TransformOperator, x: Any, out: DeviceArray | None = None) -> Any:
+    def __call__(self, op: TransformOperator, x: Any, out: Any = None) -> Any:
         """`out`: the array for the value; it may overlap the operand."""
         cupy, (loop, dtype) = self.cupy, op.resolve_dtypes(x.dtype)
         axis, is_inverse = op.axis % x.ndim, type(op).transform.__name__.startswith("i")
@@ -56,11 +55,12 @@ class Transforms:
     def _plan(self, *key: int) -> Any:
         """The plan of transforms of a size, a kind and a number; a captured one is held by its graph."""
         cuda, shared = self.cupy.cuda, shared_workspace()
+        place: tuple[int, ...] = ()
         if shared is None:
             plans, place = self._plans, (cuda.Device().id, cuda.get_current_stream().ptr, get_ident())
             allocating: Any = nullcontext()
         else:
-            plans, place = shared.plans, ()
+            plans = shared.plans
             allocating = cuda.using_allocator(lambda size: shared.of(max(size, 1)).data)
         plan = plans.get((*key, *place))
         if plan is None:

@@ -1,4 +1,4 @@
-"""Matrix products of floats on a GPU, by cuBLASLt."""
+"""Matrix products of floats and complex numbers on a GPU, by cuBLASLt."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Epilogue(NamedTuple):
 
 
 class Products(Locked):
-    """np.matmul of floating device arrays, with the epilogues of BLAS.
+    """np.matmul of floating and complex device arrays, with the epilogues of BLAS.
 
     Products of float16 and bfloat16 are summed in float32 and rounded once.
 

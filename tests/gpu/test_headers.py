@@ -121,6 +121,8 @@ def test_faults_are_those_after_which_a_process_must_end() -> None:
 CUBLASLT = {
     "CUDA_R_32F": cublaslt._TYPES["float32"],
     "CUDA_R_64F": cublaslt._TYPES["float64"],
+    "CUDA_C_32F": cublaslt._TYPES["complex64"],
+    "CUDA_C_64F": cublaslt._TYPES["complex128"],
     "CUDA_R_16F": cublaslt._TYPES["float16"],
     "CUDA_R_16BF": cublaslt._TYPES["bfloat16"],
     "CUBLAS_COMPUTE_32F": cublaslt._IN_FLOAT32,

@@ -125,6 +125,55 @@ def test_graphs_are_captured_and_replayed(gpu: Any) -> None:
     assert be.stats()["graphs"]["captures"] >= 2 and be.stats()["graphs"]["replays"] >= 6
 
 
+def test_complex_numbers_are_as_numpys(gpu: Any) -> None:
+    rng = np.random.RandomState(4)
+    z, v = (rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4)) for _ in range(2))
+    a, b = gpu.array(z, np.complex128, name="a"), gpu.array(v, np.complex128)
+    for function_ in (
+        lambda a, b: np.exp(a) * b + np.abs(a) - np.conj(b) / a,
+        lambda a, b: np.sum(a * b, axis=0) + np.prod(b),
+        lambda a, b: np.where(np.abs(a) > 1, a, b) ** 2,
+        lambda a, b: np.logical_and(a, b) | (a == b),
+        lambda a, b: np.flip(np.concatenate([a, b]), 0),
+    ):
+        np.testing.assert_allclose(function_(a, b).get(), function_(z, v), rtol=1e-12)
+    cost = gpu.sum(gpu.abs(a * b) ** 2)
+    np.testing.assert_allclose(grad(cost, a).get(), 2 * z * np.abs(v) ** 2, rtol=1e-12)
+    a.imag[:] = 1
+    assert (a.get() == z.real + 1j).all() and gpu.array(gpu.cupy.asarray(z)).dtype == np.complex64
+
+
+def test_transforms_and_complex_products_are_captured(gpu: Any) -> None:
+    """Each call has the values of its own operands: the plans of a function have its workspace."""
+    rng = np.random.RandomState(5)
+    start, other = (rng.standard_normal((6, 8)) @ np.diag([1, 1j] * 4) for _ in range(2))
+    w, v = gpu.array(start, np.complex128, name="w"), gpu.array(other, np.complex128)
+    step = function(
+        [], [np.fft.ifft(np.fft.fft(w), axis=0), gpu.dot(w, v.T), np.fft.irfft(w, n=9, norm="ortho")], updates={w: v}
+    )
+    for now in (start, other, other, other):
+        spectrum, product, real = (x.get() for x in step())
+        np.testing.assert_allclose(spectrum, np.fft.ifft(np.fft.fft(now), axis=0), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(product, now @ other.T, rtol=1e-10)
+        np.testing.assert_allclose(real, np.fft.irfft(now, n=9, norm="ortho"), rtol=1e-10, atol=1e-12)
+    text = debugprint(step, file="str")
+    assert "captured as a CUDA graph" in text and "uncaptured between" not in text
+    assert gpu.stats()["graphs"]["captures"] and not len(gpu.transform._plans)
+
+
+def test_transforms_on_two_streams_have_plans_of_their_own(gpu: Any) -> None:
+    x = np.random.RandomState(6).standard_normal((4, 16))
+    tensor, found = gpu.array(x, np.float64), []
+    gpu.synchronize()
+    for stream in (gpu.cupy.cuda.Stream(non_blocking=True), gpu.cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            found += [np.fft.rfft(tensor).astensor(), np.fft.rfft(tensor * 2).astensor()]
+    gpu.synchronize()
+    for got, by in zip(found, (1, 2, 1, 2), strict=True):
+        np.testing.assert_allclose(got.get(), np.fft.rfft(x * by), rtol=1e-10, atol=1e-12)
+    assert len(gpu.transform._plans) == 2
+
+
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
 def test_compute_sanitizer_finds_nothing(real: Any, tool: str) -> None:
     program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")

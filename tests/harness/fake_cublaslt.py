@@ -16,6 +16,7 @@ from optree.dtypes import bfloat16
 
 #: The library's numbers for dtypes and for what products are computed in.
 DTYPES = {0: np.dtype("float32"), 1: np.dtype("float64"), 2: np.dtype("float16"), 14: bfloat16()}
+DTYPES |= {4: np.dtype("complex64"), 5: np.dtype("complex128")}
 COMPUTES = {68: np.float32, 70: np.float64, 77: np.float32}
 IN_TF32 = 77
 
@@ -113,7 +114,7 @@ class FakeCuBLASLt:
             return INVALID
         if asked[7] == 4 and not asked[8]:
             return INVALID
-        if asked[7] == 4 and asked["compute"] == 70:  # no bias is added in float64
+        if asked[7] == 4 and (asked["compute"] == 70 or asked["scale"] == 4):  # no bias is added in these
             return UNSUPPORTED
         choice = cublaslt.Choice.from_address(to)
         aligned = [self.living[preference][place] for place in range(5, 9)]
@@ -165,8 +166,8 @@ class FakeCuBLASLt:
         if (kind not in self.loaded and is_captured) or getattr(self.machine, "is_broken", False):
             return INTERNAL
         self.loaded.add(kind)
-        number = ctypes.c_double if asked["scale"] == 1 else ctypes.c_float
-        by, added = number.from_address(alpha).value, number.from_address(beta).value
+        scale = DTYPES[asked["scale"]]
+        by, added = (np.frombuffer(_bytes(z, scale.itemsize), scale)[0].item() for z in (alpha, beta))
         told = {"alpha": by, "beta": added, "bias": asked[7] == 4, "count": layouts[0][5], "workspace": workspace or 0}
         self.machine.products.append({**told, "operands": layouts[0]["dtype"], "value": layouts[3]["dtype"]})
         arrays = [_array(x, layout) for x, layout in zip(addresses, layouts, strict=True)]
@@ -178,7 +179,7 @@ class FakeCuBLASLt:
         def work() -> None:
             memory[...] = 0xCD
             x, y = (np.swapaxes(z, 1, 2) if asked[way] else z for z, way in zip(arrays, (3, 4), strict=False))
-            wide = COMPUTES[asked["compute"]]
+            wide = scale.type if scale.kind == "c" else COMPUTES[asked["compute"]]
             x, y = (_cut(z.astype(wide)) if asked["compute"] == IN_TF32 else z.astype(wide) for z in (x, y))
             _multiply(wide, x, y, by, added, bias, *arrays[2:])
 
@@ -204,12 +205,12 @@ def _fit(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> bool:
     (rows, inner), (other, columns) = (x["shape"][::-1] if asked[way] else x["shape"] for x, way in ((a, 3), (b, 4)))
     same = c["shape"] == d["shape"] == (rows, columns) and inner == other and inner > 0
     dtype = a["dtype"]  # sums of halves may be in float32, in which they are computed
-    double = dtype == np.float64
-    outputs = [dtype] if double or dtype == np.float32 else [dtype, np.dtype(np.float32)]
+    double, is_complex = dtype in (np.float64, np.complex128), dtype.kind == "c"
+    outputs = [dtype] if double or is_complex or dtype == np.float32 else [dtype, np.dtype(np.float32)]
     computed = asked["compute"] in ((70,) if double else (68, 77) if dtype == np.float32 else (68,))
     alike = all(x[5] == d[5] >= 1 and x["lead"] >= x["shape"][0] for x in layouts)
     alike = alike and b["dtype"] == dtype and c["dtype"] == d["dtype"] in outputs
-    return same and alike and computed and asked["scale"] == int(double)
+    return same and alike and computed and asked["scale"] == int(double) + 4 * is_complex
 
 
 def _workspace(asked: dict[Any, Any], layouts: list[dict[Any, Any]]) -> int:

@@ -30,7 +30,7 @@ _KINDS = {"S": np.dtype(np.float32), "D": np.dtype(np.float64)}
 VERSION = 12, 0, 0
 
 #: CUDA's numbers of dtypes.
-_TYPES = {0: _KINDS["S"], 1: _KINDS["D"]}
+_TYPES = {0: _KINDS["S"], 1: _KINDS["D"], 4: np.dtype(np.complex64), 5: np.dtype(np.complex128)}
 
 #: What LAPACK's functions take, after a handle: a letter of `TYPES` for each parameter.
 _TAKES = {
