@@ -1,4 +1,4 @@
-"""A filter in frequencies, ``abs(ifft2(fft2(x) * h)) ** 2``, and the gradient of a cost of it.
+"""A filter in frequencies, ``abs(ifft2(fft2(x) * h)) ** 2``, with the gradient of a cost of it; and a quantum circuit.
 
 The variants take turns in one process (`timing`). NumPy's and SciPy's gradients are written by hand; JAX is compared
 where it is installed. Results are compared first.
@@ -7,6 +7,7 @@ where it is installed. Results are compared first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +19,9 @@ import optree
 from backends import gen_backend
 
 SIZE = 1024
+
+#: The qubits of the circuit, and its layers of gates on two neighbours.
+QUBITS, LAYERS = 16, 3
 
 #: The value, and the value with the gradient of the sum of its squares: of x and h.
 Variant = tuple[Callable[[], Any], Callable[[], Any]]
@@ -71,6 +75,55 @@ def by_jax(x: np.ndarray, h: np.ndarray) -> Variant:
     return lambda: jax.block_until_ready(one(z, filtered)), with_gradient
 
 
+def circuit(einsum: Any, state: Any, gates: Any) -> Any:
+    """The state after gates of two qubits, each a product with two axes of the state."""
+    names = "abcdefghijklmnop"[:QUBITS]
+    for first, gate in gates:
+        a, b = names[first], names[first + 1]
+        state = einsum(f"yz{a}{b},{names}->{names.replace(a, 'y').replace(b, 'z')}", gate, state)
+    return state
+
+
+def circuits() -> dict[str, Callable[[], Any]]:
+    """The circuit, by each library."""
+    rng = np.random.default_rng(0)
+    state = np.zeros((2,) * QUBITS, np.complex64)
+    state[(0,) * QUBITS] = 1
+    firsts = [q for layer in range(LAYERS) for q in range(layer % 2, QUBITS - 1, 2)]
+    drawn = [np.linalg.qr(rng.normal(size=(4, 4)) + 1j * rng.normal(size=(4, 4)))[0] for _ in firsts]
+    gates = [x.reshape(2, 2, 2, 2).astype(np.complex64) for x in drawn]
+    be = gen_backend("cpu")
+    ours = optree.function(
+        [], circuit(np.einsum, be.array(state), list(zip(firsts, map(be.array, gates), strict=True)))
+    )
+    found: dict[str, Callable[[], Any]] = {
+        "op-tree": ours,
+        "NumPy": lambda: circuit(np.einsum, state, zip(firsts, gates, strict=True)),
+        "NumPy, optimize": lambda: circuit(partial(np.einsum, optimize=True), state, zip(firsts, gates, strict=True)),
+    }
+    try:
+        jax: Any = import_module("jax")
+    except ImportError:
+        return found
+    by = jax.jit(lambda state, gates: circuit(jax.numpy.einsum, state, zip(firsts, gates, strict=True)))
+    operands = jax.numpy.asarray(state), list(map(jax.numpy.asarray, gates))
+    return {**found, "JAX": lambda: jax.block_until_ready(by(*operands))}
+
+
+def compared(title: str, variants: dict[str, Callable[[], Any]], wanted: list[Any], options: Any) -> None:
+    """Compare the results, and print minima."""
+    for name, function in variants.items():
+        for got, right in zip(_arrays(function()), wanted, strict=True):
+            assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
+    functions = [*variants.values()]
+    for _ in range(3):  # kernels are compiled
+        functions[0]()
+    best = [min(times) for times in rounds_of(functions, options.rounds, options.calls, pause=0.01)]
+    print(f"\n{title}: minima, and op-tree's over it")
+    for name, seconds in zip(variants, best, strict=True):
+        print(f"  {name:<20} {seconds * 1e3:8.1f} ms   {best[0] / seconds:5.2f}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print ratios of minima, ours over each other library's."""
     options = options_of(__doc__ or "", 7, 1, arguments)
@@ -88,17 +141,10 @@ def main(arguments: list[str] | None = None) -> None:
     except ImportError:
         print("JAX is not installed")
     for which, title in enumerate(("value", "value and gradient")):
-        functions = [variant[which] for variant in variants.values()]
-        wanted = _arrays(functions[1]())
-        for name, function in zip(variants, functions, strict=True):
-            for got, right in zip(_arrays(function()), wanted, strict=True):
-                assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
-        for _ in range(3):  # kernels are compiled
-            functions[0]()
-        best = [min(times) for times in rounds_of(functions, options.rounds, options.calls, pause=0.01)]
-        print(f"\n{title}, {SIZE} x {SIZE} complex64: minima, and op-tree's over it")
-        for name, seconds in zip(variants, best, strict=True):
-            print(f"  {name:<20} {seconds * 1e3:8.1f} ms   {best[0] / seconds:5.2f}")
+        functions = {name: variant[which] for name, variant in variants.items()}
+        compared(f"{title}, {SIZE} x {SIZE} complex64", functions, _arrays(functions["NumPy"]()), options)
+    found = circuits()
+    compared(f"a circuit of {QUBITS} qubits and {LAYERS} layers", found, _arrays(found["NumPy"]()), options)
 
 
 def _arrays(found: Any) -> list[np.ndarray]:

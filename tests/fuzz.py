@@ -29,7 +29,7 @@ from unittest.mock import patch
 import numpy as np
 from harness import array_programs, savers
 from harness.blocks import small
-from harness.drawn import ALL_DTYPES, COMPLEX, SAME, Call, calls, stretched
+from harness.drawn import ALL_DTYPES, COMPLEX, SAME, Call, calls, specials, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.foreign import ByArray, ByDLPack, ForeignArray, assert_refused
 from harness.homes import home
@@ -44,7 +44,7 @@ from backends.cpu.backend import BLOCKS
 from backends.cpu.codegen import printer
 from backends.cpu.routines import attention, convolution, loops, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
-from optree.dtypes import can_cast, finfo, is_bfloat16, is_complex, is_floating, is_inexact
+from optree.dtypes import can_cast, is_bfloat16, is_complex, is_floating, is_inexact
 from optree.errors import BatchingError, DTypeError, NotFiniteError, OptreeError, ShapeError
 from optree.registry import f
 from optree.run.function import running_on
@@ -55,7 +55,7 @@ from optree.testing.examples import Runner, inputs_for
 from optree.testing.random_trees import random_tree
 from optree.tree.tensor import Tensor
 from optree.tree.types import TensorType, as_dtype
-from optree.tree.variable import Input, is_complex_operand
+from optree.tree.variable import Input
 
 #: The shapes of a program's tensors: small ones, or such as vector loops, lanes and tiles leave a remainder of.
 SHAPES = (
@@ -191,15 +191,14 @@ class Program:
         values = np.random.RandomState(seed)
         self.arrays, self.tensors = [], []
         special = self.chance.random() < 0.3
-        self.dtypes = [*ALL_DTYPES, *(COMPLEX * 2 if be.has_complex else ())]
         for i, shape in enumerate(self.chance.choice(SHAPES) * 2):
-            dtype = as_dtype(self.chance.choice(self.dtypes))
+            dtype = as_dtype(self.chance.choice([*ALL_DTYPES, *COMPLEX, *COMPLEX]))
             quarters = values.randint(-8, 9, shape) / 4
             array = np.array(quarters if is_inexact(dtype) else np.abs(np.rint(quarters))).astype(dtype)
             if is_complex(dtype):
                 array += 1j * values.randint(-8, 9, shape) / 4
             elif special:
-                array = np.where(values.uniform(size=shape) < 0.2, values.choice(_specials(dtype), shape), array)
+                array = np.where(values.uniform(size=shape) < 0.2, values.choice(specials(dtype), shape), array)
             self.arrays.append(array)
             self.tensors.append(be.array(array, dtype, f"t{i}"))
 
@@ -442,8 +441,7 @@ class Program:
             call = self.chance.choice(examples[self.chance.choice(sorted(examples))])
             if self.chance.random() < 0.5:
                 call = stretched(call, self.chance)
-        known = [*call.dtypes, *(COMPLEX * 2 if self.be.has_complex and call.example.takes_floats else ())]
-        dtype = self.chance.choice([x for x in known if x in (dtypes or known)] or call.dtypes)
+        dtype = self.chance.choice([x for x in call.dtypes if x in (dtypes or call.dtypes)] or call.dtypes)
         values = call.example.draw(as_dtype(dtype))
         before = [self.chance.choice(SAME) if isinstance(x, np.ndarray) else SAME[0] for x in values]
         after = self.chance.choice(SAME)
@@ -551,8 +549,7 @@ class Program:
 
     def jitted(self, tree: Any, build: Any, operands: Any, values: Any) -> Iterator[Any]:
         compiled = jit(build, static_shapes=True)
-        of_xp = not any(map(is_complex_operand, (tree, *operands)))
-        arrays = [self.be.xp.asarray(x) if of_xp and isinstance(x, Tensor) else x for x in operands]
+        arrays = [self.be.xp.asarray(x) if isinstance(x, Tensor) else x for x in operands]
         for given in (operands, arrays):
             yield compiled(*given).get()
 
@@ -586,7 +583,7 @@ class Program:
 
     def slope(self) -> None:
         """The gradient of a function of the registry, by the executor, by the reference and by differences."""
-        call, values, build = self.drawn(["float64", *COMPLEX[: self.be.has_complex]])
+        call, values, build = self.drawn(["float64", "complex128"])
         gradients = _gradients(call, values, build)
         inputs = inputs_for(values)
         found = gradients(*(self.placed(x) for x in values))
@@ -601,7 +598,7 @@ class Program:
 
     def slopes(self) -> None:
         """The gradients of two examples by `vmap`, and by the reference one by one."""
-        call, values, build = self.drawn(["float64", *COMPLEX[: self.be.has_complex]])
+        call, values, build = self.drawn(["float64", "complex128"])
         gradients = _gradients(call, values, build)
         inputs = inputs_for(values)
         trees = gradients(*inputs)
@@ -694,8 +691,7 @@ def _gradients(call: Call, values: Sequence[Any], build: Callable[..., Any]) -> 
             tree = build(*xs)
         except DTypeError:  # it takes no complex numbers
             return []
-        if is_complex(tree.dtype):
-            tree = f.real(tree) + f.imag(tree)
+        tree = f.real(tree) + f.imag(tree) if is_complex(tree.dtype) else tree
         if not is_floating(tree.dtype):
             return []
         return grad(weighted_sum(tree), [xs[i] for i in floating], disconnected_inputs="ignore")
@@ -727,15 +723,6 @@ def _is_sure(value: Any, dtype: np.dtype) -> bool:
         return True
     wide = array.real.astype(np.float64)
     return bool(np.all((wide > -1 if dtype.kind == "u" else wide >= -100) & (wide <= 100)))
-
-
-def _specials(dtype: np.dtype) -> np.ndarray:
-    """Numbers of a dtype at which functions have limits of their own, or none."""
-    if is_floating(dtype):
-        numbers = [np.nan, np.inf, -np.inf, -0.0, float(finfo(dtype).smallest_subnormal)]
-    else:
-        numbers = [False, True] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
-    return np.array(numbers, dtype)
 
 
 def _open(shape: tuple[int, ...]) -> tuple[int | None, ...]:

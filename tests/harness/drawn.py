@@ -14,7 +14,7 @@ from harness.composed import COMPOSED, composed_examples
 from harness.expected import MEANINGS
 from harness.linalg_cases import LINALG, linalg_examples
 from harness.narrow import of_any_dtype
-from optree.dtypes import is_inexact
+from optree.dtypes import finfo, is_floating, is_inexact
 from optree.errors import OptreeError
 from optree.registry import OPS, f
 from optree.testing.examples import Example, examples_of, inputs_for
@@ -49,7 +49,10 @@ class Call(NamedTuple):
 def calls() -> dict[str, list[Call]]:
     """The examples of every op that has a meaning, and of every composed function, by name."""
     found = {
-        name: [Call(e, of_any_dtype(partial(MEANINGS[name], **e.op.props))) for e in examples_of(op)]
+        name: [
+            Call(e, of_any_dtype(partial(MEANINGS[name], **e.op.props)), [*ALL_DTYPES, *(COMPLEX * 2)])
+            for e in examples_of(op)
+        ]
         for name, op in sorted(OPS.items())
         if name in MEANINGS
     }
@@ -100,3 +103,12 @@ SAME: tuple[Callable[[Any], Any], ...] = (
     lambda x: np.broadcast_to(x, (3, *x.shape)).at[1],
     lambda x: np.where(np.equal(x, x), x, np.max(x) if x.dtype.kind != "c" else np.ravel(x).at[0]) if x.size else x,
 )
+
+
+def specials(dtype: np.dtype) -> np.ndarray:
+    """Numbers of a dtype at which functions have limits of their own, or none."""
+    if is_floating(dtype):
+        numbers = [np.nan, np.inf, -np.inf, -0.0, float(finfo(dtype).smallest_subnormal)]
+    else:
+        numbers = [False, True] if dtype.kind == "b" else [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
+    return np.array(numbers, dtype)
