@@ -1,8 +1,9 @@
 """Derivatives as trees: `grad`, Nervana graph's `deriv` and neon's `Autodiff`.
 
 The gradient of a real cost by complex numbers x + iy is d(cost)/dx + i d(cost)/dy, the direction of steepest ascent: as
-torch's, and the conjugate of JAX's. So ``w - rate * gradient`` descends. A vector that `Lop` or `known_grads` is given
-is such a gradient too, while the tangents of `Rop` are changes of the operands.
+torch's, and the conjugate of JAX's, which `grad` gives for ``convention="jax"``. So ``w - rate * gradient`` descends.
+A vector that `Lop` or `known_grads` is given is such a gradient too, while the tangents of `Rop` are changes of the
+operands.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from optree.tree.variable import Variable, as_operand, as_variable, conjugated, 
 DISCONNECTED_INPUTS = ("raise", "warn", "ignore")
 RETURN_DISCONNECTED = ("zero", "none", "disconnected")
 
+#: Those of `convention`: from a gradient to the adjoint of the reverse pass, d/dx - i d/dy of x + iy, and back.
+CONVENTIONS = {"torch": conjugated, "jax": lambda gradient: gradient}
+
 
 def grad(
     cost: Any,
@@ -45,6 +49,7 @@ def grad(
     disconnected_inputs: str = "raise",
     consider_constant: Any = (),
     return_disconnected: str = "zero",
+    convention: str = "torch",
 ) -> Any:
     """The derivative of a scalar with respect to one operand or several, as trees.
 
@@ -62,21 +67,20 @@ def grad(
     consider_constant : Variable, or list or tuple of them
         Variables through which no derivative propagates.
     return_disconnected : {'zero', 'none', 'disconnected'}
-        The derivative by a disconnected operand: zeros, None, or a variable of
-        `DisconnectedType`.
+        The derivative by a disconnected operand: zeros, None, or a variable of `DisconnectedType`.
+    convention : {'torch', 'jax'}
+        By complex numbers x + iy the derivative is d/dx + i d/dy, or its conjugate; so are those in `known_grads`.
 
     Returns
     -------
     OpTreeNode or array, or list of them
         One for each operand, an array for an array, of its shape and dtype; by an operand of integers, which are
-        treated as real numbers, of the cost's dtype. No derivative propagates through a
-        value of integers: it is zero.
+        treated as real numbers, of the cost's dtype. No derivative propagates through a value of integers: it is zero.
 
     Raises
     ------
     GradientError
-        If the cost is no scalar, if a derivative does not exist, or if an op's
-        derivative is of a wrong shape or dtype.
+        If the cost is no scalar, if a derivative does not exist, or if an op's derivative is of a wrong type.
     DisconnectedError
         If the cost does not depend on an operand's elements.
 
@@ -97,7 +101,7 @@ def grad(
     seeds = {} if cost is None else seeded(_of_array(cost), None)
     if wrt is None:
         raise GradientError("grad: by which operands? optree.grad(cost, [w, b]) has one derivative for each")
-    return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant)
+    return gradients(seeds, wrt, disconnected_inputs, return_disconnected, given, consider_constant, convention)
 
 
 def _of_array(cost: object) -> Any:
@@ -253,20 +257,23 @@ def gradients(
     return_disconnected: str = "zero",
     known: dict[Variable, Any] | None = None,
     constants: Any = (),
+    convention: str = "torch",
 ) -> Any:
     """The derivatives by one operand or several, given the adjoints of some variables; see `grad` and `adjoints_of`."""
     for name, given, known_words in (
         ("disconnected_inputs", disconnected_inputs, DISCONNECTED_INPUTS),
         ("return_disconnected", return_disconnected, RETURN_DISCONNECTED),
+        ("convention", convention, tuple(CONVENTIONS)),
     ):
         if given not in known_words:
             raise GradientError(f"{name} is one of {', '.join(known_words)}, not {given!r}")
     operands = [operand_of(x) for x in as_list(wrt)]
-    seeds, known = ({x: conjugated(delta) for x, delta in given.items()} for given in (seeds, known or {}))
+    turned = CONVENTIONS[convention]
+    seeds, known = ({x: turned(delta) for x, delta in given.items()} for given in (seeds, known or {}))
     adjoints = [*seeds.values(), *known.values()]
     dtype = floating(*(real_dtype(x.dtype) for x in adjoints if isinstance(x.type, TensorType)))
     found = adjoints_of(seeds, operands, dtype, known, [operand_of(x) for x in as_list(constants)])
-    found = [*map(conjugated, found)]
+    found = [*map(turned, found)]
     roots = [*seeds, *known]
     for i, (operand, gradient) in enumerate(zip(operands, found, strict=True)):
         if is_null(gradient):

@@ -9,6 +9,7 @@ the vjp by that gradient, seeded by the directions in the inputs, is the jvp.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from numpy.typing import DTypeLike
 
 from optree.autodiff.api import as_adjoint, as_list, gradients, operand_of, seeded, tell_disconnected
 from optree.autodiff.reverse import adjoints_of, application_of, deltas_of, inputs_of, target_of
-from optree.dtypes import floating, is_inexact, real_dtype
+from optree.dtypes import floating, is_complex, is_floating, is_inexact, real_dtype
 from optree.errors import DefinitionError, GradientError, ShapeError, describe
 from optree.op.op import Op
+from optree.registry import OPS
 from optree.registry import f as functions
 from optree.tree.gradient_types import is_disconnected, is_discrete, is_null, sum_of_deltas, zero_gradient
 from optree.tree.node import post_order
@@ -121,6 +123,7 @@ def jacobian(
     wrt: Variable | Sequence[Variable],
     consider_constant: object = (),
     disconnected_inputs: str = "raise",
+    holomorphic: bool = False,
 ) -> Any:
     """The Jacobian of an expression.
 
@@ -135,6 +138,8 @@ def jacobian(
         The variables to differentiate by.
     consider_constant, disconnected_inputs
         As in `grad`.
+    holomorphic : bool
+        Whether it is the complex derivative of an expression that is a holomorphic function of complex operands.
 
     Returns
     -------
@@ -148,26 +153,64 @@ def jacobian(
     >>> jacobian(x * be.sum(x, keepdims=False), x).asnumpyarray()
     array([[4., 1.],
            [2., 5.]], dtype=float32)
+    >>> z = be.array([1j, 2.0], name="z")
+    >>> jacobian(z * z, z, holomorphic=True).asnumpyarray()
+    array([[0.+2.j, 0.+0.j],
+           [0.+0.j, 4.+0.j]], dtype=complex64)
     """
+    _check_complex("jacobian", expression, wrt, holomorphic)
+    return _jacobian(expression, wrt, consider_constant, disconnected_inputs, holomorphic)
+
+
+def _jacobian(expression: Any, wrt: Any, constants: Any, disconnected_inputs: str, holomorphic: bool) -> Any:
     expression = operand_of(expression)
     operands = [operand_of(x) for x in as_list(wrt)]
     for x in (expression, *operands):
-        if x.dtype.kind == "c":
-            raise GradientError(f"jacobian: {describe(x)} is complex; Lop and Rop give products with its Jacobian")
         if None in x.shape:
             raise ShapeError(f"jacobian: the sizes of {describe(x)} must be known; Lop and Rop need not know them")
     dtype = floating(expression.dtype)
+    has_parts = is_complex(dtype) and not holomorphic  # of real operands: the derivatives of both parts
     rows = []
-    for i in range(expression.size):
+    for seed, i in product((1, -1j) if has_parts else (1,), range(expression.size)):
         unit = np.zeros(expression.size, dtype)
-        unit[i] = 1
+        unit[i] = seed
         seeds = {expression: constant(unit.reshape(expression.shape))}
-        rows.append(gradients(seeds, operands, disconnected_inputs, constants=consider_constant))
-    found = [
-        _stacked(list(parts), expression.shape + x.shape, x.dtype if is_inexact(x.dtype) else dtype)
-        for x, parts in zip(operands, zip(*rows, strict=True) if rows else [()] * len(operands), strict=True)
-    ]
+        rows.append(gradients(seeds, operands, disconnected_inputs, constants=constants, convention="jax"))
+    found = []
+    for x, parts in zip(operands, zip(*rows, strict=True) if rows else [()] * len(operands), strict=True):
+        shape = (*(2,) * has_parts, *expression.shape, *x.shape)
+        each = _stacked(list(parts), shape, x.dtype if is_inexact(x.dtype) else real_dtype(dtype))
+        found.append(functions.complex(each.at[0], each.at[1]) if has_parts else each)
     return found[0] if isinstance(wrt, Variable) else found
+
+
+def _check_complex(what: str, expression: Any, wrt: Any, holomorphic: bool) -> None:
+    """Raise GradientError for complex numbers by which, or of which, there is no such derivative."""
+    expression = operand_of(expression)
+    operands = [operand_of(x) for x in as_list(wrt)]
+    for x in operands:
+        if is_complex(x.dtype) and not holomorphic:
+            raise GradientError(
+                f"{what}: {describe(x)} is complex: derivatives by its parts are real, as by [z.real, z.imag] of a "
+                "tensor z, and that of a holomorphic function is complex, with holomorphic=True"
+            )
+    if not holomorphic:
+        return
+    for x in (expression, *operands):
+        if not is_complex(x.dtype):
+            raise GradientError(f"{what}: holomorphic=True is of complex numbers, and {describe(x)} is real")
+    order = post_order([expression], lambda x: [] if is_discrete(x) else inputs_of(x))
+    moved = {id(target_of(x, order)) for x in operands}
+    for node in order:
+        if is_discrete(node) or moved.isdisjoint(map(id, inputs_of(node))):
+            continue
+        moved.add(id(node))
+        is_real = isinstance(node.type, TensorType) and is_floating(node.dtype)
+        if is_real or isinstance(application_of(node)[0], OPS["conjugate"]):
+            raise GradientError(
+                f"{what}: {describe(node)} is no holomorphic function; derivatives by the parts of its operand are "
+                "real, as by [z.real, z.imag] of a tensor z"
+            )
 
 
 def hessian(
@@ -175,6 +218,7 @@ def hessian(
     wrt: Variable | Sequence[Variable],
     consider_constant: object = (),
     disconnected_inputs: str = "raise",
+    holomorphic: bool = False,
 ) -> Any:
     """The Hessian of a scalar by each operand: the Jacobian of its gradient.
 
@@ -184,6 +228,8 @@ def hessian(
     ----------
     cost, wrt, consider_constant, disconnected_inputs
         As in `grad`.
+    holomorphic : bool
+        As in `jacobian`, of a complex scalar.
 
     Returns
     -------
@@ -198,9 +244,11 @@ def hessian(
            [ 0., 12.]], dtype=float32)
     """
     operands = [operand_of(x) for x in as_list(wrt)]
-    first = gradients(seeded(cost, None), operands, disconnected_inputs, constants=consider_constant)
+    seeds = seeded(functions.real(cost) if holomorphic else cost, None)  # of f = u + iv it is d/dz = du/dx - i du/dy
+    _check_complex("hessian", cost, operands, holomorphic)
+    first = gradients(seeds, operands, disconnected_inputs, constants=consider_constant, convention="jax")
     # Where the cost is linear, its gradient does not contain the operand, and the Hessian is zero.
-    found = [jacobian(g, x, consider_constant, "ignore") for g, x in zip(first, operands, strict=True)]
+    found = [_jacobian(g, x, consider_constant, "ignore", holomorphic) for g, x in zip(first, operands, strict=True)]
     return found[0] if isinstance(wrt, Variable) else found
 
 

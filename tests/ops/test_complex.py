@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from harness.cases import Case
+from harness.composed import COMPOSED
 from harness.each import for_each
 from harness.expected import MEANINGS
 from harness.homes import home
 from harness.numpy_calls import CALLS
+from harness.op_examples import examples_for, has_examples
 
 import optree
 from backends import gen_backend
@@ -52,6 +56,30 @@ def quietly(function: Any, *args: Any) -> Any:
         return function(*args)
 
 
+def _is_refusal(error: DTypeError, name: str) -> bool:
+    """Whether an error names the function that was called, and the way out."""
+    return str(error).startswith((f"{name}:", "gt:")) and ("z.real" in str(error) or "astype" in str(error))
+
+
+@for_each("name", [*COMPOSED, *filter(has_examples, OPS)], sampled=True)
+def test_what_refuses_complex_numbers_names_the_function_and_the_way_out(name: str, be: Any) -> None:
+    """A comparison in a case is refused before the function."""
+    for each in COMPOSED.get(name) or examples_for(name):
+        if isinstance(each, Case):
+            is_shape = [isinstance(x, tuple) and all(isinstance(n, int) for n in x) for x in each.operands]
+            values = [drawn(*x) if drawable else x for x, drawable in zip(each.operands, is_shape, strict=True)]
+            values = [np.asarray(x) if isinstance(x, list) else x for x in values]
+            call = partial(each.build, *(be.array(x, x.dtype) if isinstance(x, np.ndarray) else x for x in values))
+        else:
+            values = each.draw("complex128")
+            call = partial(each.tree, [be.array(x, x.dtype) if isinstance(x, np.ndarray) else x for x in values])
+        if any(np.iscomplexobj(x) for x in values):
+            try:
+                quietly(call)
+            except DTypeError as error:
+                assert _is_refusal(error, f.__getattr__(name).__name__), error
+
+
 @for_each("name", sorted(MEANINGS))
 def test_an_op_has_numpys_value_or_refuses_complex_numbers(name: str, be: Any) -> None:
     for example, dtype in product(examples_of(OPS[name]), COMPLEX):
@@ -62,7 +90,7 @@ def test_an_op_has_numpys_value_or_refuses_complex_numbers(name: str, be: Any) -
         try:
             tree = quietly(example.tree, operands)
         except DTypeError as error:
-            assert name in str(error) and "z.real" in str(error), error
+            assert _is_refusal(error, name), error
             continue
         wanted = np.asarray(quietly(lambda: MEANINGS[name](*values, **example.op.props)))  # noqa: B023
         scale = float(np.max(np.abs(wanted), initial=0)) if np.isfinite(wanted).all() else 0.0
@@ -78,7 +106,8 @@ def test_a_numpy_function_has_numpys_value_or_refuses_complex_numbers(function: 
         z = drawn(*shape)
         try:
             got = quietly(call, be.array(z, "complex128"))
-        except (OptreeError, TypeError):
+        except OptreeError as error:
+            assert not isinstance(error, DTypeError) or "z.real" in str(error) or "astype" in str(error)
             continue
         got, wanted = (
             [*x] if isinstance(x, tuple | list) and not isinstance(x, Variable) else [x]
@@ -213,8 +242,49 @@ def test_the_gradient_is_the_direction_of_steepest_ascent(be: Any) -> None:
     np.testing.assert_allclose(optree.grad(cost, x).get(), 2 * x.get() * np.abs(goal.get()) ** 2)
     np.testing.assert_allclose(optree.grad(cost, w.imag).get(), 2 * w.get().imag)
     np.testing.assert_allclose(optree.grad(cost, w).get().imag, 2 * w.get().imag)
-    for wrong in (lambda: optree.grad(be.sum(w), w), lambda: optree.jacobian(w * w, w)):
-        with pytest.raises(GradientError, match="complex|the cost is real"):
+    np.testing.assert_array_equal(optree.grad(cost, w, convention="jax").get(), optree.grad(cost, w).get().conj())
+    squares, given = w * goal, be.array(drawn(4, seed=2), "complex128")
+    for convention, wanted in (("torch", goal.get().conj()), ("jax", goal.get())):
+        known = optree.grad(None, w, known_grads={squares: given}, convention=convention)
+        np.testing.assert_allclose(known.get(), given.get() * wanted)
+    for wrong, words in (
+        (lambda: optree.grad(be.sum(w), w), "the cost is real"),
+        (lambda: optree.grad(cost, w, convention="numpy"), "convention is one of torch, jax"),
+    ):
+        with pytest.raises(GradientError, match=words):
+            wrong()
+
+
+def test_jacobians_of_holomorphic_functions_are_their_complex_derivatives(be: Any) -> None:
+    values, step = drawn(3), 1e-6
+    z, x = be.array(values, "complex128", name="z"), be.array(values.real, "float64", name="x")
+
+    def value(n: Any, z: Any) -> Any:
+        return n.sin(z) * n.sum(z**2) + n.where(n.abs(z) > 1, z, 2j)
+
+    def differences(function: Any, at: np.ndarray) -> np.ndarray:
+        ends = [[function(at + sign * step * e) for e in np.eye(3)] for sign in (1, -1)]
+        return (np.array(ends[0]) - np.array(ends[1])).T / (2 * step)
+
+    found = optree.jacobian(value(np, z), z, holomorphic=True).get()
+    np.testing.assert_allclose(found, differences(lambda z: value(np, z), values), rtol=1e-7, atol=1e-8)
+    second = optree.hessian(np.sum(np.sin(z) * z[0]), z, holomorphic=True).get()
+    first = differences(lambda z: np.cos(z) * z[0] + np.array([np.sum(np.sin(z)), 0, 0]), values)
+    np.testing.assert_allclose(second, first, rtol=1e-7, atol=1e-8)
+    of_real = optree.jacobian(np.exp(1j * x) * np.sum(x), x)  # of both parts
+    wanted = differences(lambda x: np.exp(1j * x) * np.sum(x), values.real)
+    np.testing.assert_allclose(of_real.get(), wanted, rtol=1e-7, atol=1e-8)
+    by_parts = optree.jacobian(np.abs(z) ** 2, [z.real, z.imag])
+    for found, part in zip(by_parts, (values.real, values.imag), strict=True):
+        np.testing.assert_allclose(found.get(), np.diag(2 * part))
+    for wrong, words in (
+        (lambda: optree.jacobian(z * z, z), r"z .* is complex: .* \[z.real, z.imag\] .* holomorphic=True"),
+        (lambda: optree.jacobian(np.conj(z) * z, z, holomorphic=True), "conjugate .* is no holomorphic function"),
+        (lambda: optree.jacobian(np.abs(z) * z, z, holomorphic=True), "abs .* is no holomorphic function"),
+        (lambda: optree.jacobian(x * 1j, x, holomorphic=True), "x .* is real"),
+        (lambda: optree.hessian(np.sum(np.abs(z) ** 2), z), "hessian: z .* is complex"),
+    ):
+        with pytest.raises(GradientError, match=words):
             wrong()
 
 
