@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 #: The logical time, which advances with each write to a tensor; nodes and tensors keep it, for `optree.tree.tensor`. A
 #: list, which operators read without a call. It is advanced without a call in between, and so without a thread switch.
@@ -35,7 +35,20 @@ class Labelled:
 
 
 class OptreeError(Exception):
-    """The base of every error that op-tree raises on purpose."""
+    """The base of every error that op-tree raises on purpose.
+
+    That of an op inside a composed function, ``op: reason``, begins with the function: ``function: op: reason``.
+    """
+
+    #: The name of op-tree's function that user's code called, which `optree.registry` finds on the stack.
+    called: ClassVar[Any] = staticmethod(lambda: "")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        inner = args[0].partition(":")[0] if args and isinstance(args[0], str) else ""
+        function = self.called() if inner.isidentifier() else ""
+        if function and function != inner:
+            args = (f"{function}: {args[0]}", *args[1:])
+        super().__init__(*args, **options)
 
 
 class ShapeError(OptreeError, ValueError):

@@ -6,9 +6,12 @@ reach an op by name without importing the file that defines it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any, TypeVar
 
+from optree.errors import OptreeError
 from optree.locks import import_later
 
 #: The module that defines the ops which few programs need, and sets `is_complete` when it has.
@@ -158,3 +161,37 @@ def numpy_function(*functions: object) -> Callable[[_Function], _Function]:
         return composed
 
     return register
+
+
+# The function that user's code called, for errors
+
+#: Code -> the functions that have it, of closures several, with their names; and how many the registries had for it.
+_functions: list[Any] = [{}, 0]
+
+
+def _functions_by_code() -> dict[CodeType, list[tuple[Any, str]]]:
+    size = dict.__len__(FUNCTIONS) + dict.__len__(NUMPY_FUNCTIONS)
+    if size != _functions[1]:
+        named = {ours: getattr(theirs, "__name__", "") for theirs, ours in NUMPY_FUNCTIONS.known().items()}
+        named |= {ours: ours.__name__ for ours in FUNCTIONS.known().values()}
+        found: dict[CodeType, list[tuple[Any, str]]] = {}
+        for function, name in named.items():
+            if hasattr(function, "__code__"):
+                found.setdefault(function.__code__, []).append((function, name))
+        _functions[:] = [found, size]
+    return _functions[0]  # type: ignore[no-any-return]
+
+
+def called() -> str:
+    """The name of the outermost function of the registries on the stack up to user's code; "" if there is none."""
+    functions, found, frame = _functions_by_code(), "", sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("optree", "backends"):
+        for function, name in functions.get(frame.f_code, ()):
+            cells = zip(frame.f_code.co_freevars, function.__closure__ or (), strict=True)
+            if all(frame.f_locals.get(variable) is cell.cell_contents for variable, cell in cells):
+                found = name
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+OptreeError.called = staticmethod(called)

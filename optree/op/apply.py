@@ -85,9 +85,10 @@ def check_complex(op: Any, operands: Sequence[Any]) -> None:
     types = [x if type(x) is complex else as_variable(x).type for x in operands]
     given = any(x.__class__ is complex or (isinstance(x, TensorType) and is_complex(x.dtype)) for x in types)
     if given and not _takes_complex(op):
+        name = op.name or type(op).__name__
         own = "" if type(op).__module__.startswith("optree.") else "; an op that does says takes_complex = True"
         raise DTypeError(
-            f"{op.name or op}: it does not take complex numbers, and was given {', '.join(map(describe, operands))}; "
+            f"{name}: it does not take complex numbers, and was given {', '.join(map(describe, operands))}; "
             f"z.real, z.imag, be.abs(z) and be.angle(z) are real{own}"
         )
 

@@ -438,6 +438,8 @@ def floating_of(ufunc: np.ufunc, *operands: Variable) -> np.dtype:
     try:
         return ufunc_dtypes(ufunc, dtypes)[-1]
     except TypeError:
+        for x in operands:
+            check_real(x, ufunc.__name__)
         listed = ", ".join(map(describe, operands))
         raise DTypeError(f"{ufunc.__name__}: there is no {ufunc.__name__} for {listed}") from None
 

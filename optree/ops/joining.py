@@ -603,7 +603,8 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> Any:
         return f.reshape_like(roll(f.reshape(x, (-1,)), shift, 0), x)
     axes = axis if isinstance(axis, tuple | list) else (axis,)
     axes = [normalise_axis(each, x.ndim, "roll") for each in axes]
-    shifts = sizes_of(shift, "roll")
+    given = shift if isinstance(shift, tuple | list) and not isinstance(shift, Variable) else (shift,)
+    shifts = [integer_of(by, "roll: a shift") for by in given]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: {len(shifts)} shifts are given for {len(axes)} axes")

@@ -25,13 +25,13 @@ from optree.tree.variable import Operand, Variable, as_operand, as_variable, is_
 
 def sizes_of(shape: object, what: str) -> tuple[int, ...]:
     """A user's shape as a tuple of Python integers; ShapeError if it is none."""
-    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    sizes = shape if isinstance(shape, tuple | list) and not isinstance(shape, Variable) else (shape,)
     try:
         if any(isinstance(n, bool) for n in sizes):
             raise TypeError
         return tuple(map(operator.index, sizes))
     except TypeError:
-        remedy = "; -1 is a size that only a call tells" if None in sizes else ""
+        remedy = "; -1 is a size that only a call tells" if any(n is None for n in sizes) else ""
         raise ShapeError(f"{what}: a shape is of integers, not {brief(shape)}{remedy}") from None
 
 

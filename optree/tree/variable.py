@@ -18,6 +18,7 @@ from optree.errors import (
     DTypeError,
     Labelled,
     OperandError,
+    OptreeError,
     Origin,
     ShapeError,
     brief,
@@ -691,7 +692,9 @@ def in_dtype(x: Variable, dtype: np.dtype, what: str | None = None) -> Variable:
     """An operand cast to a dtype, itself if it has that dtype; DTypeError if an imaginary part would be lost."""
     if x.dtype == dtype:
         return x
-    return f.cast(x if dtype.kind in "cb" else check_real(x, what or f"a value of {dtype}"), dtype)
+    if dtype.kind not in "cb" and is_complex_operand(x):
+        check_real(x, what or OptreeError.called() or f"a value of {dtype}")
+    return f.cast(x, dtype)
 
 
 def check_same_backend(what: object, operands: Any) -> Any:
