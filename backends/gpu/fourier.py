@@ -33,12 +33,11 @@ class Transforms:
         """`out`: the array for the value; it may overlap the operand."""
         cupy, (loop, dtype) = self.cupy, op.resolve_dtypes(x.dtype)
         axis, is_inverse = op.axis % x.ndim, type(op).transform.__name__.startswith("i")
-        size = op.options.get("n", x.shape[axis])
         rows = cupy.ascontiguousarray(x.astype(loop, copy=False).swapaxes(axis, -1))
         if loop != dtype and is_inverse and cupy.may_share_memory(rows, x):
             rows = rows.copy()  # cuFFT writes over the operand of a transform to real numbers
-        shape = list(x.shape)
-        shape[axis] = op.output_shape(x.shape)[axis]  # type: ignore[call-overload]
+        shape: list[Any] = list(op.output_shape(x.shape))
+        size = shape[axis] if loop != dtype and is_inverse else x.shape[axis]
         shape[axis], shape[-1] = shape[-1], shape[axis]
         is_direct = out is not None and axis == x.ndim - 1 and out.dtype == dtype and out.flags.c_contiguous
         is_direct = is_direct and not cupy.may_share_memory(out, rows)
