@@ -399,7 +399,8 @@ class GPUBackend(Backend):
         lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
-        steps = self._steps(outline, reuse, shown=True)
+        tensors = tuple(i for i, leaf in enumerate(lowered.leaves) if reuse and isinstance(leaf, Tensor))
+        steps = self._steps(outline, reuse, shown=True, tensors=tensors)
         waits = settings.value("sync")
         uncaptured = self._uncaptured or ("OPTREE_SYNC=1 waits for each step" if waits else "")
         captured = reuse and not uncaptured and bool(steps)
@@ -489,10 +490,12 @@ class GPUBackend(Backend):
         with self.active():
             return Graphs(self._in_flight, outline, steps, arguments, open, self._on_device, self)
 
-    def _steps(self, program: Program, reuse: bool, is_atomic: bool = True, shown: bool = False) -> list[Step]:
+    def _steps(
+        self, program: Program, reuse: bool, is_atomic: bool = True, shown: bool = False, tensors: tuple[int, ...] = ()
+    ) -> list[Step]:
         """The steps: kernels and calls, or where the program is too long, a call for each instruction."""
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
-        options = self.lowering._replace(shown=shown)
+        options = self.lowering._replace(shown=shown, tensors=tensors)
         if self.kernels is not None and len(program.instructions) <= LONGEST:
             compile = partial(CudaNest, host=self.kernels)
 

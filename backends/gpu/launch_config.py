@@ -62,6 +62,9 @@ MIN_SHIFTED_ACCESSES = 16
 #: The maximum accesses of a thread to a row that is cached in registers, and the least to a part of a split row.
 MAX_ROW_ACCESSES = 8
 
+#: The maximum bytes that a thread of an elementwise nest loads at once, in half of its registers.
+MAX_LOADED = 512
+
 #: The maximum accesses of a thread in flight.
 MAX_IN_FLIGHT = 16
 
@@ -196,6 +199,8 @@ def configure(
     extents = (sum(abs(stride) * (n - 1) for stride, n in zip(each, sizes, strict=True)) for each in strides)
     wide_index = max(max(extents, default=0), prod(sizes)) >= INT32_LIMIT
     vector, shifted, unaligned = _vector(nest, sizes, strides, addresses)
+    while vector > 1 and not (shifted or nest.reductions) and vector * loaded_bytes(nest)[0] > MAX_LOADED:
+        vector //= 2
     if strided_reads(nest) and static_bytes(nest, "tiles", BLOCK_THREADS["tiles"]) <= DEFAULT_SHARED:
         tiles = prod(-(-n // TILE) if axis in (nest.across, nest.rank - 1) else n for axis, n in enumerate(sizes))
         return LaunchConfig(Variant(1, wide_index, "tiles"), (Launch("kernel", (tiles, 1), BLOCK_THREADS["tiles"]),))

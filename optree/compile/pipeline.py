@@ -18,7 +18,7 @@ import numpy as np
 
 from optree import settings
 from optree.compile import rules
-from optree.compile.aliasing import overlapped, schedule, unalias_outputs
+from optree.compile.aliasing import LATE, moments, overlapped, schedule, unalias_outputs
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
 from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.compile.rewriter import Change, Having, Value, apply_rules, on
@@ -37,6 +37,8 @@ class Options(NamedTuple):
 
     #: Whether numbers and constants cannot change, as in a function, so that rules may read them.
     fixed: bool = False
+    #: The leaves whose shapes cannot change: a function's tensors. Their late updates of equal shapes are one kernel.
+    tensors: tuple[int, ...] = ()
     #: Whether passes run at all.
     rewrites: bool = True
     #: Names of passes and rules to leave out.
@@ -79,7 +81,8 @@ def _rewritten(program: Program, options: Options) -> Program:
 
 def _fused(program: Program, options: Options) -> Fused:
     """A program as kernels and calls; longer than `LONGEST`, as calls alone."""
-    sizes = Sizes(program)
+    # Late updates are next to each other. Where there are none, equal sizes would merge what runs at different times.
+    sizes = Sizes(program, options.tensors if options.tensors and LATE in moments(program) else ())
     if len(program.instructions) > LONGEST:
         return Fused(program, sizes, [Call(index) for index in range(len(program.instructions))])
     return Fused(program, sizes, fuse(program, sizes, options.indices, options.windows))

@@ -376,24 +376,34 @@ def _check_known(node: OpTreeNode, given: list[Any]) -> None:
 # Symbolic dimensions
 
 
-def dims_of(program: Program) -> list[Dims | None]:
+def dims_of(program: Program, fixed: Collection[int] = ()) -> list[Dims | None]:
     """The dimensions of each value; None for values that are no tensors.
 
     Dimensions are equal only if an op enforces it: two leaves of equal shape may differ in the next call.
+
+    `fixed`: the leaves whose shapes cannot change; those of equal shape have equal dimensions.
     """
     dimensions = _Dimensions()
     found: list[Any] = [dimensions.fresh(as_variable(leaf).type) for leaf in program.leaves]
+    first: dict[tuple[int | None, ...], Dims] = {}
+    for leaf in fixed:
+        equal = first.setdefault(as_variable(program.leaves[leaf]).type.shape, found[leaf])
+        for pair in zip(equal, found[leaf], strict=True):
+            dimensions.join(pair)
     for instruction in program.instructions:
         found.append(_dims(instruction, [found[i] for i in instruction.inputs], dimensions))
     return [None if dims is None else tuple(map(dimensions.root, dims)) for dims in found]
 
 
 class Sizes:
-    """A program's dimensions, and the leaves that they can be read from."""
+    """A program's dimensions, and the leaves that they can be read from.
 
-    def __init__(self, program: Program) -> None:
+    `fixed`: see `dims_of`.
+    """
+
+    def __init__(self, program: Program, fixed: Collection[int] = ()) -> None:
         #: The dimensions of each value, as `dims_of` gives them.
-        self.dims = dims_of(program)
+        self.dims = dims_of(program, fixed)
         #: For each dimension of a leaf, the leaf's number and the axis.
         self.sources: dict[int, tuple[int, int]] = {}
         for leaf in range(len(program.leaves)):

@@ -23,6 +23,7 @@ from optree import Op, TensorType, function, grad
 from optree.errors import BackendError, CompilerError, DeviceMemoryError
 from optree.op.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.settings import override
+from optree.train import Adam
 
 KERNEL = 'extern "C" __global__ void kernel() {}'
 
@@ -138,6 +139,20 @@ def test_scratch_is_the_devices(host: KernelHost) -> None:
 
 
 # Run
+
+
+def test_late_updates_of_equal_shapes_are_one_launch(gpu: Any) -> None:
+    """Updates by Adam, after the gradient of an embedding, which may fail."""
+    found = []
+    for be in (gen_backend("cpu", jit=False), gpu):
+        table, *layers = weights = [be.array(np.random.RandomState(i).rand(n, 2)) for i, n in enumerate((3, 2, 2))]
+        x = be.embedding(table, be.array(np.array([2, 0])))
+        cost = be.sum(be.square(be.dot(be.dot(x, layers[0]), layers[1])))
+        step = function([], cost, updates=Adam(weights, 0.1).updates(cost))
+        found.append([step().item(), *(w.get() for w in weights)])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4)
+    assert gpu.stats()["kernels"]["launches"] == 4, "those of both layers are one"
 
 
 def test_softmax_is_one_launch_and_writes_over_its_operand(gpu: Any) -> None:
