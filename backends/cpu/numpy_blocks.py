@@ -27,7 +27,7 @@ from optree.compile.fusion import Axes, Kernel
 from optree.compile.program import Program, Sizes
 from optree.dtypes import in_float32, is_floating, rounded, wide_dtype
 from optree.op.op import Op
-from optree.op.traits import ElementwiseOperator, ReductionOperator
+from optree.op.traits import ElementwiseOperator, PartOperator, ReductionOperator
 from optree.ops.reduction import Mean, Sum, UfuncReduction
 from optree.ops.summation import accurate_sum
 from optree.records import NamedTuple
@@ -303,7 +303,7 @@ def _call(op: Op, dtype: np.dtype, implementation: Implementation) -> Callable[.
         return implementation.into
     if op.index_map.repeats is not None:  # its users broadcast its value
         return _into(lambda x: rounded(np.asarray(x), dtype, copy=False))
-    return _into(implementation.call if isinstance(op, ElementwiseOperator) else lambda x: x)
+    return _into(implementation.call if isinstance(op, ElementwiseOperator | PartOperator) else lambda x: x)
 
 
 def _into(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.loopnest import LOOKUP, LoopNest, Reduction, Spaced, Stage, Statement, stages_of
-from optree.dtypes import is_floating, is_narrow, wide_dtype
+from optree.dtypes import is_complex, is_floating, is_narrow, real_dtype, wide_dtype
 from optree.records import NamedTuple
 
 Lines = list[str]
@@ -40,6 +40,8 @@ class Dialect(NamedTuple):
     inline: str
     #: The cast to the type of indices, where sizes and strides have another.
     cast: str = ""
+    #: The attribute of a type that is aligned to a number of bytes.
+    aligned: str = ""
     #: The function of the upper half of a product of 32 bits, where that is quicker than a product of 64.
     upper_product: str = ""
 
@@ -57,6 +59,8 @@ class Dialect(NamedTuple):
 
     def converted(self, expression: str, dtype: np.dtype) -> str:
         """An expression, converted to a dtype; for a narrow one, a float rounded to its precision at once."""
+        if is_complex(dtype):  # it has that dtype
+            return expression
         if is_narrow(dtype):
             return f"rounded_{NARROW_NAMES[str(dtype)]}({expression})"
         return f"({self.type_of(dtype)}){expression}"
@@ -77,6 +81,18 @@ def narrow_dtypes(nest: LoopNest) -> list[str]:
     arguments = [dtype for s in nest.statements if isinstance(s, Statement) for dtype in s.loop]
     found = {str(dtype) for dtype in (*nest.arrays, *arguments, *(s.dtype for s in nest.statements))}
     return [name for name in NARROW_NAMES if name in found]
+
+
+def complex_types(nests: Sequence[LoopNest], dialect: Dialect) -> Lines:
+    """The types of complex numbers that nests use, pairs which compilers keep in registers, and what makes them."""
+    lines: Lines = []
+    for dtype in map(np.dtype, ("complex64", "complex128")):
+        if any(dtype == each for nest in nests for each in (*nest.arrays, *(s.dtype for s in nest.statements))):
+            name, part = dialect.types[str(dtype)], dialect.types[str(real_dtype(dtype))]
+            lines += [f"typedef struct {dialect.aligned.format(dtype.itemsize)}{{ {part} re, im; }} {name};", ""]
+            lines += [f"{dialect.inline} {name} {name}_of({part} re, {part} im)"]
+            lines += [*braced([f"const {name} z = {{re, im}};", "return z;"]), ""]
+    return lines
 
 
 def accumulator_dtype(reduction: Reduction) -> np.dtype:

@@ -17,7 +17,7 @@ import numpy as np
 from optree.compile.aliasing import LATE, Aliases, Moment, failing, in_order, is_assignment, moments
 from optree.compile.program import ONE, Dims, Instruction, Program, Sizes
 from optree.dtypes import is_complex, is_narrow
-from optree.op.traits import ElementwiseOperator, ReductionOperator, kernel_of
+from optree.op.traits import ElementwiseOperator, PartOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 from optree.tree.types import weak_dtype
 from optree.tree.variable import spec_of
@@ -98,6 +98,13 @@ class _Fusion:
         self.first = len(program.leaves)
         self.waits = [sizes.waits_for(instruction) for instruction in program.instructions]
         self.needed = _needed(program, self.waits)
+        #: The parts of complex values, by their numbers, which each kernel loads for itself.
+        self.parts = {
+            self.first + index: program.instructions[index].inputs[0]
+            for index in self.needed
+            if isinstance(program.instructions[index].op, PartOperator)
+            and is_fusable(program, program.instructions[index])
+        }
         self.made_in: dict[int, int] = {}  # value -> the step that computes it
         self.steps: list[Kernel | Call] = []
         self.aliases = Aliases(program)
@@ -108,6 +115,8 @@ class _Fusion:
         for index in self.needed:
             for i in self.waits[index]:
                 self.readers.setdefault(i, []).append(program.instructions[index])
+        for index in self.needed if self.parts else ():
+            self.waits[index] = [*self.waits[index], *(self.parts[i] for i in self.waits[index] if i in self.parts)]
         self.failing = sorted({*self.needed}.intersection(failing(program.instructions)))
         #: The axes that each kernel reduces, or will.
         self.reduced: dict[Kernel, frozenset[int | None]] = {}
@@ -118,21 +127,29 @@ class _Fusion:
 
     def run(self) -> list[Kernel | Call]:
         for index in self.needed:
-            instruction = self.program.instructions[index]
-            step = self._step_of(index, instruction)
-            self.moment_of[len(self.moment_of) :] = [self.moments[index]] * (step == len(self.moment_of))
-            before = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
-            before = (before | self._conflicts(index, instruction)) - {step}
-            needs = self.needs[step]
-            for earlier in before:
-                needs |= self.needs[earlier]
-            if needs != self.needs[step]:
-                self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
-            self.waits_for[step] |= before
-            self.made_in[self.first + index] = step
+            if self.first + index not in self.parts or self.first + index in self.program.outputs:
+                self._add(index)
         gone = {step for step in range(len(self.steps)) if self._is_absorbed(step)}
         self._mark_writes()
         return [self.steps[step] for step in self._order() if step not in gone]
+
+    def _add(self, index: int) -> None:
+        """Add an instruction to a step."""
+        instruction = self.program.instructions[index]
+        step = self._step_of(index, instruction)
+        self.moment_of[len(self.moment_of) :] = [self.moments[index]] * (step == len(self.moment_of))
+        for part in instruction.inputs if self.parts and isinstance(self.steps[step], Call) else ():
+            if part in self.parts and part not in self.made_in:
+                self._add(part - self.first)
+        before = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
+        before = (before | self._conflicts(index, instruction)) - {step}
+        needs = self.needs[step]
+        for earlier in before:
+            needs |= self.needs[earlier]
+        if needs != self.needs[step]:
+            self.needs = [old | needs if old >> step & 1 else old for old in self.needs]
+        self.waits_for[step] |= before
+        self.made_in[self.first + index] = step
 
     def _order(self) -> list[int]:
         """The steps in topological order, the late ones last, ties broken by their last instructions."""
@@ -144,10 +161,9 @@ class _Fusion:
         small = self.steps[step]
         if not isinstance(small, Kernel) or small.reduced:
             return False
-        made = {self.first + index for index in small.instructions}
-        users = {self.made_in[self.first + index] for index in self.needed if made.intersection(self.waits[index])} - {
-            step
-        }
+        made = {self.first + index for index in small.instructions}.difference(self.parts)
+        needing = (self.first + index for index in self.needed if made.intersection(self.waits[index]))
+        users = {self.made_in[value] for value in needing if value in self.made_in} - {step}
         taker = next(iter(users), step)
         kernel = self.steps[taker]
         if (
@@ -170,7 +186,7 @@ class _Fusion:
         is_affine = any(self.program.instructions[i].op.index_map.is_affine for i in small.instructions)
         if is_affine and kernel.reduced and everywhere - kernel.reduced in found:
             return False  # kernels read at affine indices in the inner loops alone
-        kernel.instructions = sorted([*small.instructions, *kernel.instructions])
+        kernel.instructions = sorted({*small.instructions, *kernel.instructions})
         kernel.axes = {**axes, **kernel.axes}
         kernel.stages = {**small.stages, **kernel.stages}
         kernel.windowed |= small.windowed
@@ -200,6 +216,8 @@ class _Fusion:
 
     def _step_of(self, index: int, instruction: Instruction) -> int:
         """The step that an instruction joins, or starts."""
+        if self.first + index in self.parts:
+            return self._new(Call(index))
         moved = moved_axes(instruction, [self.dims[i] for i in (*instruction.inputs[:1], self.first + index)])
         if moved is not None:
             maker = self.made_in.get(instruction.inputs[0], -1)
@@ -264,6 +282,8 @@ class _Fusion:
             if is_own or not kernel.domain:
                 return False
             del operands[0]
+        parts = [i for i in operands if i in self.parts and i in self.waits[index]]
+        operands += [self.parts[i] for i in parts]
         axes = self._aligned(kernel, self.dims[value], operands)
         if axes is None:
             return False
@@ -284,9 +304,17 @@ class _Fusion:
             kernel.windowed.add(instruction.inputs[0])
         kernel.axes.update({i: known for i, known in found.items() if known is not None})
         kernel.axes[value] = axes
+        self._load_parts(kernel, parts)
         kernel.stages[value] = max((kernel.stages.get(i, 0) for i in operands), default=0)
         kernel.instructions.append(index)
         return True
+
+    def _load_parts(self, kernel: Kernel, parts: Sequence[int]) -> None:
+        """Add parts of complex values to a kernel that reads or computes these."""
+        for i in parts:
+            if i not in kernel.stages:
+                kernel.stages[i] = kernel.stages.get(self.parts[i], 0)
+                kernel.instructions.append(i - self.first)
 
     def _reads_windows(self, index: int, instruction: Instruction) -> bool:
         """Whether kernels read an operand elsewhere, at affine indices or at a value."""
@@ -327,7 +355,9 @@ class _Fusion:
     def _joins_reduction(self, kernel: Kernel, index: int, instruction: Instruction) -> bool:
         (operand,), op = instruction.inputs, instruction.op
         dims = self.dims[operand] or ()
-        axes = self._aligned(kernel, dims, (operand,))
+        parts = [operand] if operand in self.parts else []
+        operands = [operand, *(self.parts[i] for i in parts)]
+        axes = self._aligned(kernel, dims, operands)
         if axes is None or {axis for axis in axes if axis is not None} != set(range(len(kernel.domain))):
             return False
         ordered = [axis for i, axis in enumerate(axes) if i in op.axes(len(dims)) and axis is not None]
@@ -342,8 +372,11 @@ class _Fusion:
         if not op.keepdims:
             outer = [axis for i, axis in enumerate(outer) if i not in op.axes(len(dims))]
         value = self.first + index
+        if any(kernel.axes.get(i, axes) != axes for i in operands[1:]):
+            return False
         kernel.reduced = reduced
-        kernel.axes[operand] = axes
+        kernel.axes.update(dict.fromkeys(operands, axes))
+        self._load_parts(kernel, parts)
         kernel.axes[value] = tuple(outer)
         kernel.stages[value] = kernel.stages.get(operand, 0) + 1
         kernel.instructions.append(index)
@@ -381,8 +414,9 @@ class _Fusion:
         """Set the values that each kernel stores: outputs, and inputs of other steps."""
         outside = set(self.program.outputs)
         for index in self.needed:
-            here = self.made_in[self.first + index]
-            outside.update(i for i in self.waits[index] if self.made_in.get(i, here) != here)
+            if (here := self.made_in.get(self.first + index)) is not None:
+                outside.update(i for i in self.waits[index] if self.made_in.get(i, here) != here)
+        outside.difference_update(self.parts)
         for step in self.steps:
             if isinstance(step, Kernel):
                 step.writes = [self.first + index for index in step.instructions if self.first + index in outside]
@@ -435,12 +469,12 @@ def is_fusable(program: Program, instruction: Instruction) -> bool:
     dtypes = [x.type.dtype for x in node.inputs if hasattr(x.type, "dtype")]
     if len(dtypes) < len(instruction.inputs) or not hasattr(node.type, "dtype"):
         return False
-    if any(map(is_complex, (*dtypes, node.type.dtype))):
-        return False
     if isinstance(op, ReductionOperator):
-        return op.accumulator_for(dtypes[0]) is not None
+        return op.accumulator_for(dtypes[0]) is not None and not is_complex(dtypes[0])
     if op.index_map.is_flat_index:
         return True
+    if isinstance(op, PartOperator):
+        return not program.is_number(instruction.inputs[0])
     if not (isinstance(op, ElementwiseOperator) or op.index_map.repeats is not None):
         return False
     return not op.destroy_map and kernel_of(op, loop_dtypes(program, instruction)) is not None

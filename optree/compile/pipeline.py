@@ -22,9 +22,9 @@ from optree.compile.aliasing import LATE, moments, overlapped, schedule, unalias
 from optree.compile.fusion import LONGEST, Call, Kernel, fuse
 from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.compile.rewriter import Change, Having, Value, apply_rules, on
-from optree.dtypes import is_floating, is_narrow, wide_dtype
+from optree.dtypes import is_complex, is_floating, is_narrow, real_dtype, wide_dtype
 from optree.errors import BackendError, OperandError, names
-from optree.op.traits import CompositeOperator, ElementwiseOperator, ReductionOperator
+from optree.op.traits import CompositeOperator, ElementwiseOperator, PartOperator, ReductionOperator
 from optree.records import NamedTuple
 from optree.registry import OPS, f
 from optree.tree.node import applied, uncollected
@@ -366,7 +366,7 @@ def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
     """Whether the program has the ops of any rule; a fast test, as most passes apply to nothing."""
     first, instructions = len(program.leaves), program.instructions
     for instruction in instructions:
-        for rule in table.get(instruction.op.name, ()):
+        for rule in (*table.get(instruction.op.name, ()), *table.get(None, ())):
             if rule.when is not None and not rule.when(program, instruction):
                 continue
             inputs = instruction.inputs if rule.of else ()
@@ -386,11 +386,12 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
     applied: list[Any] = [_composites if draws else _composites_not_drawn]
-    applied += [reduced_in_two, assigned_by_a_kernel, exponential_by_parts]
+    applied += [reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
     applied += [_composites_of_windows, squares_of_elements] * windows
     applied += [_composites_of_devices] * further
-    return {name: [rule] for rule in applied for name in rule.ops}
+    table: dict[str | None, list[Any]] = {name: [rule] for rule in applied for name in rule.ops}
+    return {**table, None: [by_parts]}
 
 
 def _decomposed(which: Callable[[Any], bool]) -> Any:
@@ -418,18 +419,55 @@ def squares_of_elements(value: Value) -> Any:
     return inner.op(value.op(inner.inputs[0].operand, *(x.operand for x in like)))
 
 
-@on("exp", when=lambda program, instruction: instruction.type.dtype.kind == "c")
-def exponential_by_parts(value: Value) -> Any:
-    """exp(x + iy) is exp(x) cos(y) + i exp(x) sin(y), a kernel: NumPy's takes 30 times as long."""
-    (z,) = value.inputs
-    if z.is_weak or z.dtype != value.dtype:
+def of_complex(program: Program, instruction: Instruction) -> bool:
+    """Whether an instruction has complex numbers, as operands or values."""
+    return any(is_complex(getattr(x.type, "dtype", None)) for x in (instruction.node, *instruction.node.inputs))
+
+
+#: The weak dtype of a Python number by its kind.
+WEAK_OF: dict[str, Any] = {"b": np.dtype(bool), "i": int, "u": int, "f": float, "c": complex}
+
+
+@on(when=of_complex)
+def by_parts(value: Value) -> Any:
+    """Ops on complex numbers are ops on their real and imaginary parts, which kernels compute."""
+    if isinstance(value.op, PartOperator):
+        return _part(value)
+    formula = getattr(value.op, "by_parts", None)
+    if formula is None or not any(is_complex(getattr(x.type, "dtype", None)) for x in (value, *value.inputs)):
         return None
-    x, y = f.real(z.operand), f.imag(z.operand)
-    half = f.exp(x * 0.5)  # twice, as exp(x) may overflow where the product does not
-    real, imag = half * f.cos(y) * half, f.where(f.eq(y, 0), y, half * f.sin(y) * half)
-    without_angle = f.logical_and(f.isinf(x), f.logical_not(f.finite(y)))  # as in C99
-    real = f.where(without_angle, f.maximum(x, 0), real)
-    return f.complex(real, f.where(f.logical_and(without_angle, f.lt(x, 0)), 0, imag))
+    given = [WEAK_OF[x.dtype.kind] if x.is_weak else x.dtype for x in value.inputs]
+    *loop, _ = value.op.resolve_dtypes(*given)
+    with np.errstate(all="ignore"):  # of numbers
+        found = formula(*(_parts(x, dtype) for x, dtype in zip(value.inputs, loop, strict=True)))
+    return f.complex(*found) if type(found) is tuple else found  # a tree is a tuple too
+
+
+def _parts(x: Value, dtype: np.dtype) -> tuple[Any, Any]:
+    """The real and imaginary parts of an operand that is computed in a dtype; 0.0 for a real operand's."""
+    found = [f.real(x.operand), f.imag(x.operand)] if is_complex(x.dtype) else [x.operand]
+    if is_complex(dtype) or x.is_weak:
+        if isinstance(number := x.constant, int | float | complex):
+            found = [real_dtype(dtype).type(each) for each in (number.real, number.imag)[: len(found)]]
+        found = [in_dtype(part, real_dtype(dtype)) for part in found]
+    return (*found, 0.0)[:2]
+
+
+def _part(value: Value) -> Any:
+    """A part of complex numbers of which both are known, also where their axes were moved since."""
+    (made,), moves = value.inputs, list[Value]()
+    while not made.is_leaf and made.op.index_map.moves_axes:
+        moves.append(made)
+        made = made.inputs[0]
+    if not made.is_a("complex"):
+        return None
+    part, other = made.inputs[value.op.part], made.inputs[1 - value.op.part]
+    found = f.fill_like(in_dtype(other.operand, value.dtype), part.operand) if part.is_weak else part.operand
+    found = in_dtype(found, value.dtype)
+    found = found if found.shape == made.type.shape else f.broadcast_like(found, made.operand)
+    for move in reversed(moves):
+        found = applied(move.node[0], [found, *(x.operand for x in move.inputs[1:])])
+    return found
 
 
 #: Maximum values that the search for a nested reduction visits.

@@ -119,10 +119,28 @@ class ElementwiseOperator(Op):
 
     index_map = IndexMap(BROADCAST)
 
+    def by_parts(self, *operands: Any) -> Any:
+        """The value by the real and imaginary parts of operands, for kernels: its own two parts, or real numbers.
+
+        Of a real operand the imaginary part is the number 0.0. None where a call of NumPy's function is better.
+        """
+        return None
+
+
+class PartOperator(UnaryOperator):
+    """The real or imaginary part of complex numbers, a view, which each kernel loads with the other part."""
+
+    index_map = IndexMap(BROADCAST)
+    view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
+    takes_complex = True
+    raises = False
+    #: The index of the part.
+    part: ClassVar[int]
+
 
 def kernel_of(op: Op, dtypes: Sequence[np.dtype]) -> str | None:
     """An op's kernel expression for operands computed in these dtypes; None where there is none."""
-    if any(dtype.kind == "c" for dtype in dtypes):
+    if any(dtype.kind == "c" for dtype in dtypes) and not isinstance(op, PartOperator):
         return None
     expression: str | None = op.kernel(*dtypes) if callable(op.kernel) else op.kernel
     return expression

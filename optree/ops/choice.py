@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optree.arrays import Array, as_array, is_array, portable
-from optree.dtypes import is_floating, is_inexact, rounded
+from optree.dtypes import is_floating, is_inexact, real_dtype, rounded
 from optree.errors import DTypeError, OperandError, ShapeError, describe
 from optree.op.batching import aligned, spread, spread_all
 from optree.op.examples import Examples
@@ -236,6 +236,10 @@ class Where(ElementwiseOperator):
         """The kernel; for bools without a conditional, which compilers do not vectorise."""
         return "(({0} != 0) & {1}) | (({0} == 0) & {2})" if dtypes[1].kind == "b" else "{0} != 0 ? {1} : {2}"
 
+    def by_parts(self, condition: Any, x: Any, y: Any) -> Any:
+        is_true = condition[0] if isinstance(condition[1], float) else f.logical_or(*condition)
+        return self(is_true, x[0], y[0]), self(is_true, x[1], y[1])
+
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         condition, x, y = dtypes
         common = promote(x, y)
@@ -342,6 +346,12 @@ class Cast(UnaryOperator, ElementwiseOperator):
             return f"{{0}} >= {limit} ? (unsigned long long){{0}} : (unsigned long long)(long long){{0}}"
         return "(int){0}" if dtypes[0].kind == "b" else "{0}"  # GCC does not vectorise _Bool
 
+    def by_parts(self, x: Any) -> Any:
+        if self.dtype.kind == "b":
+            return f.logical_or(*x)
+        dtype = real_dtype(self.dtype)
+        return f.cast(x[0], dtype), x[1] if isinstance(x[1], float) else f.cast(x[1], dtype)
+
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), as_dtype(self.dtype)
 
@@ -371,6 +381,10 @@ class FillLike(BinaryOperator):
     raises = False
     operands = ("x", "value")
     kernel = "{1}"
+
+    def by_parts(self, x: Any, value: Any) -> Any:
+        return self(x[0], value[0]), self(x[0], value[1])
+
     examples = (
         (((2, 3), ()), {}),
         (((2, 3), 2.5), {}),
@@ -451,6 +465,9 @@ class BroadcastLike(FirstDtypeOperator, BinaryOperator):
         ),
         random_props=no_props,
     )
+
+    def by_parts(self, x: Any, like: Any) -> Any:
+        return self(x[0], like[0]), self(x[1], like[0])
 
     def output_shape(self, *shapes: Shape) -> Shape:
         x, like = shapes

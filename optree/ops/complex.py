@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from optree.arrays import Array, as_array, portable
 from optree.dtypes import complex_dtype, is_complex, real_dtype
-from optree.op.index_map import BROADCAST, IndexMap
-from optree.op.traits import BinaryOperator, ElementwiseOperator, UnaryOperator
+from optree.op.traits import BinaryOperator, ElementwiseOperator, PartOperator, UnaryOperator
 from optree.registry import alias, f, function, numpy_function
 from optree.tree.types import promote
 from optree.tree.variable import Operand, in_dtype, variable_of
@@ -35,26 +34,28 @@ class Conjugate(UnaryOperator, ElementwiseOperator):
     numpy = np.conjugate
     kernel = "{0}"  # of real numbers
 
+    def by_parts(self, z: Any) -> Any:
+        re, im = z
+        return re, -im
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [f.conjugate(delta)]
 
 
-class PartOperator(UnaryOperator):
-    """The real or imaginary part of complex numbers, a view; without a name, for `real` and `imag`."""
-
-    index_map = IndexMap(BROADCAST)
-    view_map: ClassVar[dict[int | None, list[int]]] = {0: [0]}
-    takes_complex = True
-    raises = False
+class PartView(PartOperator):
+    """The two parts; without a name, for `real` and `imag`."""
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         given = promote(*dtypes)
         return given, real_dtype(given)
 
 
-class Real(PartOperator):
+class Real(PartView):
     """The real part of complex numbers."""
+
+    kernel = "{0}.re"
+    part = 0
 
     @portable
     def numpy(self, x: Array) -> Any:
@@ -64,8 +65,11 @@ class Real(PartOperator):
         return output_gradients
 
 
-class Imag(PartOperator):
+class Imag(PartView):
     """The imaginary part of complex numbers."""
+
+    kernel = "{0}.im"
+    part = 1
 
     @portable
     def numpy(self, x: Array) -> Any:
@@ -96,6 +100,9 @@ class Complex(BinaryOperator, ElementwiseOperator):
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         made = complex_dtype(promote(*dtypes))
         return real_dtype(made), real_dtype(made), made
+
+    def kernel(self, *dtypes: np.dtype) -> str | None:
+        return f"complex{16 * dtypes[0].itemsize}_of({{0}}, {{1}})"
 
     @portable
     def fill(self, out: Array, *arrays: Array) -> None:

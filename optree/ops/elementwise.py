@@ -42,6 +42,9 @@ class Add(BinaryOperator, ElementwiseOperator):
     def kernel(self, *dtypes: np.dtype) -> str | None:
         return "{0} | {1}" if dtypes[0] == np.bool_ else "{0} + {1}"  # a sum of bools is an int in C, four bytes
 
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return x[0] + y[0], x[1] + y[1]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [delta, delta]
@@ -54,6 +57,9 @@ class Sub(BinaryOperator, ElementwiseOperator):
     name = "sub"
     numpy = np.subtract
     kernel = "{0} - {1}"
+
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return x[0] - y[0], x[1] - y[1]
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
@@ -70,6 +76,10 @@ class Mul(BinaryOperator, ElementwiseOperator):
     numpy = np.multiply
     kernel = "{0} * {1}"
 
+    def by_parts(self, x: Any, y: Any) -> Any:
+        """NumPy's product: of infinities and nan, and of a real number as one with an imaginary part of 0."""
+        return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
         return [delta * y, delta * x]
@@ -83,6 +93,17 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
     numpy = np.true_divide
     kernel = "{0} / {1}"
     examples = Examples(sample=(0.5, 3.0))
+
+    def by_parts(self, x: Any, y: Any) -> Any:
+        """Smith's algorithm, as NumPy's: without overflow of intermediate values."""
+        is_wide = f.ge(f.abs(y[0]), f.abs(y[1]))
+        long, short = f.where(is_wide, y[0], y[1]), f.where(is_wide, y[1], y[0])
+        is_zero = f.eq(long, 0)
+        ratio = f.where(is_zero, 0, short / f.where(is_zero, 1, long))
+        scale = f.reciprocal(f.where(is_zero, 0, long + short * ratio))
+        re = f.where(is_wide, x[0] + x[1] * ratio, x[0] * ratio + x[1])
+        im = f.where(is_wide, x[1] - x[0] * ratio, x[1] * ratio - x[0])
+        return f.where(is_zero, x[0], re) * scale, f.where(is_zero, x[1], im) * scale
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
@@ -407,6 +428,9 @@ class Neg(UnaryOperator, ElementwiseOperator):
     numpy = np.negative
     kernel = "-{0}"
 
+    def by_parts(self, x: Any) -> Any:
+        return -x[0], -x[1]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (delta,) = output_gradients
         return [-delta]
@@ -423,6 +447,9 @@ class Abs(UnaryOperator, ElementwiseOperator):
         if is_floating(dtypes[0]):
             return "fabs({0})"
         return "{0} < 0 ? -{0} : {0}" if dtypes[0].kind == "i" else "{0}"
+
+    def by_parts(self, x: Any) -> Any:
+        return f.hypot(*x)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
@@ -542,6 +569,9 @@ class Square(UnaryOperator, ElementwiseOperator):
     numpy = np.square
     kernel = "{0} * {0}"
 
+    def by_parts(self, x: Any) -> Any:
+        return x[0] * x[0] - x[1] * x[1], x[0] * x[1] + x[1] * x[0]
+
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients
         return [delta * 2 * x]
@@ -562,6 +592,14 @@ class Reciprocal(UnaryOperator, ElementwiseOperator):
         of_zero = f"(T){found}u" if found >= 0 else f"(T)({found + 1} - (T)1)"  # there is no literal of the least one
         whole = "{0} == 1 ? (T)1 : {0} == 0 ? " + of_zero + " : (T)0"
         return whole if dtypes[0].kind == "u" else "{0} == -1 ? (T)-1 : " + whole
+
+    def by_parts(self, x: Any) -> Any:
+        """Smith's algorithm, as NumPy's."""
+        is_wide = f.ge(f.abs(x[0]), f.abs(x[1]))
+        long, short = f.where(is_wide, x[0], x[1]), f.where(is_wide, x[1], x[0])
+        ratio = short / long
+        divisor = long + short * ratio
+        return f.where(is_wide, 1, ratio) / divisor, -(f.where(is_wide, ratio, 1) / divisor)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

@@ -67,6 +67,9 @@ class Equal(Comparison):
     numpy = np.equal
     sign = "=="
 
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return f.logical_and(f.eq(x[0], y[0]), f.eq(x[1], y[1]))
+
 
 @alias("not_equal")
 class NotEqual(Comparison):
@@ -77,6 +80,9 @@ class NotEqual(Comparison):
     takes_complex = True
     numpy = np.not_equal
     sign = "!="
+
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return f.logical_or(f.ne(x[0], y[0]), f.ne(x[1], y[1]))
 
 
 @alias("less")
@@ -167,6 +173,9 @@ class Finite(UnaryOperator, ElementwiseOperator, LogicalOperator):
     numpy = np.isfinite
     kernel = "{0} - {0} == 0"  # C's isfinite is for floats only
 
+    def by_parts(self, x: Any) -> Any:
+        return f.logical_and(self(x[0]), self(x[1]))
+
 
 class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is nan."""
@@ -175,6 +184,9 @@ class IsNan(UnaryOperator, ElementwiseOperator, LogicalOperator):
     numpy = np.isnan
     kernel = "{0} != {0}"
 
+    def by_parts(self, x: Any) -> Any:
+        return f.logical_or(self(x[0]), self(x[1]))
+
 
 class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is infinite."""
@@ -182,6 +194,9 @@ class IsInf(UnaryOperator, ElementwiseOperator, LogicalOperator):
     name = "isinf"
     numpy = np.isinf
     kernel = "({0} == {0}) != ({0} - {0} == 0)"  # without a branch, so that compilers vectorise it
+
+    def by_parts(self, x: Any) -> Any:
+        return f.logical_or(self(x[0]), self(x[1]))
 
 
 class SignBit(UnaryOperator, ElementwiseOperator, LogicalOperator):

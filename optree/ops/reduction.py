@@ -117,6 +117,9 @@ class Sum(SumDtypeOperator, ReductionOperator):
     accumulator = Accumulator("0", "{0} + {1}", sums=True)
     examples = WITH_IDENTITY
 
+    def by_parts(self, x: Any) -> Any:
+        return self(x[0]), self(x[1])
+
     @portable
     def numpy(self, x: Array) -> Any:
         x = as_array(x)
@@ -143,6 +146,9 @@ class Mean(MeanDtypeOperator, ReductionOperator):
     name = "mean"
     takes_complex = True
     accumulator = Accumulator("0", "{0} + {1}", "{0} / {count}", sums=True)
+
+    def by_parts(self, x: Any) -> Any:
+        return self(x[0]), self(x[1])
 
     @portable
     def numpy(self, x: Array) -> Any:

@@ -34,6 +34,9 @@ class Copy(MorphOperator, ElementwiseOperator):
     raises = False
     kernel = "{0}"
 
+    def by_parts(self, x: Any) -> Any:
+        return x
+
     @portable
     def numpy(self, x: Array) -> Any:
         return np.array(x) if isinstance(x, np.ndarray | np.generic | Number) else deepcopy(x)

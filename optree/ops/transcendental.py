@@ -90,6 +90,14 @@ class Exp(FloatFunction):
     numpy = np.exp
     kernel = "exp({0})"
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        half = f.exp(x * 0.5)  # twice, as exp(x) may overflow where the product does not
+        re, im = half * f.cos(y) * half, f.where(f.eq(y, 0), y, half * f.sin(y) * half)
+        without_angle = f.logical_and(f.isinf(x), f.logical_not(f.finite(y)))  # as in C99
+        re = f.where(without_angle, f.maximum(x, 0), re)
+        return re, f.where(f.logical_and(without_angle, f.lt(x, 0)), 0, im)
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * f.exp(x)
 

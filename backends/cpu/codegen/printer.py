@@ -21,6 +21,7 @@ from backends.execution.printer_common import (
     Printer,
     accumulator_dtype,
     braced,
+    complex_types,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -100,6 +101,8 @@ C = Dialect(
         "bfloat16": "bfloat",
         "float32": "float",
         "float64": "double",
+        "complex64": "complex64",
+        "complex128": "complex128",
     },
     byte="uint8_t",
     inline="static inline",
@@ -118,7 +121,7 @@ def source(nest: LoopNest) -> str:
 def file_of(nests: Sequence[LoopNest], text: str) -> str:
     """A file with the kernels of nests, of which a text is given, after the declarations of what that uses."""
     narrow = list(dict.fromkeys(dtype for nest in nests for dtype in narrow_dtypes(nest)))
-    text = f"{SHARED}{narrow_functions(narrow) if narrow else ''}\n{text}\n"
+    text = "\n".join([f"{SHARED}{narrow_functions(narrow) if narrow else ''}", *complex_types(nests, C), f"{text}\n"])
     made = [each.expression for nest in nests for each in nest.statements if isinstance(each, Statement)]
     text = after_definitions(text, WITH_HEADERS if any(map(UNKNOWN.search, made)) else MATHEMATICS)
     return f"{WIDE_VECTORS * any(map(prefers_wide_vectors, nests))}#include <stdint.h>\n{text}"
