@@ -147,7 +147,7 @@ def numpy_kernel(
 ALWAYS = When(compiled_kernel, C, 0, 0)
 
 #: NumPy in blocks, without a compiler. NumPy draws numbers faster in blocks than one by one.
-BLOCKS = When(numpy_kernel, Options(draws=False), SMALL_FOR_BLOCKS, 0)
+BLOCKS = When(numpy_kernel, Options(draws=False, parts=False), SMALL_FOR_BLOCKS, 0)
 
 
 class KernelPlan(Plan):

@@ -246,6 +246,8 @@ class _Fusion:
         makers = {self.made_in[i] for i in self.waits[index] if i in self.made_in}
         now = self.moments[index]
         latest: Sequence[int] = range(max(0, len(self.steps) - NEIGHBOURS), len(self.steps))
+        for value in (self.parts[i] for i in self.waits[index] if i in self.parts):  # kernels that load the other part
+            makers |= {n for n in latest if isinstance(step := self.steps[n], Kernel) and value in step.axes}
         is_scalar = all(dim == ONE for dim in self.dims[self.first + index] or ())
         if is_scalar:
             latest = [step for step, each in enumerate(self.steps) if isinstance(each, Kernel) and not each.domain]

@@ -24,7 +24,14 @@ from optree.compile.program import Instruction, Program, Sizes, flatten
 from optree.compile.rewriter import Change, Having, Value, apply_rules, on
 from optree.dtypes import is_complex, is_floating, is_narrow, real_dtype, wide_dtype
 from optree.errors import BackendError, OperandError, names
-from optree.op.traits import CompositeOperator, ElementwiseOperator, PartOperator, ReductionOperator
+from optree.op.traits import (
+    CompositeOperator,
+    ElementwiseOperator,
+    FloatOperator,
+    PartOperator,
+    ReductionOperator,
+    UnaryOperator,
+)
 from optree.records import NamedTuple
 from optree.registry import OPS, f
 from optree.tree.node import applied, uncollected
@@ -50,6 +57,8 @@ class Options(NamedTuple):
     indices: bool = False
     #: Whether a backend's kernels read operands at affine indices.
     windows: bool = False
+    #: Whether kernels compute complex numbers by their parts; of others, functions alone are, where NumPy is slow.
+    parts: bool = True
     #: Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
     shown: bool = False
 
@@ -169,7 +178,7 @@ STAGES = (
     Stage(
         "parts",
         "after the program that NumPy runs, because only kernels need it: composite ops as simpler ones, which fuse",
-        lambda program, options: decompose(program, options.draws, options.further, options.windows),
+        lambda program, options: decompose(program, options),
         _listing,
     ),
     Stage(
@@ -262,6 +271,9 @@ PASSES = (
             rules.log_of_sigmoid,
             rules.log_of_one_plus,
             rules.log1p_of_exp,
+            rules.exponential_of_imaginary,
+            rules.square_of_magnitude,
+            rules.magnitude_over_itself,
             rules.log_of_one_minus_sigmoid,
             rules.one_minus_tanh_squared,
         ),
@@ -284,6 +296,7 @@ PASSES = (
         (
             rules.double_negation,
             rules.negated_terms,
+            rules.zero_magnitude,
             rules.transposes,
             rules.reshape_of_reshape,
             rules.cast_to_own_dtype,
@@ -350,16 +363,17 @@ def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str
 # Decompositions for kernels
 
 
-def decompose(program: Program, draws: bool = True, further: bool = False, windows: bool = False) -> Program:
+def decompose(program: Program, options: Options = Options()) -> Program:  # noqa: B008
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
-    `draws`: whether random draws are decomposed too.
+    Of the options, `draws`: whether random draws are decomposed too.
     `further`: whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to
     NumPy, and ops `of_devices`.
     `windows`: whether ops of windows are, for kernels that read operands at affine indices.
+    `parts`: whether all ops of complex numbers are, with formulas of their parts.
     """
-    table = _kernel_rules(draws, further, windows, dict.__len__(OPS))
-    return apply_rules(program, table, False, len(program.leaves)) if _may_apply(program, table) else program
+    table = _kernel_rules(options.draws, options.further, options.windows, options.parts, dict.__len__(OPS))
+    return apply_rules(program, table, options.fixed, len(program.leaves)) if _may_apply(program, table) else program
 
 
 def _may_apply(program: Program, table: Mapping[str | None, list[Any]]) -> bool:
@@ -383,7 +397,7 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 
 
 @lru_cache
-def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
+def _kernel_rules(draws: bool, further: bool, windows: bool, parts: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
     applied: list[Any] = [_composites if draws else _composites_not_drawn]
     applied += [reduced_in_two, assigned_by_a_kernel]
@@ -391,7 +405,7 @@ def _kernel_rules(draws: bool, further: bool, windows: bool, known: int) -> dict
     applied += [_composites_of_windows, squares_of_elements] * windows
     applied += [_composites_of_devices] * further
     table: dict[str | None, list[Any]] = {name: [rule] for rule in applied for name in rule.ops}
-    return {**table, None: [by_parts]}
+    return {**table, None: [by_parts if parts else functions_by_parts]}
 
 
 def _decomposed(which: Callable[[Any], bool]) -> Any:
@@ -443,6 +457,13 @@ def by_parts(value: Value) -> Any:
     return f.complex(*found) if type(found) is tuple else found  # a tree is a tuple too
 
 
+@on(when=of_complex)
+def functions_by_parts(value: Value) -> Any:
+    """The same of functions, which NumPy computes one number after the other."""
+    is_function = isinstance(value.op, UnaryOperator) and isinstance(value.op, FloatOperator | PartOperator)
+    return by_parts(value) if is_function else None
+
+
 def _parts(x: Value, dtype: np.dtype) -> tuple[Any, Any]:
     """The real and imaginary parts of an operand that is computed in a dtype; 0.0 for a real operand's."""
     found = [f.real(x.operand), f.imag(x.operand)] if is_complex(x.dtype) else [x.operand]
@@ -450,7 +471,7 @@ def _parts(x: Value, dtype: np.dtype) -> tuple[Any, Any]:
         if isinstance(number := x.constant, int | float | complex):
             found = [real_dtype(dtype).type(each) for each in (number.real, number.imag)[: len(found)]]
         found = [in_dtype(part, real_dtype(dtype)) for part in found]
-    return (*found, 0.0)[:2]
+    return found[0], found[1] if len(found) > 1 else 0.0
 
 
 def _part(value: Value) -> Any:

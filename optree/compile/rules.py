@@ -13,11 +13,11 @@ import numpy as np
 
 from optree.compile.reference import performer, value_of
 from optree.compile.rewriter import Having, Value, on
-from optree.dtypes import can_cast, finfo, is_floating
+from optree.dtypes import can_cast, finfo, is_complex, is_floating, real_dtype
 from optree.ops.structure import Output
 from optree.registry import f
 from optree.tree.types import TensorType
-from optree.tree.variable import Constant, as_variable
+from optree.tree.variable import Constant, as_variable, in_dtype
 
 # Merge equal work. Equal ops on the same values have been merged by `flatten`.
 
@@ -105,6 +105,59 @@ def log_of_one_plus(value: Value) -> Any:
     if x.literal != 1 or not y.is_float:  # an integer's sum may wrap
         return None
     return f.log1p(y.operand if inner.is_a("add") else f.neg(y.operand))
+
+
+@on("exp", fixed=True, of=("mul", "neg"))
+def exponential_of_imaginary(value: Value) -> Any:
+    """exp(iy) is cos(y) + i sin(y), for an imaginary number times real values."""
+    y = _over_i(value.inputs[0])
+    return y if y is None else f.complex(f.cos(y), f.sin(y))
+
+
+def _over_i(x: Value) -> Any:
+    """The real values y of iy, a product of real values and one imaginary number; None for others."""
+    if x.is_leaf:
+        return x.constant.imag if isinstance(x.constant, complex) and x.constant.real == 0 else None
+    if x.is_a("neg"):
+        y = _over_i(x.inputs[0])
+        return y if y is None else -y
+    if not x.is_a("mul") or sum(is_complex(each.dtype) for each in x.inputs) != 1:
+        return None
+    real, imaginary = sorted(x.inputs, key=lambda each: is_complex(each.dtype))
+    y = _over_i(imaginary)
+    factor = real.constant if real.is_weak else in_dtype(real.operand, real_dtype(x.dtype))
+    return y if y is None else factor * y
+
+
+@on("square", of=("abs",))
+def square_of_magnitude(value: Value) -> Any:
+    """abs(z) ** 2 is re ** 2 + im ** 2, without a root."""
+    z = value.inputs[0].inputs[0]
+    return f.square(f.real(z.operand)) + f.square(f.imag(z.operand)) if is_complex(z.dtype) else None
+
+
+@on("eq", fixed=True, of=("abs",))
+def zero_magnitude(value: Value) -> Any:
+    """abs(z) is 0 where both parts of z are."""
+    size, zero = value.inputs
+    if zero.literal != 0 or not size.is_a("abs") or not is_complex(size.inputs[0].dtype):
+        return None
+    z = size.inputs[0].operand
+    return f.logical_and(f.eq(f.real(z), 0), f.eq(f.imag(z), 0))
+
+
+@on("div", fixed=True, of=("mul",))
+def magnitude_over_itself(value: Value) -> Any:
+    """The product x * abs(z) / abs(z) is x, and 0 for a z of 0, in the derivative of abs(z) ** 2."""
+    product, divisor = value.inputs
+    if not (product.is_a("mul") and divisor.is_a("where") and divisor.inputs[2].is_a("abs")):
+        return None
+    is_zero, one, size = divisor.inputs
+    factors = [x for x in product.inputs if x.number != size.number]
+    is_known = is_zero.is_a("eq") and is_zero.inputs[0].number == size.number and is_zero.inputs[1].literal == 0
+    if len(factors) != 1 or factors[0].is_weak or not is_known or one.literal != 1:
+        return None
+    return f.where(is_zero.operand, 0, factors[0].operand)
 
 
 @on("log1p", of=("exp",))

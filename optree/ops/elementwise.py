@@ -98,7 +98,7 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
         """Smith's algorithm, as NumPy's: without overflow of intermediate values."""
         is_wide = f.ge(f.abs(y[0]), f.abs(y[1]))
         long, short = f.where(is_wide, y[0], y[1]), f.where(is_wide, y[1], y[0])
-        is_zero = f.eq(long, 0)
+        is_zero = f.logical_and(is_wide, f.eq(long, 0))
         ratio = f.where(is_zero, 0, short / f.where(is_zero, 1, long))
         scale = f.reciprocal(f.where(is_zero, 0, long + short * ratio))
         re = f.where(is_wide, x[0] + x[1] * ratio, x[0] * ratio + x[1])

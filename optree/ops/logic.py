@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ClassVar
@@ -133,6 +134,9 @@ class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
     numpy = np.logical_and
     kernel = "{0} != 0 && {1} != 0"
 
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return self(_is_true(x), _is_true(y))
+
 
 @associative
 class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
@@ -142,6 +146,9 @@ class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
     commutative = True
     numpy = np.logical_or
     kernel = "{0} != 0 || {1} != 0"
+
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return self(_is_true(x), _is_true(y))
 
 
 @associative
@@ -153,6 +160,9 @@ class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
     numpy = np.logical_xor
     kernel = "({0} != 0) != ({1} != 0)"
 
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return self(_is_true(x), _is_true(y))
+
 
 class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
     """Whether x is zero."""
@@ -160,6 +170,14 @@ class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
     name = "logical_not"
     numpy = np.logical_not
     kernel = "{0} == 0"
+
+    def by_parts(self, x: Any) -> Any:
+        return self(_is_true(x))
+
+
+def _is_true(x: Any) -> Any:
+    """Whether a number of two parts is not zero; the first part where the other is the number 0."""
+    return x[0] if isinstance(x[1], float) else f.logical_or(*x)
 
 
 # Classification
@@ -273,6 +291,13 @@ class Direction(UnaryOperator, ElementwiseOperator):
     """`sgn` of complex numbers, which has a derivative; without a name."""
 
     numpy = np.sign
+
+    def by_parts(self, x: Any) -> Any:
+        size = f.hypot(*x)
+        divisor = f.where(f.eq(size, 0), 1, size)
+        are_infinite = f.logical_and(f.isinf(x[0]), f.isinf(x[1]))
+        signs = [f.where(f.isinf(part), f.copysign(f.where(are_infinite, math.nan, 1.0), part), 0) for part in x]
+        return tuple(f.where(f.isinf(size), sign, part / divisor) for part, sign in zip(x, signs, strict=True))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x,), (delta,) = inputs, output_gradients

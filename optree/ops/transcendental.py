@@ -58,6 +58,15 @@ class Sqrt(FloatFunction):
     name = "sqrt"
     numpy = np.sqrt
     kernel = "sqrt({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        root = f.sqrt(f.abs(x) * 0.5 + f.hypot(x * 0.5, y * 0.5))  # halves, whose length does not overflow
+        other = f.where(f.eq(root, 0), 0, f.abs(y) * 0.5 / root)
+        is_right, is_infinite = f.ge(x, 0), f.isinf(y)
+        re = f.where(is_infinite, math.inf, f.where(is_right, root, other))
+        return re, f.copysign(f.where(is_infinite, math.inf, f.where(is_right, other, root)), y)
+
     examples = Examples(sample=(0.5, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -120,6 +129,10 @@ class Expm1(FloatFunction):
     numpy = np.expm1
     kernel = "expm1({0})"
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        return f.expm1(x) * f.cos(y) - 2 * f.square(f.sin(y * 0.5)), f.exp(x) * f.sin(y)
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * f.exp(x)
 
@@ -136,6 +149,17 @@ class Log(FloatFunction):
     name = "log"
     numpy = np.log
     kernel = "log({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        """The logarithm of the length is accurate where that is near 1, and does not overflow."""
+        x, y = z
+        longer, shorter = f.maximum(f.abs(x), f.abs(y)), f.minimum(f.abs(x), f.abs(y))
+        is_near = f.logical_and(f.gt(longer, 0.5), f.lt(longer, 2))
+        ratio = f.where(f.eq(longer, shorter), 1, shorter / longer)
+        square = f.where(is_near, (longer - 1) * (longer + 1) + shorter * shorter, ratio * ratio)
+        length = f.where(is_near, 0, f.log(longer)) + 0.5 * f.log1p(square)
+        return f.where(f.logical_or(f.isinf(x), f.isinf(y)), math.inf, length), f.arctan2(y, x)
+
     examples = Examples(sample=(0.5, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -148,6 +172,11 @@ class Log2(FloatFunction):
     name = "log2"
     numpy = np.log2
     kernel = "log2({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        re, im = Log.make().by_parts(z)
+        return re * (1 / LN2), im * (1 / LN2)
+
     examples = Examples(sample=(0.5, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -160,6 +189,11 @@ class Log10(FloatFunction):
     name = "log10"
     numpy = np.log10
     kernel = "log10({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        re, im = Log.make().by_parts(z)
+        return re * (1 / math.log(10)), im * (1 / math.log(10))
+
     examples = Examples(sample=(0.5, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -188,6 +222,11 @@ class Sin(FloatFunction):
     numpy = np.sin
     kernel = "sin({0})"
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        im, re = Sinh.make().by_parts((y, x))
+        return re, im
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * f.cos(x)
 
@@ -199,6 +238,10 @@ class Cos(FloatFunction):
     numpy = np.cos
     kernel = "cos({0})"
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        return Cosh.make().by_parts((-y, x))
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * (-f.sin(x))
 
@@ -209,6 +252,12 @@ class Tan(FloatFunction):
     name = "tan"
     numpy = np.tan
     kernel = "tan({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        im, re = Tanh.make().by_parts((y, x))
+        return re, im
+
     examples = Examples(sample=(-1.2, 1.2))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -329,6 +378,11 @@ class Sinh(FloatFunction):
     numpy = np.sinh
     kernel = "sinh({0})"
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        is_special = f.logical_and(f.logical_not(f.finite(y)), f.logical_or(f.eq(x, 0), f.isinf(x)))  # as in C99
+        return f.where(is_special, x, f.sinh(x) * f.cos(y)), f.where(f.eq(y, 0), y, f.cosh(x) * f.sin(y))
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * f.cosh(x)
 
@@ -339,6 +393,13 @@ class Cosh(FloatFunction):
     name = "cosh"
     numpy = np.cosh
     kernel = "cosh({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        is_far = f.logical_not(f.finite(y))  # special values as in C99
+        is_real = f.logical_or(f.eq(y, 0), f.logical_and(f.eq(x, 0), is_far))
+        re = f.where(f.logical_and(f.isinf(x), is_far), math.inf, f.cosh(x) * f.cos(y))
+        return re, f.where(is_real, f.copysign(0.0, x) * f.copysign(1.0, y), f.sinh(x) * f.sin(y))
 
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * f.sinh(x)
@@ -357,6 +418,17 @@ class Tanh(FloatFunction):
     name = "tanh"
     numpy = np.tanh
     kernel = "tanh({0})"
+
+    def by_parts(self, z: Any) -> Any:
+        """By sinh(x)**2 + cos(y)**2, which has no cancellation."""
+        x, y = z
+        near = f.minimum(f.maximum(x, -20), 20)
+        sinh, sin, cos = f.sinh(near), f.sin(y), f.cos(y)
+        length = sinh * sinh + cos * cos
+        is_far, product = f.isinf(x), sin * cos  # special values as in C99
+        re = f.where(is_far, f.copysign(1.0, x), f.where(f.eq(x, 0), x, sinh * f.cosh(near) / length))
+        zero = f.copysign(0.0, f.where(f.finite(y), product, 1))
+        return re, f.where(is_far, zero, f.where(f.eq(y, 0), y, product / length))
 
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta / f.square(f.cosh(x)) if is_complex(x.dtype) else delta * f.sech2(x)

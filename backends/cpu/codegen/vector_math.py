@@ -43,7 +43,8 @@ VECTOR_CALL = re.compile(rf"\b({'|'.join((*FIRST, *LATER, 'pow', *LATER_OF_TWO))
 
 #: A function or macro, named by an expression, that may be one of the C library's that are not declared here.
 UNKNOWN = re.compile(
-    rf"\b(?!(?:{'|'.join((*OF_ONE, *OF_TWO, *OF_INT))}|(?:quotient_of|philox|complex64|complex128)_\w+|_Generic|sizeof|INFINITY|NAN)\b)"
+    rf"\b(?!(?:{'|'.join((*OF_ONE, *OF_TWO, *OF_INT))}"
+    r"|(?:quotient_of|philox|complex\d+)_\w+|_Generic|sizeof|INFINITY|NAN)\b)"
     r"(?:[a-z]\w*\(|[A-Z]\w)"
 )
 
