@@ -89,14 +89,7 @@ static inline void shared(part *run, const void *state, int64_t count, const int
 C = Dialect(
     {
         "bool": "_Bool",
-        "int8": "int8_t",
-        "int16": "int16_t",
-        "int32": "int32_t",
-        "int64": "int64_t",
-        "uint8": "uint8_t",
-        "uint16": "uint16_t",
-        "uint32": "uint32_t",
-        "uint64": "uint64_t",
+        **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
         "float16": "half",
         "bfloat16": "bfloat",
         "float32": "float",
