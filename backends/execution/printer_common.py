@@ -86,10 +86,12 @@ def narrow_dtypes(nest: LoopNest) -> list[str]:
 def complex_types(nests: Sequence[LoopNest], dialect: Dialect) -> Lines:
     """The types of complex numbers that nests use, pairs which compilers keep in registers, and what makes them."""
     lines: Lines = []
-    for dtype in map(np.dtype, ("complex64", "complex128")):
-        if any(dtype == each for nest in nests for each in (*nest.arrays, *(s.dtype for s in nest.statements))):
-            name, part = dialect.types[str(dtype)], dialect.types[str(real_dtype(dtype))]
-            lines += [f"typedef struct {dialect.aligned.format(dtype.itemsize)}{{ {part} re, im; }} {name};", ""]
+    made = [s for nest in nests for s in nest.statements]
+    used = {*(s.dtype for s in made), *(dtype for nest in nests for dtype in nest.arrays)}
+    for dtype in filter(is_complex, sorted(used, key=str)):
+        name, part = dialect.types[str(dtype)], dialect.types[str(real_dtype(dtype))]
+        lines += [f"typedef struct {dialect.aligned.format(dtype.itemsize)}{{ {part} re, im; }} {name};", ""]
+        if any(s.dtype == dtype for s in made):
             lines += [f"{dialect.inline} {name} {name}_of({part} re, {part} im)"]
             lines += [*braced([f"const {name} z = {{re, im}};", "return z;"]), ""]
     return lines

@@ -29,7 +29,7 @@ from optree.compile.loopnest import (
     stages_of,
 )
 from optree.compile.program import Program, Sizes
-from optree.dtypes import is_floating, is_narrow
+from optree.dtypes import is_complex, is_floating, is_narrow
 from optree.errors import CompilerError, names
 from optree.op.traits import NumberOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
@@ -421,7 +421,10 @@ class FusedKernel(ExecutableKernel):
         is_fractional = any(
             step % x.itemsize for x in given for step, size in zip(x.strides, x.shape, strict=True) if size > 1
         )
-        return not is_fractional and not any(self.memory.address(x) % x.dtype.alignment for x in given)
+        pairs = self.memory.alignment > 1  # complex numbers are accessed whole
+        alignments = [x.itemsize if pairs and is_complex(x.dtype) else x.dtype.alignment for x in given]
+        addresses = map(self.memory.address, given)
+        return not is_fractional and not any(at % size for at, size in zip(addresses, alignments, strict=True))
 
     def strides(self, arrays: Sequence[Any], sizes: Sequence[int]) -> Strides:
         """For each array of its nests the strides in elements along the domain's axes; C order for None, a new one."""

@@ -52,6 +52,11 @@ def conditions(be: Any) -> Any:
     return be.where(be.logical_and(x > y, x != 0), be.sqrt(x), -y)
 
 
+def mandelbrot(be: Any) -> Any:
+    z, c = be.ones((7, 5), np.complex64), be.ones((7, 5), np.complex64)
+    return be.where(be.abs(z) > 2, z, z * z + c)
+
+
 def two_kernels(be: Any) -> Any:
     x, y = be.ones((4, 6)), be.ones((6, 3))
     return be.tanh(be.dot(x * 2, y)) + 1
@@ -123,6 +128,7 @@ TREES = (
     three_loops,
     mixed_dtypes,
     conditions,
+    mandelbrot,
     two_kernels,
     pool,
     spaced,
@@ -196,6 +202,7 @@ CUDA_TREES = (
     chain_of_millions,
     broadcast,
     mixed_dtypes,
+    mandelbrot,
     pool,
     spaced,
     sum_of_taps,

@@ -8,7 +8,16 @@ from functools import partial
 
 from backends.cpu.compiler import Compiler, compile_source, find_compiler
 from backends.execution.memory import Memory
-from backends.execution.printer_common import Access, Dialect, Lines, Printer, braced, functions_called, without_unused
+from backends.execution.printer_common import (
+    Access,
+    Dialect,
+    Lines,
+    Printer,
+    braced,
+    complex_types,
+    functions_called,
+    without_unused,
+)
 from backends.execution.specialize import CheckedCall, Layout, Operands, Run
 from optree.compile.loopnest import LoopNest, Stage
 
@@ -20,6 +29,7 @@ PLAIN = Dialect(
         **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
         "float32": "float",
         "float64": "double",
+        **{name: name for name in ("complex64", "complex128")},
     },
     byte="_Bool",
     inline="static",
@@ -30,7 +40,7 @@ def source(nest: LoopNest) -> str:
     """The C99 source of a nest: a function of addresses, sizes, strides and numbers, in one array."""
     printer = PlainPrinter(nest)
     body = [*printer.arguments(), *printer.outer_loops(), *printer.once_stores()]
-    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *functions_called(nest, PLAIN)]
+    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *complex_types([nest], PLAIN), *functions_called(nest, PLAIN)]
     return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(without_unused(body)), ""])
 
 

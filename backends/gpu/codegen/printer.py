@@ -21,6 +21,7 @@ from backends.execution.printer_common import (
     Printer,
     accumulator_dtype,
     braced,
+    complex_types,
     functions_called,
     initial_value,
     narrow_dtypes,
@@ -59,10 +60,12 @@ CUDA = Dialect(
         "bfloat16": "__nv_bfloat16",
         "float32": "float",
         "float64": "double",
+        **{name: name for name in ("complex64", "complex128")},
     },
     byte="bool",
     inline="__device__ __forceinline__",
     cast="(Index)",
+    aligned="alignas({}) ",
     upper_product="__umulhi",
 )
 
@@ -105,7 +108,7 @@ def preamble(printer: CudaPrinter) -> Lines:
     statements = [s for s in nest.statements if isinstance(s, Statement)]
     names += ["near"] * any("near_" in printer.near(s).expression for s in statements)
     head = "\n".join(map(DEVICE_FUNCTIONS.__getitem__, names)).splitlines()
-    head += functions_called(nest, CUDA)
+    head += [*complex_types([nest], CUDA), *functions_called(nest, CUDA)]
     head += [*DEVICE_FUNCTIONS["draws"].splitlines(), ""] if printer.draws else []
     return [*head, f"typedef {'long long' if variant.wide_index else 'int'} Index;"]
 
