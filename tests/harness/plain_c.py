@@ -40,7 +40,8 @@ def source(nest: LoopNest) -> str:
     """The C99 source of a nest: a function of addresses, sizes, strides and numbers, in one array."""
     printer = PlainPrinter(nest)
     body = [*printer.arguments(), *printer.outer_loops(), *printer.once_stores()]
-    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *complex_types([nest], PLAIN), *functions_called(nest, PLAIN)]
+    lines = ["#include <stdint.h>", "#include <tgmath.h>", "", *complex_types([nest], PLAIN)]
+    lines += functions_called(nest, PLAIN)
     return "\n".join([*lines, "void kernel(const int64_t *a)", *braced(without_unused(body)), ""])
 
 
