@@ -1,4 +1,4 @@
-"""A filter in frequencies, ``abs(ifft2(fft2(x) * h)) ** 2``, with the gradient of a cost of it; and a quantum circuit.
+"""A filter in frequencies, ``abs(ifft2(fft2(x) * h)) ** 2``, with its gradient; complex expressions; a quantum circuit.
 
 The variants take turns in one process (`timing`). NumPy's and SciPy's gradients are written by hand; JAX is compared
 where it is installed. Results are compared first.
@@ -25,6 +25,14 @@ QUBITS, LAYERS = 16, 3
 
 #: The value, and the value with the gradient of the sum of its squares: of x and h.
 Variant = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+#: Expressions by a library of arrays, of complex z and c, and real x.
+EXPRESSIONS: dict[str, Callable[..., Any]] = {
+    "exp(1j * x) * x": lambda m, z, c, x: m.exp(1j * x) * x,
+    "a Mandelbrot step": lambda m, z, c, x: m.where(m.abs(z) > 2, z, z * z + c),
+    "layer norm": lambda m, z, c, x: (z - m.mean(z, axis=1, keepdims=True)) / m.std(z, axis=1, keepdims=True) * c,
+}
 
 
 def by_optree(x: np.ndarray, h: np.ndarray) -> Variant:
@@ -110,6 +118,19 @@ def circuits() -> dict[str, Callable[[], Any]]:
     return {**found, "JAX": lambda: jax.block_until_ready(by(*operands))}
 
 
+def expressed(expression: Callable[..., Any], *arrays: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """An expression by each library."""
+    be = gen_backend("cpu", jit="always")
+    found: dict[str, Callable[[], Any]] = {"op-tree": optree.function([], expression(np, *map(be.array, arrays)))}
+    found["NumPy"] = lambda: expression(np, *arrays)
+    try:
+        jax: Any = import_module("jax")
+    except ImportError:
+        return found
+    by, operands = jax.jit(partial(expression, jax.numpy)), [jax.numpy.asarray(x) for x in arrays]
+    return {**found, "JAX": lambda: jax.block_until_ready(by(*operands))}
+
+
 def compared(title: str, variants: dict[str, Callable[[], Any]], wanted: list[Any], options: Any) -> None:
     """Compare the results, and print minima."""
     for name, function in variants.items():
@@ -143,6 +164,9 @@ def main(arguments: list[str] | None = None) -> None:
     for which, title in enumerate(("value", "value and gradient")):
         functions = {name: variant[which] for name, variant in variants.items()}
         compared(f"{title}, {SIZE} x {SIZE} complex64", functions, _arrays(functions["NumPy"]()), options)
+    for title, expression in EXPRESSIONS.items():
+        found = expressed(expression, x, h, x.real.copy())
+        compared(f"{title}, {SIZE} x {SIZE} complex64", found, _arrays(found["NumPy"]()), options)
     found = circuits()
     compared(f"a circuit of {QUBITS} qubits and {LAYERS} layers", found, _arrays(found["NumPy"]()), options)
 

@@ -105,8 +105,7 @@ def preamble(printer: CudaPrinter) -> Lines:
     names += ["quotient"] * bool(printer.divisors())
     names += TEAM_REDUCTIONS.get(variant.team, TEAM_REDUCTIONS["warp"]) if nest.reductions else ()
     names += ["extremes"] * any(printer.is_extreme(r) for r in nest.reductions)
-    statements = [s for s in nest.statements if isinstance(s, Statement)]
-    names += ["near"] * any("near_" in printer.near(s).expression for s in statements)
+    names += ["near"] * any("near_" in printer.near(s).expression for s in nest.statements if isinstance(s, Statement))
     head = "\n".join(map(DEVICE_FUNCTIONS.__getitem__, names)).splitlines()
     head += [*complex_types([nest], CUDA), *functions_called(nest, CUDA)]
     head += [*DEVICE_FUNCTIONS["draws"].splitlines(), ""] if printer.draws else []
