@@ -102,9 +102,9 @@ def nodes_of(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
 
 
 def central_difference(
-    function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP
+    function: Callable[[list[Any]], float], values: Sequence[Any], index: int, step: float = STEP, order: int = 4
 ) -> np.ndarray:
-    """The derivative of a function by each element of one array, by central differences of fourth order.
+    """The derivative of a function by each element of one array, by central differences of second or fourth order.
 
     That by complex numbers is d/dx + i d/dy, as `optree.grad` has it.
     """
@@ -115,17 +115,18 @@ def central_difference(
             return function([*values[:index], moved[0].view(x.dtype).reshape(x.shape), *values[index + 1 :]])
 
         parts = np.ascontiguousarray(x).reshape(-1).view(real_dtype(x.dtype))
-        return central_difference(of_parts, [parts], 0, step).view(x.dtype).reshape(x.shape)
+        return central_difference(of_parts, [parts], 0, step, order).view(x.dtype).reshape(x.shape)
     result = np.empty_like(x)
     moved = list(values)
     for at in np.ndindex(result.shape):
         size = step * max(1.0, abs(values[index][at]))
         ends = []
-        for steps in (1, -1, 2, -2):
+        for steps in (1, -1, 2, -2)[:order]:
             moved[index] = values[index].copy()
             moved[index][at] += steps * size
             ends.append(function(moved))
-        result[at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * size)
+        near, far = ends[0] - ends[1], ends[-2] - ends[-1]
+        result[at] = near / (2 * size) if order == 2 else (8 * near - far) / (12 * size)
     return result
 
 
