@@ -262,7 +262,8 @@ class Trace:
 
     def _region(self, x: np.ndarray, region: Region) -> np.ndarray:
         if str(x.dtype) not in DTYPES:
-            self._refuse(f"exported {self.target.name} has no {x.dtype}; cast it to float32")
+            instead = "give its parts, z.real and z.imag" if x.dtype.kind == "c" else "cast it to float32"
+            self._refuse(f"exported {self.target.name} has no {x.dtype}; {instead}")
         self.regions.append(region)
         self.spans.append(byte_bounds(x))
         self.bytes.append(x.nbytes)

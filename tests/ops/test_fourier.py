@@ -160,3 +160,23 @@ def test_a_convolution_of_float32_by_transforms_keeps_its_small_elements() -> No
     assert fourier.transform_size(x.size + w.size - 1, x.size * w.size) is not None
     found = np.convolve(be.array(x), be.array(w)).get()
     np.testing.assert_allclose(found, np.convolve(x, w), rtol=1e-6)
+
+
+def test_transforms_are_products_with_their_matrices(be: Any) -> None:
+    """Of random sizes, axes and norms, by the definition and no library."""
+    rng, scales = np.random.default_rng(4), {"backward": (0, 1), "ortho": (0.5, 0.5), "forward": (1, 0)}
+    for _ in range(20):
+        shape = rng.integers(1, 12, size=rng.integers(1, 4))
+        axis, norm = int(rng.integers(-len(shape), len(shape))), str(rng.choice([*scales]))
+        size = int(shape[axis])
+        z = rng.normal(size=shape) + 1j * rng.normal(size=shape)
+        angles = np.outer(np.arange(size), np.arange(size)) * (2 * np.pi / size)
+        x, options = be.array(z, "complex128"), {"axis": axis, "norm": norm}
+        for name, sign, power in (("fft", -1, scales[norm][0]), ("ifft", 1, scales[norm][1])):
+            wanted = np.moveaxis(np.moveaxis(z, axis, -1) @ np.exp(sign * 1j * angles), -1, axis) / size**power
+            np.testing.assert_allclose(getattr(np.fft, name)(x, **options).get(), wanted, atol=1e-11)
+        wanted = np.moveaxis(np.moveaxis(z.real, axis, -1) @ np.exp(-1j * angles), -1, axis) / size ** scales[norm][0]
+        half = np.fft.rfft(be.array(z.real, "float64"), **options)
+        kept = (slice(None),) * (axis % z.ndim) + (slice(size // 2 + 1),)
+        np.testing.assert_allclose(half.get(), wanted[kept], atol=1e-11)
+        np.testing.assert_allclose(np.fft.irfft(half, size, **options).get(), z.real, atol=1e-11)
