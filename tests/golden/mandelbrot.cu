@@ -15,9 +15,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     const complex64 *a1,
     complex64 *a2,
     long long n0,
-    double c2)
+    float c2)
 {
-    const double v2 = (double)c2;
+    const float v2 = (float)c2;
     const int lanes = blockDim.x;
     const Index chunks = ((Index)n0 + 1) / 2;
     const Index total = chunks;
@@ -58,8 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
                     const float v3 = (float)(v0.re);
                     const float v4 = (float)(v0.im);
                     const float v5 = (float)(hypot(v3, v4));
-                    const float v6_1 = (float)v2;
-                    const bool v6 = (bool)(v5 > v6_1);
+                    const bool v6 = (bool)(v5 > v2);
                     const float v7 = (float)(v3 * v3);
                     const float v8 = (float)(v4 * v4);
                     const float v9 = (float)(v7 - v8);
