@@ -99,6 +99,26 @@ def _of_one_degree(a1: Any, a2: Any, what: str) -> list[Variable]:
     return [f.pad(x, ((count - x.shape[0], 0),)) if x.shape[0] < count else x for x in found]
 
 
+@function(numpy=np.roots)
+def roots(p: Any) -> Any:
+    """The roots of a polynomial, complex and in no order: the eigenvalues of its companion matrix.
+
+    The first coefficient is not 0; NumPy drops leading zeros, which depend on values.
+
+    Examples
+    --------
+    >>> np.sort(be.roots(be.array([1.0, 0.0, 4.0])).get())
+    array([0.-2.j, 0.+2.j], dtype=complex64)
+    """
+    p = _coefficients(p, "roots")
+    count = p.shape[0]
+    if count < 2:
+        raise ShapeError(f"roots: {describe(p)} is no polynomial of degree 1 or more, which has roots")
+    p = in_dtype(p, promote(p.dtype, np.dtype("float64"))) if p.dtype.kind in "biu" else p
+    first = f.expand_dims(-f.slice(p, (slice(1, None),)) / f.slice(p, (slice(0, 1),)), 0)
+    return f.eigvals(f.concatenate([first, np.eye(count - 2, count - 1, dtype=p.dtype)], 0))
+
+
 @function(numpy=np.vander)
 def vander(x: Operand, N: int | None = None, increasing: bool = False) -> Any:
     """The Vandermonde matrix: the powers of a vector as columns, decreasing unless `increasing`.

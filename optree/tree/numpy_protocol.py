@@ -198,7 +198,6 @@ REASONS = {
 
 #: Equivalents of functions of NumPy's that have no equal.
 INSTEAD = {
-    "roots": "np.linalg.eigvals of the companion matrix is a tree",
     "compress": "be.where(condition, x, other) is a tree",
     "extract": "be.where(condition, x, other) is a tree",
     "piecewise": "np.select(conditions, choices) is a tree, of choices that are computed everywhere",

@@ -138,6 +138,7 @@ CALLS: dict[Any, list[Callable[..., Any]]] = {
         lambda x: np.polyint(x[1], k=3),
     ],
     np.polyadd: [lambda x: np.polyadd(x[1], x[0, :2]), lambda x: np.polyadd(x[1].astype("float32"), [1.5])],
+    np.roots: [lambda x: np.roots(x[1] + 1) + 0j],
     np.polysub: [lambda x: np.polysub([1, 2, 3, 4], x[0])],
     np.polyfit: [
         lambda x: np.polyfit(x[1], x[0] ** 2, 1),

@@ -29,7 +29,7 @@ from backends.cpu.runtime import C
 from optree import train
 from optree.compile.fusion import Call, Kernel
 from optree.compile.pipeline import lower
-from optree.errors import DTypeError, GradientError, OptreeError
+from optree.errors import DTypeError, GradientError, OptreeError, ShapeError
 from optree.op.traits import ElementwiseOperator
 from optree.registry import NUMPY_FUNCTIONS, OPS, f
 from optree.testing import check_grad
@@ -336,6 +336,16 @@ def test_the_gradient_is_the_direction_of_steepest_ascent(be: Any) -> None:
     ):
         with pytest.raises(GradientError, match=words):
             wrong()
+
+
+def test_roots_are_numpys_with_derivatives(be: Any) -> None:
+    for p in (drawn(5), drawn(4).real, np.array([2, -6, 4]), np.array([2.0, 1.0], "float32"), drawn(1)[[0, 0]]):
+        given = be.array(p, p.dtype)
+        np.testing.assert_allclose(np.roots(given).get(), np.roots(p), rtol=1e-6)
+        if p.dtype.kind != "i" and p.dtype.itemsize > 4:
+            check_grad(lambda p: np.sum(np.abs(np.roots(p) - 1j) ** 2), [given])
+    with pytest.raises(ShapeError, match="roots: .* is no polynomial of degree 1 or more"):
+        be.roots(be.ones(1))
 
 
 def test_jacobians_of_holomorphic_functions_are_their_complex_derivatives(be: Any) -> None:

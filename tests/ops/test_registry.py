@@ -49,6 +49,7 @@ ELSEWHERE = {
     "output": "compile/test_program.py",
     "pinv": "ops/test_linalg.py",
     "pinv_by_tolerances": "ops/test_linalg.py",
+    "roots": "ops/test_complex.py",
     "qr": "ops/test_linalg.py",
     "rand": "ops/test_random.py",
     "scan": "ops/test_loops.py",

@@ -190,7 +190,6 @@ def test_answers_are_pythons_bools_as_numpys_are(function: Any, cpu: Any) -> Non
     ("call", "name"),
     [
         (np.unique, "np.unique"),
-        (np.roots, "np.roots"),
         (np.spacing, "np.spacing"),
         (np.subtract.accumulate, "np.subtract.accumulate"),
         (np.gcd.reduce, "np.gcd.reduce"),
@@ -207,7 +206,6 @@ def test_a_function_without_an_equal_says_how_to_run_it_on_the_host(call: Any, n
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (np.roots, "np.roots has no equal here; .*runs it on the host; np.linalg.eigvals of the companion matrix is"),
         (np.argwhere, "np.argwhere has no equal here: how many elements it gives is known only when it has run"),
         (lambda x: np.extract(x > 0, x), r"how many .*be\.where\(condition, x, other\) is a tree"),
         (lambda x: np.intersect1d(x, x), "how many elements"),
