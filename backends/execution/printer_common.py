@@ -84,17 +84,20 @@ def narrow_dtypes(nest: LoopNest) -> list[str]:
 
 
 def complex_types(nests: Sequence[LoopNest], dialect: Dialect) -> Lines:
-    """The types of complex numbers that nests use, pairs which compilers keep in registers, and what makes them."""
-    lines: Lines = []
-    made = [s for nest in nests for s in nest.statements]
-    used = {*(s.dtype for s in made), *(dtype for nest in nests for dtype in nest.arrays)}
-    for dtype in filter(is_complex, sorted(used, key=str)):
-        name, part = dialect.types[str(dtype)], dialect.types[str(real_dtype(dtype))]
-        lines += [f"typedef struct {dialect.aligned.format(dtype.itemsize)}{{ {part} re, im; }} {name};", ""]
-        if any(s.dtype == dtype for s in made):
-            lines += [f"{dialect.inline} {name} {name}_of({part} re, {part} im)"]
-            lines += [*braced([f"const {name} z = {{re, im}};", "return z;"]), ""]
-    return lines
+    """The types of complex numbers that nests use, and the functions that make them."""
+    made = {s.dtype for nest in nests for s in nest.statements}
+    used = made.union(*(nest.arrays for nest in nests))
+    found = (complex_type(dtype, dialect, dtype in made) for dtype in sorted(filter(is_complex, used), key=str))
+    return [line for lines in found for line in lines]
+
+
+def complex_type(dtype: np.dtype, dialect: Dialect, is_made: bool = True) -> Lines:
+    """The type of complex numbers, pairs which compilers keep in registers, and the function of their parts."""
+    name, part = dialect.types[str(dtype)], dialect.types[str(real_dtype(dtype))]
+    lines = [f"typedef struct {dialect.aligned.format(dtype.itemsize)}{{ {part} re, im; }} {name};", ""]
+    function = [f"{dialect.inline} {name} {name}_of({part} re, {part} im)"]
+    function += [*braced([f"const {name} z = {{re, im}};", "return z;"]), ""]
+    return [*lines, *function * is_made]
 
 
 def accumulator_dtype(reduction: Reduction) -> np.dtype:

@@ -17,7 +17,11 @@ import pytest
 from harness.expressions import CASES, Case, compare, operands_for
 
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.execution.printer_common import quotients
+from backends.cpu.codegen.printer import C
+from backends.execution.printer_common import complex_type, quotients
+
+#: The types that expressions of complex numbers use.
+TYPES = "\n".join([line for name in ("complex64", "complex128") for line in complex_type(np.dtype(name), C)])
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CPP_COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -45,6 +49,7 @@ def compile_cases(cases: list[Case], folder: Path) -> ctypes.CDLL:
         + narrow_functions(list(CONVERSIONS))
         + "#include <tgmath.h>\n"
         + quotients("static inline")
+        + TYPES
         + "\n".join(case.source() for case in cases)
     )
     library = folder / "kernels.so"
@@ -61,7 +66,7 @@ def check_as_cpp(cases: list[Case], folder: Path) -> None:
         head += (
             f"struct {x} {{}};\nfloat from_{x}({x});\n{x} to_{x}(float);\ntemplate <class T> float rounded_{x}(T);\n"
         )
-    path.write_text(head + quotients("inline") + "\n".join(case.source() for case in cases))
+    path.write_text(head + quotients("inline") + TYPES + "\n".join(case.source() for case in cases))
     command = [str(CPP_COMPILER), "-std=c++17", "-fsyntax-only", "-Werror=double-promotion", str(path)]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
