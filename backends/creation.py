@@ -14,7 +14,7 @@ from optree.dtypes import complex_dtype, is_inexact, rounded
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, Origin, brief
 from optree.tree.tensor import Tensor
 from optree.tree.types import ShapeLike, array_of, as_dtype, check_fits
-from optree.tree.variable import Variable, is_complex_operand
+from optree.tree.variable import Variable, check_real, is_complex_operand
 
 _ALWAYS_ACTIVE = nullcontext()
 
@@ -226,6 +226,7 @@ class Creation:
         first, last = (0, start) if stop is None else (start, stop)
         if first is None or last is None:
             raise OperandError("arange: it takes numbers, not None, a size that is known only at a call")
+        first, last, step = (check_real(x, "arange") for x in (first, last, step))
         values, wanted = np.arange(first, last, step), self._dtype(dtype)
         check_fits(values, wanted, "arange")
         return self.array(values, wanted, name)

@@ -203,6 +203,7 @@ def test_a_complex_number_fills_tensors_and_borders(be: Any) -> None:
     for wrong, words in (
         (lambda: np.pad(x, 1, constant_values=1j), "pad: 1j is complex"),
         (lambda: be.full(2, 1j, "float32"), "1j is complex"),
+        (lambda: be.arange(3j), "arange: it does not take complex numbers"),
         (lambda: setattr(x, "imag", 1), "imag: x .* is real"),
         (lambda: optree.Lop(y, x, x * 1j), "eval_points: it does not take complex numbers"),
     ):
