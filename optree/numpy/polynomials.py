@@ -107,8 +107,8 @@ def roots(p: Any) -> Any:
 
     Examples
     --------
-    >>> np.sort(be.roots(be.array([1.0, 0.0, 4.0])).get())
-    array([0.-2.j, 0.+2.j], dtype=complex64)
+    >>> np.sort(be.roots(be.array([1.0, 0.0, 4.0])).get().imag)
+    array([-2.,  2.], dtype=float32)
     """
     p = _coefficients(p, "roots")
     count = p.shape[0]
