@@ -18,6 +18,7 @@ import safetensors.numpy
 from harness.cases import Case
 from harness.composed import COMPOSED
 from harness.each import for_each
+from harness.emulated import Emulator
 from harness.expected import MEANINGS
 from harness.homes import home
 from harness.numpy_calls import CALLS
@@ -296,6 +297,17 @@ def test_a_complex_expression_is_one_kernel(build: Any, compiled: Any) -> None:
     tree = build(np, *operands)
     assert kernels_of(tree).count("Kernel") == 1
     np.testing.assert_allclose(tree.get(), build(np, *values), rtol=1e-12)
+
+
+def test_complex_kernels_in_cuda_have_numpys_value() -> None:
+    be, dtype = Emulator().backend(), np.dtype("complex64")
+    z, w = drawn(5, 7).astype(dtype), drawn(5, 7, seed=1).astype(dtype)
+    for build in (
+        lambda m, z, w: m.exp(z) / w.conj() + m.abs(w) ** 2,
+        lambda m, z, w: m.sum(z[:, ::-1] * w, axis=1, keepdims=True) * z,
+    ):
+        tree = build(np, be.array(z, dtype), be.array(w, dtype))
+        np.testing.assert_allclose(tree.get(), build(np, z, w), rtol=1e-5)
 
 
 def test_kernels_of_complex_numbers_compute_no_more_than_they_need(compiled: Any) -> None:
