@@ -57,6 +57,13 @@ def of_integers(states: Any, slices: Any) -> Any:
     return (f.where(f.gt(x, 0), f.mod(a + count, 7), a),), (f.gt(a, 3),)
 
 
+def of_complex_numbers(states: Any, slices: Any) -> Any:
+    """A step whose states are pairs, of elementwise functions and a sum."""
+    (a,), (x,) = states, slices
+    new = f.exp(a * 0.1j) * x * 0.3 + a / (1 + f.absolute(a))
+    return (new,), (f.sum(new * f.conjugate(x), axis=1, keepdims=True), f.imag(a))
+
+
 def of_products(states: Any, slices: Any) -> Any:
     """A step of small products: of matrices, vectors, stacks and more axes, either operand from the step before."""
     a, x = states[0] * 0.2, slices[0] * 0.2
@@ -77,6 +84,7 @@ STEPS = {
     "shifted in float16": (shifted, 1, "float16"),
     "joined": (joined, 2, "float32"),
     "by columns": (by_columns, 1, "float64"),
+    "of complex numbers": (of_complex_numbers, 1, "complex64"),
     "of integers": (of_integers, 1, "int64"),
 }
 
@@ -116,7 +124,9 @@ def results(be: Any, name: str, length: int, reverse: bool, axis: int, shape: tu
     found, outputs = be.scan(step, tuple(tensors[:-1]), (tensors[-1],), reverse=reverse, axis=axis)
     roots = [*found, *outputs]
     if dtype != "int64":
-        cost = sum(f.sum(f.square(f.cast(x, np.dtype("float64")))) for x in roots)
+        cost = sum(
+            f.sum(f.square(f.cast(f.absolute(x) if x.dtype.kind == "c" else x, np.dtype("float64")))) for x in roots
+        )
         roots += optree.grad(cost, tensors)
     run = optree.function([], roots)
     run()
@@ -134,7 +144,7 @@ def test_values_and_derivatives_are_those_of_steps_one_by_one(
     in_c.clear()
     found = results(compiled, name, length, reverse, axis, (3, 5))
     assert in_c and set(in_c) == {length}
-    unit = float(np.finfo(found[0].dtype).eps) if found[0].dtype.kind == "f" else 0
+    unit = float(np.finfo(found[0].dtype).eps) if found[0].dtype.kind in "fc" else 0
     for got, expected in zip(found, wanted, strict=True):
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got, expected, rtol=200 * unit, atol=200 * unit)

@@ -37,6 +37,9 @@ ROWS = 8
 #: The item sizes that the C copy supports.
 ITEMS = (1, 2, 4, 8)
 
+#: The types of a step's numbers.
+NUMBER = (bool, int, float, complex)
+
 
 class NotCompiled(Exception):
     """Raised if a loop body has a step that cannot be compiled."""
@@ -245,7 +248,7 @@ class Trace:
             if not self._is_moved(inputs[1], inputs[0]):
                 self._copy(inputs[1], inputs[0])
             self._share(step.output, inputs[0])
-        elif step.out is None and len(step.op.index_map.shape_only) == len(inputs) > 0:  # the sizes are the layout's
+        elif step.out is None and self._is_constant(step.op, inputs):
             self._constant(step.output, _called(step, self.registers))
         elif isinstance(step.op, Scan):
             self._add_loop(step)
@@ -265,6 +268,11 @@ class Trace:
             self._add_copies(step)
         else:
             raise NotCompiled("it has no compiled form")
+
+    def _is_constant(self, op: Any, inputs: Sequence[int]) -> bool:
+        """Whether a value is of sizes alone, which are the layout's, or of numbers, which are the step's."""
+        of_sizes = len(op.index_map.shape_only) == len(inputs) > 0
+        return of_sizes or all(isinstance(self.registers[i], NUMBER) for i in inputs)
 
     def _add_view(self, step: CallStep) -> None:
         found, of = _called(step, self.registers), step.inputs[0]
