@@ -407,7 +407,7 @@ def _eigen(a: np.ndarray, to: int, job: int, uplo: int) -> int:
         values, vectors = np.linalg.eigh(a, "U" if uplo else "L")
     except np.linalg.LinAlgError:
         return 1
-    _vector(to, a.dtype, len(a))[...] = values
+    _vector(to, values.dtype, len(a))[...] = values
     if job:
         a[...] = vectors
     return 0
