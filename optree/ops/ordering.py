@@ -34,7 +34,7 @@ from optree.ops.scan import OneAxisOperator
 from optree.ops.scattering import IndexAdd
 from optree.ops.shape import strong
 from optree.registry import f, function, numpy_function
-from optree.tree.types import Axis, Shape, TensorType, integer_of, normalise_axis
+from optree.tree.types import Axis, Shape, TensorType, integer_of, normalise_axis, promote
 from optree.tree.variable import Operand, Variable, check_real, constant, in_dtype, variable_of
 
 # Sorting
@@ -288,6 +288,9 @@ class IsIn(BinaryOperator, LogicalOperator):
     @portable
     def numpy(self, *arrays: Array) -> Any:
         x, y = (as_array(a, *arrays) for a in arrays)
+        if "c" in x.dtype.kind + y.dtype.kind:  # CuPy's compares those of one dtype alone
+            common = promote(x.dtype, y.dtype)
+            x, y = x.astype(common, copy=False), y.astype(common, copy=False)
         return as_array(np.isin(x, y), x)
 
 
