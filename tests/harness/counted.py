@@ -74,6 +74,29 @@ def transposed_add(be: Any, dtype: str) -> Any:
     return be.square(_of(dtype, SIDE, SIDE)).T + _of(dtype, SIDE, SIDE, name="y")
 
 
+def complex_line(be: Any, dtype: str) -> Any:
+    return _of(dtype, COUNT) * _of(dtype, COUNT, name="y") + 1
+
+
+def quotient(be: Any, dtype: str) -> Any:
+    return _of(dtype, COUNT) / _of(dtype, COUNT, name="y")
+
+
+def intensity(be: Any, dtype: str) -> Any:
+    return be.abs(_of(dtype, COUNT)) ** 2
+
+
+def wave(be: Any, dtype: str) -> Any:
+    real = {"complex64": "float32", "complex128": "float64"}[dtype]
+    phase, amplitude = _of(real, COUNT), _of(real, COUNT, name="y")
+    return function([phase, amplitude], be.exp(1j * phase) * amplitude)
+
+
+def complex_layer_norm(be: Any, dtype: str) -> Any:
+    x = _of(dtype, COUNT // 1024, 1024)
+    return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + 1e-5)
+
+
 def total(be: Any, dtype: str) -> Any:
     return be.sum(_of(dtype, COUNT))
 
@@ -121,11 +144,13 @@ def labelled(be: Any, dtype: str, length: int) -> Any:
     return function([x, labels], [loss, grad(loss, x)])
 
 
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES, COMPLEX = ("float32", "float16", "bfloat16"), ("complex64", "complex128")
 WORKLOADS = (
     *(line, add, add_row, chain, gelu, activations, black_scholes, dropout, adam, transposed_add),
     *(total, squared_error, column_sums, row_sums, batch_norm, column_softmax),
 )
+
+OF_COMPLEX = (complex_line, quotient, intensity, wave, complex_layer_norm)
 
 #: Rows in registers of warps and blocks, at the limits of shared memory, beyond it, and of two models' vocabularies.
 VOCABULARIES = (50257, 128256)
@@ -136,6 +161,7 @@ LAYER_NORM = (32, 256, 1024, 8192, 12288, 50257, 65536, 128256)
 COUNTED: dict[str, Tree] = {
     **{tree.__name__: tree for tree in CUDA_TREES},
     **{f"{workload.__name__}-{dtype}": partial(workload, dtype=dtype) for workload in WORKLOADS for dtype in DTYPES},
+    **{f"{each.__name__}-{dtype}": partial(each, dtype=dtype) for each in OF_COMPLEX for dtype in COMPLEX},
     **{
         f"{workload.__name__}-{length}-{dtype}": partial(workload, dtype=dtype, length=length)
         for workload, lengths in (

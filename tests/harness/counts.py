@@ -193,8 +193,9 @@ class CountingHost(RecordingHost):
     def imagine(self, size: int, dtype: np.dtype) -> int:
         """The address of an array that takes no memory."""
         values = np.random.RandomState(0).uniform(0.5, 2, REPEATED) * (
-            1 if dtype.kind == "f" or dtype.itemsize == 2 else 4
+            1 if dtype.kind in "fc" or dtype.itemsize == 2 else 4
         )
+        values = values + 1j * values[::-1] if dtype.kind == "c" else values
         start = APART * (1 + len(self.memory.regions))
         self.memory.add(Imaginary(start, size, values.astype(dtype)))
         return start
