@@ -37,6 +37,7 @@ PAGES, SITE = OUTPUT / "pages", OUTPUT / "site"
 GUIDES = {
     "A tour": "docs/tour.md",
     "Gallery": "docs/gallery.md",
+    "Complex numbers": "docs/complex.md",
     "Training": "docs/training.md",
     "A GPT-2 by name": "docs/gpt2.md",
     "Deploying": "docs/deploying.md",
