@@ -271,13 +271,12 @@ PASSES = (
             rules.log_of_sigmoid,
             rules.log_of_one_plus,
             rules.log1p_of_exp,
-            rules.exponential_of_imaginary,
-            rules.square_of_magnitude,
-            rules.magnitude_over_itself,
             rules.log_of_one_minus_sigmoid,
             rules.one_minus_tanh_squared,
         ),
     ),
+    # While abs(z) and 1j * x are the user's.
+    Pass("complex", (rules.exponential_of_imaginary, rules.square_of_magnitude, rules.magnitude_over_itself)),
     # Before cancel: casts and signs that moved outward become adjacent and cancel.
     Pass(
         "outward",

@@ -17,13 +17,14 @@ from optree.compile.aliasing import byte_bounds
 from optree.compile.pipeline import PASSES, each_pass, lower
 from optree.compile.program import Instruction, Program
 from optree.compile.reference import is_widened, performer, run_each, taken, value_of
-from optree.dtypes import finfo, is_floating
+from optree.dtypes import finfo, is_complex, is_floating, is_inexact
 from optree.errors import ContractError, NotFiniteError, describe, line_of
 from optree.tree.types import TensorType, Type
 from optree.tree.variable import Variable
 
-#: The relative error allowed to the unstable form of an expression that a rewrite stabilises.
-LOST_DIGITS = 0.1
+#: The passes whose rules may change lost digits and values that are not finite, and the relative error allowed to the
+#: unstable form of an expression.
+UNSTABLE, LOST_DIGITS = ("stabilise", "complex"), 0.1
 
 #: Copies start at the original's address modulo this many bytes, a cache line and the widest vector register.
 ALIGNMENT = 64
@@ -72,10 +73,10 @@ def _outputs(program: Program, values: Sequence[Any]) -> list[Any]:
 
 
 def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence[Any]) -> int | None:
-    """The index of the first output that has changed; the stabilising pass may change the lost digits."""
+    """The index of the first output that has changed; `UNSTABLE` passes may change lost digits."""
     for i, (number, x, y) in enumerate(zip(program.outputs, before, after, strict=True)):
         type = program.type_of(number)
-        if name == "stabilise" and isinstance(type, TensorType) and is_floating(type.dtype):
+        if name in UNSTABLE and isinstance(type, TensorType) and is_inexact(type.dtype):
             near = float(finfo(type.dtype).eps) ** 0.5
             finite = np.isfinite(x)
             if np.allclose(np.where(finite, y, 0), np.where(finite, x, 0), rtol=LOST_DIGITS, atol=near):
@@ -87,17 +88,18 @@ def _changed(name: str, program: Program, before: Sequence[Any], after: Sequence
 
 
 def _equal(type: Type, x: object, y: object) -> bool:
-    """Whether two values are equal, floating ones up to `LAST_BITS`."""
+    """Whether two values are equal, floating and complex ones up to `LAST_BITS`."""
     if type.values_eq(x, y):
         return True
-    if not isinstance(type, TensorType) or not is_floating(type.dtype):
+    if not isinstance(type, TensorType) or not is_inexact(type.dtype):
         return False
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype != y.dtype or x.shape != y.shape:
         return False
     largest = np.max(np.abs(x), initial=0, where=np.isfinite(x))
     near = LAST_BITS * float(finfo(type.dtype).eps) * float(largest)
-    return bool(np.allclose(y.astype(np.float64), x.astype(np.float64), rtol=0, atol=near, equal_nan=True))
+    wide = np.complex128 if is_complex(type.dtype) else np.float64
+    return bool(np.allclose(y.astype(wide), x.astype(wide), rtol=0, atol=near, equal_nan=True))
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

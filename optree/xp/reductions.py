@@ -17,9 +17,11 @@ def _reduced(name: str, x: Array, axis: Axis, keepdims: bool, **options: Any) ->
 
 def _accumulated(name: str, x: Array, dtype: DType, **options: Any) -> Any:
     """A reduction or a scan of an array, in a dtype."""
-    wanted = of(x, name).dtype if dtype is None else as_dtype(dtype)
-    found = FUNCTIONS[name](in_dtype(x.tree, wanted, f"{name} in {wanted}"), **options)
-    return built(found if dtype is None else in_dtype(found, wanted))
+    tree = of(x, name).tree
+    if dtype is None:
+        return built(FUNCTIONS[name](tree, **options))
+    wanted = as_dtype(dtype)
+    return built(in_dtype(FUNCTIONS[name](in_dtype(tree, wanted, f"{name} in {wanted}"), **options), wanted))
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:

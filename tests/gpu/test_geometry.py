@@ -413,6 +413,7 @@ def test_the_golden_trees_fill_every_device(be: Any, tree: Any) -> None:
             few = launch.name == "end" or tree.__name__ in (
                 "broadcast",
                 "mixed_dtypes",
+                "mandelbrot",
                 "adam",
                 "cross_entropy",
                 "softmax_in_parts",

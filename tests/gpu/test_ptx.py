@@ -81,7 +81,7 @@ SMALL: dict[Callable[..., Any], tuple[int, int, Callable[..., list[np.ndarray]]]
     golden.softmax_in_parts: (1 << 15, 2, _softmax),
     golden.layer_norm_by_warps: (6, 1, lambda x, gain, bias: _norm(x, 1, gain, bias)),
     golden.batch_norm_by_columns: (96, 1, lambda x: _norm(x, 0)),
-    golden.batch_norm_in_parts: (2048, 2, lambda x: _norm(x, 0)),
+    golden.batch_norm_in_parts: (4096, 17, lambda x: _norm(x, 0)),
     golden.cross_entropy: (8, 1, _cross_entropy),
 }
 

@@ -16,11 +16,11 @@ import pytest
 
 from backends.cpu import compiler
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.cpu.codegen.printer import NAME, SHARED
+from backends.cpu.codegen.printer import NAME, SHARED, C
 from backends.cpu.codegen.vector_math import MATHEMATICS
 from backends.cpu.compiler import after_definitions, compile_source, find_compiler
 from backends.execution import compilations as cache
-from backends.execution.printer_common import quotients
+from backends.execution.printer_common import complex_type, quotients
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -108,13 +108,16 @@ def in_one_file(kernels):
     """Kernels' sources as one, in which each has functions of its own names."""
     narrow = [narrow_functions(dtypes) for dtypes in (list(CONVERSIONS), *([dtype] for dtype in CONVERSIONS))]
     bodies, divisions = [], quotients("static inline")
+    complex64, complex128 = map(np.dtype, ("complex64", "complex128"))
+    pairs = ["\n".join(complex_type(x, C, made)) for made in (True, False) for x in (complex64, complex128)]
     for i, kernel in enumerate(kernels):
         kernel = kernel.partition(SHARED)[2]
         for head in narrow:
             kernel = kernel.removeprefix(head)
-        kernel = kernel.replace(divisions, "")
+        for text in (divisions, *pairs):
+            kernel = kernel.replace(text, "")
         bodies.append(re.sub(rf"\b({NAME}|shared_loop|stage\d|join\d+|philox_\w+)\b", rf"\g<1>_{i}", kernel))
-    text = "".join([SHARED, narrow[0], divisions, *bodies])
+    text = "".join([SHARED, narrow[0], divisions, *pairs[:2], *bodies])
     return f"#include <stdint.h>\n{after_definitions(text, MATHEMATICS)}"
 
 

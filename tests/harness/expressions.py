@@ -12,7 +12,7 @@ import numpy as np
 import optree.ops  # noqa: F401
 from backends.cpu.codegen.printer import C
 from backends.execution.printer_common import packed, unpacked
-from optree.dtypes import finfo, in_float32, is_floating
+from optree.dtypes import finfo, in_float32, is_complex, is_floating, real_dtype
 from optree.op.examples import examples_in
 from optree.op.traits import kernel_of
 from optree.registry import OPS
@@ -171,7 +171,10 @@ def compare(case: Case, arrays: list[np.ndarray], got: np.ndarray) -> None:
     """Raise unless this is the op's NumPy value."""
     wanted = _numpy_value(case, arrays)
     assert wanted.dtype == case.result
-    if is_floating(case.result):
+    if is_complex(case.result):
+        parts = [np.ascontiguousarray(x).view(real_dtype(case.result)) for x in (got, wanted)]
+        wrong = (ulps_between(*parts) > 0).reshape(-1, 2).any(axis=1)
+    elif is_floating(case.result):
         wrong = ulps_between(got, wanted) > ULPS.get(case.op.name, 0)
         if case.op.name not in EITHER_ZERO:
             wrong |= (got == 0) & (wanted == 0) & (np.signbit(got) != np.signbit(wanted))
