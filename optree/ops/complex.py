@@ -113,6 +113,23 @@ class Complex(BinaryOperator, ElementwiseOperator):
         return [delta, delta * 1j]  # of which the operands, which are real, take the real part
 
 
+def quotient(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The parts of x / y by Smith's algorithm, as NumPy's: without overflow of intermediate values."""
+    if isinstance(y[1], float):  # of a real divisor, which has few operations for each element
+        is_zero, ratio = f.eq(y[0], 0), f.copysign(0.0, y[0])
+        scale = f.reciprocal(f.where(is_zero, f.abs(y[0]), y[0]))
+        re, im = x[0] + x[1] * ratio, x[1] - x[0] * ratio
+        return f.where(is_zero, x[0], re) * scale, f.where(is_zero, x[1], im) * scale
+    is_wide = f.ge(f.abs(y[0]), f.abs(y[1]))
+    long, short = f.where(is_wide, y[0], y[1]), f.where(is_wide, y[1], y[0])
+    is_zero = f.logical_and(is_wide, f.eq(long, 0))
+    ratio = f.where(is_zero, 0, short / f.where(is_zero, 1, long))
+    scale = f.reciprocal(f.where(is_zero, 0, long + short * ratio))
+    re = f.where(is_wide, x[0] + x[1] * ratio, x[0] * ratio + x[1])
+    im = f.where(is_wide, x[1] - x[0] * ratio, x[1] * ratio - x[0])
+    return f.where(is_zero, x[0], re) * scale, f.where(is_zero, x[1], im) * scale
+
+
 @function(numpy=np.real)
 def real(x: Operand) -> Any:
     """The real part: of real numbers a copy.

@@ -23,6 +23,7 @@ from optree.op.traits import (
     UnaryOperator,
     blocks_of_equal_shapes,
 )
+from optree.ops.complex import quotient
 from optree.registry import alias, associative, f, function, numpy_function
 from optree.tree.gradient_types import zero_gradient
 from optree.tree.types import weak_dtype
@@ -95,15 +96,7 @@ class Div(BinaryOperator, ElementwiseOperator, FloatOperator):
     examples = Examples(sample=(0.5, 3.0))
 
     def by_parts(self, x: Any, y: Any) -> Any:
-        """Smith's algorithm, as NumPy's: without overflow of intermediate values."""
-        is_wide = f.ge(f.abs(y[0]), f.abs(y[1]))
-        long, short = f.where(is_wide, y[0], y[1]), f.where(is_wide, y[1], y[0])
-        is_zero = f.logical_and(is_wide, f.eq(long, 0))
-        ratio = f.where(is_zero, 0, short / f.where(is_zero, 1, long))
-        scale = f.reciprocal(f.where(is_zero, 0, long + short * ratio))
-        re = f.where(is_wide, x[0] + x[1] * ratio, x[0] * ratio + x[1])
-        im = f.where(is_wide, x[1] - x[0] * ratio, x[1] * ratio - x[0])
-        return f.where(is_zero, x[0], re) * scale, f.where(is_zero, x[1], im) * scale
+        return quotient(x, y)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
         (x, y), (delta,) = inputs, output_gradients
