@@ -17,9 +17,10 @@ from optree.op.batching import batched_trees, first_batch, spread, spread_all
 from optree.op.index_map import is_view
 from optree.op.traits import ElementwiseOperator, LoopOperator, ReductionOperator
 from optree.ops.contraction import Dot, MatMul, ProductOperator, TensorDot
-from optree.ops.elementwise import Add
+from optree.ops.elementwise import Add, Mul
 from optree.ops.loop_operands import check_lengths, check_states, check_step, flat, in_form_of, typed_state
 from optree.ops.loop_steps import Argument, Steps, carried_state, new_array
+from optree.ops.shape import ExpandDims
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.tree.equality import equal
@@ -684,26 +685,34 @@ def _output(loop: Loop, tree: Any, axis: int) -> int:
 
 
 class _Factor(NamedTuple):
-    """A factor of a product of matrices in each step: its values of all steps, and the axes to sum over."""
+    """A factor of a product of matrices in each step, or of an outer product: its values of all steps."""
 
     #: An operand, or the number of one of the loop's outputs.
     sequence: Any
-    #: The axis of steps.
-    steps: int
-    #: The axis that the product sums over.
-    contracted: int
+    #: The axes to sum over: that of steps, and that of a product of matrices.
+    axes: tuple[int, ...]
 
     @classmethod
-    def of(cls, loop: Loop, tree: Any, axis: int, slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
-        """A factor whose `axis` is summed over, without a transposition."""
+    def of(cls, loop: Loop, tree: Any, axes: Sequence[int], slices: Sequence[tuple[Input, Any, int]]) -> _Factor:
+        """A factor whose `axes` are summed over, without a transposition."""
         if isinstance(tree, OpTreeNode) and tree.op.index_map.axis_order == (1, 0):
-            tree, axis = tree[1], 1 - axis
-        for known, sequence, steps in slices:
-            if known is tree:
-                return cls(sequence, steps, axis + (axis >= steps))
-        index, steps = next(((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree)), (None, 0))
-        index = _output(loop, tree, 0) if index is None else index
-        return cls(index, steps, axis + (axis >= steps))
+            tree, axes = tree[1], [1 - axis for axis in axes]
+        sequence, steps = next(((x, along) for known, x, along in slices if known is tree), (None, 0))
+        if sequence is None:
+            found = ((n, along) for n, (x, along) in enumerate(loop.outputs) if equal(x, tree))
+            sequence, steps = next(found, None) or (_output(loop, tree, 0), 0)
+        return cls(sequence, (steps, *(axis + (axis >= steps) for axis in axes)))
+
+
+def _vectors(product: OpTreeNode) -> list[Any]:
+    """The vectors of an outer product, as the gradient of a matrix times a vector has it; empty for other products."""
+    found = [x[1] if _has_axis(x, axis) else x for x, axis in zip((product[1], product[2]), (1, 0), strict=True)]
+    return found if _has_axis(product[1], 1) and getattr(found[1], "ndim", 0) == 1 else []
+
+
+def _has_axis(x: Any, axis: int) -> bool:
+    """Whether a tree is a vector with a new axis."""
+    return isinstance(x, OpTreeNode) and x.ndim == 2 and isinstance(x.op, ExpandDims) and x.op.axis == (axis,)
 
 
 class _Sum(NamedTuple):
@@ -723,7 +732,9 @@ class _Sum(NamedTuple):
             if kind is Add:
                 pending += [as_variable(x) for x in operands_of(term)]
             elif kind in (Dot, MatMul) and term[1].ndim == term[2].ndim == 2:
-                products.append((_Factor.of(loop, term[1], 1, slices), _Factor.of(loop, term[2], 0, slices)))
+                products.append((_Factor.of(loop, term[1], [1], slices), _Factor.of(loop, term[2], [0], slices)))
+            elif kind is Mul and (vectors := _vectors(term)):
+                products.append((_Factor.of(loop, vectors[0], [], slices), _Factor.of(loop, vectors[1], [], slices)))
             else:
                 rest.append(term)
         if not rest:
@@ -740,10 +751,17 @@ class _Sum(NamedTuple):
     def value(self, states: Sequence[Variable], outputs: Sequence[Variable], like: Variable) -> Variable:
         """The gradient, after the loop, by an operand."""
         terms = [] if self.state is None else [in_dtype(states[self.state], like.dtype)]
+        joined: list[Any] = [[], []]
         for pair in self.products:
-            x, y = (outputs[each.sequence] if isinstance(each.sequence, int) else each.sequence for each in pair)
-            axes = tuple((each.steps, each.contracted) for each in pair)
-            terms.append(f.tensordot(x, y, axes))
+            found = [outputs[each.sequence] if isinstance(each.sequence, int) else each.sequence for each in pair]
+            if len(pair[0].axes) > 1:
+                terms.append(f.tensordot(*found, tuple(each.axes for each in pair)))
+                continue
+            for x, each, known in zip(found, pair, joined, strict=True):
+                known.append(f.moveaxis(x, each.axes[0], 0) if each.axes[0] else x)
+        if joined[0]:  # one product takes less time than one for each pair of vectors
+            x, y = (f.concatenate(x) if len(x) > 1 else x[0] for x in joined)
+            terms.append(f.tensordot(x, y, ((0,), (0,))))
         total = terms[0]
         for term in terms[1:]:
             total = total + term

@@ -16,6 +16,7 @@ from backends import gen_backend
 from optree import Input, TensorType
 from optree.errors import DTypeError, OperandError, ShapeError
 from optree.registry import f
+from optree.tree.node import OpTreeNode, post_order, variables_of
 
 
 @pytest.fixture
@@ -222,6 +223,24 @@ def test_what_is_the_same_in_every_step_is_computed_before(be: Any) -> None:
     last, _ = be.scan(step, be.zeros((2, 3)), x)
     body = last.owner.op.body
     assert [node.op.name for node in body.order] == ["add", "dot"] and len(body.constants) == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_by_a_matrix_times_vectors_are_one_product_after_the_loop(be: Any, axis: int) -> None:
+    rng = np.random.RandomState(0)
+    w, s, x = operands = [be.array(rng.normal(size=shape) * 0.5) for shape in ((3, 3), (3,), ((4, 3), (3, 4))[axis])]
+
+    def step(states: Any, slices: Any) -> Any:
+        s = f.tanh(f.dot(w, states[0]) + f.dot(slices[0], w))
+        return (s,), (f.dot(w, s * s),)
+
+    pairs = be.scan(step, (s,), (x,), axis=axis), unrolled(step, (s,), (x,), axis=axis)
+    ours, theirs = (optree.grad(cost(*each), operands) for each in pairs)
+    for got, wanted in zip(be.evaluate(ours), be.evaluate(theirs), strict=True):
+        np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-9, atol=1e-12)
+    nodes = [x for x in post_order([ours[0]], variables_of) if isinstance(x, OpTreeNode)]
+    assert [x.op.name for x in nodes].count("tensordot") == 1
+    assert all(state.ndim < 2 for x in nodes if x.op.name == "scan" for state in x.op.body.states)
 
 
 def test_equal_steps_are_equal_ops(be: Any) -> None:
