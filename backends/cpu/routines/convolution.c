@@ -173,35 +173,47 @@ static void pack(const problem *p, const block *b, const T *x, word channels, T 
             }
 }
 
+#define SUMS(s) vector first##s = {0}, second##s = {0};
+#define LOADED(s) \
+    if (s < R * C) { \
+        first##s = load(c + s * WIDTH); \
+        if (PANEL > 1) \
+            second##s = load(c + s * WIDTH + LANES); \
+    }
+#define MULTIPLIED(s) \
+    if (s < R * C) { \
+        const T x = row[s / C][at + s % C]; \
+        first##s += weights * x; \
+        if (PANEL > 1) \
+            second##s += others * x; \
+    }
+#define SAVED(s) \
+    if (s < R * C) { \
+        save(c + s * WIDTH, first##s); \
+        if (PANEL > 1) \
+            save(c + s * WIDTH + LANES, second##s); \
+    }
+
 /* c[r, i] (+)= sum over u and k of a[u, k] * b[rows[r] + offsets[u] + k * step + i], vectors of WIDTH. */
 static inline __attribute__((always_inline)) void product(const T *a, const T *b, const word *rows, const word *offsets,
                                                           word outer, word inner, word step, T *c, int adds,
                                                           const int R, const int C)
 {
-    vector sum[R * C][PANEL];
-    const T *row[R];
+    EACH_SUM(SUMS)
+    const T *row[MOST_ROWS];
     for (int r = 0; r < R; r++)
         row[r] = b + rows[r];
-    for (int i = 0; i < R * C; i++)
-        for (int v = 0; v < PANEL; v++)
-            sum[i][v] = adds ? load(c + i * WIDTH + v * LANES) : (vector){0};
+    if (adds) {
+        EACH_SUM(LOADED)
+    }
     for (word u = 0; u < outer; u++) {
         word at = offsets[u];
         for (word k = 0; k < inner; k++, at += step, a += WIDTH) {
-            vector weights[PANEL];
-            for (int v = 0; v < PANEL; v++)
-                weights[v] = load(a + v * LANES);
-            for (int r = 0; r < R; r++)
-                for (int i = 0; i < C; i++) {
-                    const T x = row[r][at + i];
-                    for (int v = 0; v < PANEL; v++)
-                        sum[r * C + i][v] += weights[v] * x;
-                }
+            const vector weights = load(a), others = PANEL > 1 ? load(a + LANES) : weights;
+            EACH_SUM(MULTIPLIED)
         }
     }
-    for (int i = 0; i < R * C; i++)
-        for (int v = 0; v < PANEL; v++)
-            save(c + i * WIDTH + v * LANES, sum[i][v]);
+    EACH_SUM(SAVED)
 }
 
 #define SIZE(R, C) \

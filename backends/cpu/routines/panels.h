@@ -1,25 +1,31 @@
 /* Tiles of products; included after vectors.h. `column` multiplies any number of rows by a panel of WIDTH columns. */
 
-/* GCC keeps sums in registers where all loops over them are unrolled. */
-#define UNROLLED _Pragma("GCC unroll 16")
-
 /* The unrolling of the inner loop, which amortises its overhead, and the distance of prefetches in rows of y. */
 enum { WIDTH = 2 * LANES, STEPS = TILE < 12 ? 2 : 1, AHEAD = 8 };
 
 /* Strides in elements; rows of y and out are contiguous. */
 typedef struct { word x_row, x_column, y_row, out_row; } strides;
 
-#define STEP(at) \
+#define SUMS(r) vector left##r = {0}, right##r = {0};
+#define MULTIPLIED(r) \
+    if (r < R) { \
+        const T factor = at[r * x_row]; \
+        left##r += left * factor, right##r += right * factor; \
+    }
+#define ADDED(r) \
+    if (r < R) \
+        left##r += load(out + r * out_row), right##r += load(out + r * out_row + LANES);
+#define SAVED(r) \
+    if (r < R) \
+        save(out + r * out_row, left##r), save(out + r * out_row + LANES, right##r);
+#define STEP(i) \
     { \
-        const T *row = y + (at) * y_row, *later = row + AHEAD * y_row; \
+        const T *row = y + (i) * y_row, *later = row + AHEAD * y_row, *at = x + (i) * x_column; \
         __builtin_prefetch(later); \
         if (BYTES > 32) \
             __builtin_prefetch(later + LANES); \
         const vector left = load(row), right = load(row + LANES); \
-        UNROLLED for (int r = 0; r < R; r++) { \
-            const T factor = x[r * x_row + (at) * x_column]; \
-            sum[r][0] += left * factor, sum[r][1] += right * factor; \
-        } \
+        EACH_SUM(MULTIPLIED) \
     }
 
 /* out[r, j] (+)= sum over k of x[r, k] * y[k, j], of R rows and WIDTH columns, in registers. */
@@ -27,20 +33,19 @@ static inline __attribute__((always_inline)) void product(word x_row, word x_col
                                                           const T *x, const T *y, T *out, word inner, int adds,
                                                           const int R)
 {
-    vector sum[TILE][2]; /* of constant size: compilers hold no other arrays in registers */
-    UNROLLED for (int r = 0; r < R; r++)
-        sum[r][0] = sum[r][1] = (vector){0};
+    EACH_SUM(SUMS)
     word k = 0;
-    for (; k + STEPS <= inner; k += STEPS, x += STEPS * x_column, y += STEPS * y_row)
-        UNROLLED for (int i = 0; i < STEPS; i++)
-            STEP(i)
-    if (k < inner)
+    for (; k + STEPS <= inner; k += STEPS, x += STEPS * x_column, y += STEPS * y_row) {
         STEP(0)
-    if (adds)
-        UNROLLED for (int r = 0; r < R; r++)
-            sum[r][0] += load(out + r * out_row), sum[r][1] += load(out + r * out_row + LANES);
-    UNROLLED for (int r = 0; r < R; r++)
-        save(out + r * out_row, sum[r][0]), save(out + r * out_row + LANES, sum[r][1]);
+        if (STEPS > 1)
+            STEP(1)
+    }
+    if (STEPS > 1 && k < inner)
+        STEP(0)
+    if (adds) {
+        EACH_SUM(ADDED)
+    }
+    EACH_SUM(SAVED)
 }
 
 #define ROWS(R, X_ROW, X_COLUMN) \
