@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from backends.cpu.codegen.halves import CONVERSIONS, narrow_functions
-from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, MULTIPLY_ADD, POW, VECTOR_MATH
+from backends.cpu.codegen.vector_math import EXP, FMOD, LOG, MULTIPLY_ADD, POW, TANH, VECTOR_MATH
 from backends.cpu.compiler import c_text, find_compiler
 from backends.cpu.routines import attention
 from backends.cpu.routines.vectors import FOLDER, vector_source
@@ -25,8 +25,8 @@ WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter",
 def sources() -> Iterator[tuple[str, str]]:
     """The names of configurations, and their sources."""
     yield (
-        "exp.h, log.h, pow.h",
-        f"#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{MULTIPLY_ADD}{EXP}{LOG}{POW}{FMOD}",
+        "exp.h, log.h, tanh.h, pow.h",
+        f"#include <stdint.h>\n{VECTOR_MATH}#include <tgmath.h>\n{MULTIPLY_ADD}{EXP}{LOG}{TANH}{POW}{FMOD}",
     )
     yield "float16.h, bfloat16.h", f"#include <stdint.h>\n#include <math.h>\n{narrow_functions([*CONVERSIONS])}"
     yield "workers.c", sharing_source()

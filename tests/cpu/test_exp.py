@@ -1,4 +1,4 @@
-"""exp, log and pow in C: our own, and their likes that call them."""
+"""exp, log, tanh and pow in C: our own, and their likes that call them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,22 @@ def test_log_of_every_size(dtype):
     np.testing.assert_array_equal(found[~finite], exact[~finite].astype(dtype))
     found, exact = found[finite], exact[finite]
     assert np.max(np.abs(found - exact) / np.spacing(np.abs(exact).astype(dtype))) <= 1.5
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tanh_of_every_size(dtype):
+    be = gen_backend("cpu", jit=True)
+    with np.errstate(all="ignore"):
+        ends = np.repeat(np.array([*ENDS, 9, 9.02, 19, 19.1, 20.5], dtype), 17)
+        x = np.concatenate([of_every_size(dtype, 200_001), np.linspace(-21, 21, 200_003).astype(dtype), ends])
+        exact = np.tanh(x.astype(np.longdouble))
+    found = function([], be.tanh(be.array(x, dtype)))().get()
+    kept = ~np.isnan(x)
+    assert np.isnan(found[~kept]).all() and np.abs(found[kept]).max() == 1
+    np.testing.assert_array_equal(np.signbit(found[kept]), np.signbit(x[kept]))
+    assert np.max(np.abs(found - exact)[kept] / np.spacing(np.abs(exact[kept]).astype(dtype))) <= 2.2
+    np.testing.assert_array_equal(found[-1], found[-17])  # in a vector and after the last of them
 
 
 @needs_compiler
