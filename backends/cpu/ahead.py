@@ -32,7 +32,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
     foresight = Foresight(program, steps, values, HOST)
     needed: dict[LoopNest, list[FusedKernel]] = {}
     for kernel, arrays, input_shapes in foresight.run():
-        found = kernel.specialize(arrays, input_shapes)
+        found = FusedKernel.specialize(kernel, arrays, input_shapes)  # its own may compile
         if found is not None and found.nest is not None and not kernel.is_compiled(found.nest):
             needed.setdefault(found.nest, []).append(kernel)
     routines = dict.fromkeys(source for step, inputs in foresight.calls for source in _sources(step, inputs))

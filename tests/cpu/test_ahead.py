@@ -57,8 +57,8 @@ def most_at_once(log):
     return most
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_so_many_compilers_run_at_once(monkeypatch, tmp_path, threads, counted):
+@pytest.mark.parametrize("threads, jit", [(1, True), (2, True), (3, True), (2, "always")])
+def test_so_many_compilers_run_at_once(monkeypatch, tmp_path, threads, jit, counted):
     """Each compiler waits until as many have begun as may run at a time; with one alone it would wait for a minute."""
     log, real = tmp_path / "log", find_compiler().command[0]
     waits = f"""
@@ -68,7 +68,7 @@ def test_so_many_compilers_run_at_once(monkeypatch, tmp_path, threads, counted):
         echo end >> {log}
         exit $status
     """
-    be = gen_backend("cpu", jit=True)
+    be = gen_backend("cpu", jit=jit)
     assert builtin() is not None  # its source is compiled alone
     with override(num_threads=threads, compile_seconds=60):
         trees, wanted = several(be)
