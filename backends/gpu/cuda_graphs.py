@@ -22,7 +22,7 @@ from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
 from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import CHECKED, is_among
 from backends.gpu.cupy_device import FAULTS, InFlight, InOrder, is_want_of_memory, status_of
-from backends.gpu.matmul import Workspace
+from backends.gpu.workspace import Workspace
 from optree.arrays import deferring_checks, is_portable
 from optree.cache import Cache
 from optree.compile.aliasing import alias_sets

@@ -13,7 +13,7 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from backends.gpu.matmul import PLANS, shared_workspace
+from backends.gpu.workspace import PLANS, shared_workspace
 from optree.arrays import stored
 from optree.cache import Cache
 from optree.dtypes import real_dtype

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 from types import ModuleType
 from typing import Any
@@ -13,7 +11,8 @@ import numpy as np
 
 from backends.execution.memory import order_and_leading_dimension
 from backends.gpu.arrays import DeviceArray
-from backends.gpu.cublaslt import ALIGNED, WORKSPACE, Algorithm, CuBLASLt, Matrix, Problem, installed
+from backends.gpu.cublaslt import ALIGNED, Algorithm, CuBLASLt, Matrix, Problem, installed
+from backends.gpu.workspace import shared_workspace
 from optree.cache import Cache
 from optree.dtypes import wide_dtype
 from optree.errors import BackendError
@@ -21,48 +20,8 @@ from optree.locks import Locked, cached_property
 from optree.records import NamedTuple
 from optree.tree.types import promote
 
-#: Maximum entries of the caches of algorithms, and of those of plans of Fourier transforms.
-ALGORITHMS, PLANS = 1024, 128
-
-
-class Workspace:
-    """The workspace of a function's library calls, shared by all of its graphs, because calls run in order.
-
-    If a product needs more, it grows to at least twice the size; earlier captures hold the old one.
-
-    `empty`: from a size and a dtype to a new array.
-    """
-
-    def __init__(self, empty: Callable[[int, Any], Any]) -> None:
-        self._empty = empty
-        self._memories: list[Any] = []
-        #: cuFFT's plans, which have it for their work area, and what a capture's plans are added to.
-        self.plans = Cache("plans of transforms", PLANS)
-        self.held: list[Any] | None = None
-
-    def of(self, size: int) -> Any:
-        """An array of at least a size in bytes."""
-        held = self._memories[-1].nbytes if self._memories else 0
-        if size > held:
-            self._memories.append(self._empty(max(size, min(2 * held, WORKSPACE)), np.uint8))
-        return self._memories[-1]
-
-    @contextmanager
-    def shared(self, held: list[Any] | None = None) -> Iterator[None]:
-        """A block in which this thread's library calls use this workspace; `held` as for a capture."""
-        token, self.held = _shared.set(self), held
-        try:
-            yield
-        finally:
-            _shared.reset(token)
-
-
-_shared: ContextVar[Workspace | None] = ContextVar("_shared", default=None)
-
-
-def shared_workspace() -> Workspace | None:
-    """The workspace of the function that this thread runs; None outside of functions."""
-    return _shared.get()
+#: Maximum entries of the caches of algorithms.
+ALGORITHMS = 1024
 
 
 class _Epilogue(NamedTuple):
@@ -231,7 +190,7 @@ class Products(Locked):
         """Scratch memory of at least a size in bytes for a library's call; None if the size is 0."""
         if not size:
             return None
-        shared = _shared.get()
+        shared = shared_workspace()
         return self.cupy.empty(size, np.uint8) if shared is None else shared.of(size)
 
     def _in_parts(self, x: DeviceArray, y: DeviceArray, target: DeviceArray, epilogue: _Epilogue) -> None:

@@ -21,7 +21,7 @@ from backends.execution.memory_planner import COMBINATIONS
 from backends.gpu.cublaslt import WORKSPACE
 from backends.gpu.cuda_graphs import Graphs
 from backends.gpu.cupy_device import InFlight
-from backends.gpu.matmul import Workspace
+from backends.gpu.workspace import Workspace
 from optree import Input, Op, TensorType, debugprint, function
 from optree.arrays import portable
 from optree.errors import AxisError, BackendError, DeviceMemoryError
