@@ -68,10 +68,11 @@ def matmul_by_copy(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) 
 
 def small_products(program: Program, shapes: Sequence[Any], stacks_alone: bool = False) -> frozenset[int]:
     """The products, by their indices among the instructions, for which a loop nest takes less time than a call."""
-    found = [i for i, each in enumerate(program.instructions) if _is_small_stack(program, i, each, shapes)]
-    if not stacks_alone:
-        found += [i for i, each in enumerate(program.instructions) if _is_small(each, shapes)]
-    return frozenset(found)
+    return frozenset(
+        i
+        for i, each in enumerate(program.instructions)
+        if _is_small_stack(program, i, each, shapes) or (not stacks_alone and _is_small(each, shapes))
+    )
 
 
 def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
