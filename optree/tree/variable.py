@@ -683,7 +683,8 @@ def check_real(x: Any, what: str) -> Any:
     """The operand; DTypeError if it is complex, for a function that is of real numbers."""
     if is_complex_operand(x):
         raise DTypeError(
-            f"{what}: it does not take complex numbers, as {describe(x)}; z.real, z.imag and be.abs(z) are real"
+            f"{what}: it does not take complex numbers, and was given {describe(x)}; "
+            "z.real, z.imag and be.abs(z) are real"
         )
     return x
 
