@@ -15,9 +15,9 @@ from optree.op.batching import aligned, example_rank
 from optree.op.examples import Examples
 from optree.op.index_map import OPAQUE, IndexMap, contracted, per_op
 from optree.op.op import Op
-from optree.op.traits import BinaryOperator, CompositeOperator, no_props
-from optree.registry import NUMPY_FUNCTIONS, OPS, f, function, numpy_function
-from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis, promote
+from optree.op.traits import BinaryOperator, no_props
+from optree.registry import NUMPY_FUNCTIONS, f, function, numpy_function
+from optree.tree.types import NUMBERS, Shape, TensorType, broadcast, normalise_axis
 from optree.tree.variable import Operand, Variable, is_neon, variable_of
 
 
@@ -322,7 +322,8 @@ def _in_order(x: Variable, axes: Sequence[int]) -> Variable:
     return x if order == tuple(range(x.ndim)) else f.transpose(x, order)
 
 
-class Outer(CompositeOperator, BinaryOperator):
+@function()
+def outer(x: Operand, y: Operand) -> Any:
     """The outer product of x and y, both flattened.
 
     Examples
@@ -331,56 +332,12 @@ class Outer(CompositeOperator, BinaryOperator):
     array([[3., 4.],
            [6., 8.]])
     """
-
-    name = "outer"
-    takes_complex = True
-    examples = Examples(
-        ((((3,), (4,)), {}), (((2, 2), (3,)), {}), (((), (3,)), {}), (((0,), (3,)), {}), (((3,), 2.0), {})),
-        random_props=no_props,
+    column, row = (
+        a if type(a) in NUMBERS else f.reshape(variable_of(a, "outer"), shape)
+        for a, shape in ((x, (-1, 1)), (y, (1, -1)))
     )
-
-    def output_shape(self, *shapes: Shape) -> Shape:
-        return tuple(None if None in shape else prod(shape) for shape in shapes)  # type: ignore[arg-type]
-
-    def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
-        common = promote(*dtypes)
-        return common, common, common
-
-    def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
-        x, y = inputs
-        column = x if type(x) in NUMBERS else f.expand_dims(_flat(x, batched[0]), -1)
-        row = y if type(y) in NUMBERS else f.expand_dims(_flat(y, batched[1]), -2)
-        found = column * row
-        return found if found.ndim == 3 else f.expand_dims(found, 1)  # of a number and a batch
-
-    def decompose(self, *inputs: Variable) -> Any:
-        x, y = inputs
-        column = x if type(x) in NUMBERS else f.reshape(x, (-1, 1))
-        row = y if type(y) in NUMBERS else f.reshape(y, (1, -1))
-        found = column * row
-        return found if found.ndim == 2 else f.reshape(found, (1, 1))  # of two numbers
-
-    @portable
-    def fill(self, out: Array, *arrays: Array) -> None:
-        x, y = arrays  # Python numbers stay weak
-        column = x if isinstance(x, NUMBERS) else np.reshape(x, (-1, 1))
-        row = y if isinstance(y, NUMBERS) else np.reshape(y, (1, -1))
-        np.multiply(column, row, out=out)
-
-    def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
-        (x, y), (delta,) = inputs, output_gradients
-        return [_weighted(delta, y, x), _weighted(f.transpose(delta), x, y)]
-
-
-def _flat(x: Variable, is_batched: bool) -> Variable:
-    """An operand flattened, or each example of a batch."""
-    return OPS["reshape"].make(newshape=(-1,)).batch([x], [True]) if is_batched else f.reshape(x, (-1,))
-
-
-def _weighted(delta: Variable, by: Variable, like: Variable) -> Variable:
-    """The weighted sums of a delta's rows, in another operand's shape."""
-    total = delta * by if by.ndim == 0 else f.dot(delta, f.reshape(by, (-1, 1)))
-    return f.reshape_like(total, like)
+    found = f.mul(column, row)
+    return found if found.ndim == 2 else f.reshape(found, (1, 1))  # of two numbers
 
 
 NUMPY_FUNCTIONS[np.dot] = lambda a, b: f.dot(a, b) if np.ndim(a) and np.ndim(b) else f.multiply(a, b)

@@ -68,6 +68,7 @@ ELEMENTWISE = {
             ((1, 5), (5, 1), (1, 5)),
         )
     ],
+    "outer": [_same("outer", *shapes) for shapes in (((3,), (4,)), ((2, 2), (3,)), ((), (3,)), ((0,), (3,)))],
     "vecdot": [_same("vecdot", (2, 3), (3,)), _same("vecdot", (3, 2), (3, 1), axis=0)],
     "matvec": [_same("matvec", (2, 3), (3,)), _same("matvec", (2, 2, 3), (2, 3)), _same("matvec", (2, 1), (3, 1))],
     "vecmat": [_same("vecmat", (3,), (3, 2)), _same("vecmat", (2, 3), (2, 3, 2)), _same("vecmat", (3, 1), (1, 2))],

@@ -174,12 +174,6 @@ def _arg(name: str) -> Meaning:
     return meaning
 
 
-def _outer(x: Any, y: Any) -> Any:
-    """np.outer, except that a Python number is weak, as it is everywhere."""
-    column, row = (n if isinstance(n, float) else np.reshape(n, s) for n, s in ((x, (-1, 1)), (y, (1, -1))))
-    return np.multiply(column, row)
-
-
 def _groups(x: np.ndarray, axis: Any) -> list[list[tuple[int, ...]]]:
     """The places of an array that stand together along axes."""
     axes = range(x.ndim) if axis is None else [a % x.ndim for a in np.atleast_1d(axis)]
@@ -389,7 +383,6 @@ MEANINGS: dict[str, Meaning] = {
     "standardize": _in_double(_standardize, _mean_dtype),
     "dot": np.dot,
     "matmul": np.matmul,
-    "outer": _outer,
     "tensordot": np.tensordot,
     "transpose": np.transpose,
     "reshape": lambda x, newshape: np.reshape(x, newshape),

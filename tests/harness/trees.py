@@ -41,7 +41,7 @@ EXACT = (
 #: What does not enlarge an error in its operands by much; the others take exact operands.
 GENTLE = SHAPE_OPS | _names(
     """conjugate neg abs sin cos tanh sig arctan erf relu add sub mul maximum minimum sum mean max min sort cumsum
-    softmax logsumexp matmul dot outer"""
+    softmax logsumexp matmul dot"""
 )
 
 #: Of these, what is rounded where numbers are complex.
@@ -49,7 +49,7 @@ ROUNDED = _names("abs sgn square reciprocal sqrt mul div")
 
 #: Smooth everywhere, and with values and derivatives that stay small.
 SMOOTH = sorted(
-    (SHAPE_OPS | _names("add mul sub neg sin cos tanh sig arctan sum mean cumsum softmax logsumexp matmul dot outer"))
+    (SHAPE_OPS | _names("add mul sub neg sin cos tanh sig arctan sum mean cumsum softmax logsumexp matmul dot"))
     & OPS.keys()
 )
 
