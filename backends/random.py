@@ -14,7 +14,7 @@ from optree.errors import OperandError, ParameterError, ShapeError, brief, descr
 from optree.locks import cached_property
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.types import as_dtype, normalise_axis, promote
+from optree.tree.types import DType, as_dtype, normalise_axis, promote
 from optree.tree.variable import Variable, check_real, constant, in_dtype
 
 
@@ -151,7 +151,7 @@ class RandomMethods(Creation):
 
     # Draws
 
-    def rand(self, shape: Any = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def rand(self, shape: Any = None, dtype: DType = None, out: Tensor | None = None) -> Any:
         """Uniform numbers from [0, 1), multiples of 2**-24 (float16: 2**-11, bfloat16: 2**-8, float64: 2**-53).
 
         Examples
@@ -162,7 +162,7 @@ class RandomMethods(Creation):
         return self._finish(self._draw("rand", shape, dtype, out), out)
 
     def uniform(
-        self, low: Any = 0.0, high: Any = 1.0, size: Any = None, dtype: Any = None, out: Tensor | None = None
+        self, low: Any = 0.0, high: Any = 1.0, size: Any = None, dtype: DType = None, out: Tensor | None = None
     ) -> Any:
         """Uniform numbers from [low, high). Both may be operands; `size` may then be omitted.
 
@@ -179,7 +179,7 @@ class RandomMethods(Creation):
         numbers = self._draw("rand", size, dtype, out, low, high)
         return self._finish(_scaled("uniform", numbers, low, high - low), out)
 
-    def standard_normal(self, shape: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def standard_normal(self, shape: object = None, dtype: DType = None, out: Tensor | None = None) -> Any:
         """Numbers of the standard normal distribution; the parameters are those of `rand`.
 
         Examples
@@ -189,7 +189,7 @@ class RandomMethods(Creation):
         """
         return self._finish(self._draw("standard_normal", shape, dtype, out), out)
 
-    def randn(self, *shape: Any, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def randn(self, *shape: Any, dtype: DType = None, out: Tensor | None = None) -> Any:
         """`standard_normal` of sizes that are arguments, as torch's; one shape or operand may be given, too.
 
         Parameters
@@ -221,7 +221,7 @@ class RandomMethods(Creation):
         return self._finish(_scaled("normal", numbers, loc, scale), out)
 
     def exponential(
-        self, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
+        self, scale: object = 1.0, size: object = None, dtype: DType = None, out: Tensor | None = None
     ) -> Any:
         """Numbers of the exponential distribution of mean `scale`, differentiable by `scale` if it is an operand.
 
@@ -239,7 +239,7 @@ class RandomMethods(Creation):
         numbers = -f.log1p(-self._draw("rand", size, dtype, out, scale))
         return self._finish(_scaled("exponential", numbers, 0.0, scale), out)
 
-    def standard_gamma(self, shape: object, size: object = None, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def standard_gamma(self, shape: object, size: object = None, dtype: DType = None, out: Tensor | None = None) -> Any:
         """Numbers of the gamma distribution of scale 1 for a shape parameter, or for each of an operand of them.
 
         Parameters
@@ -265,7 +265,7 @@ class RandomMethods(Creation):
         return self._finish(f.standard_gamma(self.rng_state, alpha, dtype=wanted), out)
 
     def gamma(
-        self, shape: object, scale: object = 1.0, size: object = None, dtype: Any = None, out: Tensor | None = None
+        self, shape: object, scale: object = 1.0, size: object = None, dtype: DType = None, out: Tensor | None = None
     ) -> Any:
         """Numbers of the gamma distribution, by its shape parameter and scale; differentiable by the scale.
 
@@ -286,7 +286,7 @@ class RandomMethods(Creation):
         return self._finish(_scaled("gamma", numbers, 0.0, scale), out)
 
     def randint(
-        self, low: object, high: object = None, size: object = None, dtype: Any = np.int64, out: Tensor | None = None
+        self, low: object, high: object = None, size: object = None, dtype: DType = np.int64, out: Tensor | None = None
     ) -> Any:
         """Integers from [low, high); without `high`, from [0, low).
 
@@ -418,7 +418,7 @@ class RandomMethods(Creation):
         """
         return self._finish(self._draw("rand", out, np.float32, None) < _as_chance(keepthresh, "keepthresh"), out)
 
-    def dropout_mask(self, shape: Any, keep: Any = 0.5, dtype: Any = None, out: Tensor | None = None) -> Any:
+    def dropout_mask(self, shape: Any, keep: Any = 0.5, dtype: DType = None, out: Tensor | None = None) -> Any:
         """A dropout mask: ``1 / keep`` with probability `keep`, else zero, so that x * mask has the expected value x.
 
         Parameters
@@ -465,7 +465,7 @@ class RandomMethods(Creation):
         return self._finish(f.cast(is_one, wanted) * 2.0 - 1.0, out)
 
     def stochastic_cast(
-        self, x: object, dtype: Any = np.float16, out: Tensor | None = None, bits: int | None = None
+        self, x: object, dtype: DType = np.float16, out: Tensor | None = None, bits: int | None = None
     ) -> Any:
         """Values cast to a lower precision by stochastic rounding; with `bits`, to as many bits of the mantissa.
 
@@ -485,7 +485,7 @@ class RandomMethods(Creation):
 
     # Helpers
 
-    def _draw(self, op: str, shape: object, dtype: Any, out: Tensor | None, *parameters: Any) -> Any:
+    def _draw(self, op: str, shape: object, dtype: DType, out: Tensor | None, *parameters: Any) -> Any:
         """Numbers of the standard distribution, of a shape, or of the parameters' broadcast shape."""
         operands = [p for p in parameters if isinstance(p, Variable)]
         if shape is None and out is None and operands:
@@ -512,7 +512,7 @@ class RandomMethods(Creation):
         """The memory of tensors that only have a shape."""
         return self.from_host(np.zeros((), bool))
 
-    def _draw_dtype(self, dtype: Any, *operands: Variable) -> np.dtype:
+    def _draw_dtype(self, dtype: DType, *operands: Variable) -> np.dtype:
         """The given dtype, else that of the floating operands, else the backend's."""
         if dtype is not None:
             return as_dtype(dtype)

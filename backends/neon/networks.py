@@ -10,7 +10,7 @@ from backends.neon.pooling import Pools
 from optree.ops.indexing import Embedding
 from optree.registry import f
 from optree.tree.tensor import Tensor
-from optree.tree.variable import Variable
+from optree.tree.variable import Operand, Variable
 
 
 class Transform:
@@ -230,17 +230,17 @@ def _bn_inference(
 
 def _bn(
     key: Any,
-    y: Any,
-    x: Any,
-    xsum: Any,
-    xvar: Any,
-    gmean: Any,
-    gvar: Any,
-    gamma: Any,
-    beta: Any,
-    accumulate: Any,
-    rho: Any,
-    more: Any,
+    y: Variable,
+    x: Variable,
+    xsum: Variable,
+    xvar: Variable,
+    gmean: Variable,
+    gvar: Variable,
+    gamma: Variable,
+    beta: Operand,
+    accumulate: Operand,
+    rho: Operand,
+    more: Operand,
 ) -> dict[Any, Any]:
     epsilon, relu, computes_sum, binary = key
     times = f.shift if binary else f.mul

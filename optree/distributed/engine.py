@@ -32,7 +32,7 @@ class Engine:
     def agree(self, words: str) -> None:
         """Raise DistributedError on every rank unless all ranks pass the same words."""
 
-    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def begin(self, method: str, x: Array, *args: Any, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         """Begin `all_reduce`, `all_gather` or `reduce_scatter`. Operations run in the order in which they begin.
 
         `*args`: the other arguments of the method.
@@ -54,11 +54,11 @@ class Engine:
         """The sum, mean, max or min of all ranks' arrays."""
         return x.copy()
 
-    def all_gather(self, x: Any) -> Any:
+    def all_gather(self, x: Array) -> Any:
         """The arrays of all ranks, stacked along a new first axis."""
         return x[None].copy()
 
-    def reduce_scatter(self, parts: Any) -> Any:
+    def reduce_scatter(self, parts: Array) -> Any:
         """The sum over all ranks of their parts for this rank; the first axis has a part for each rank."""
         return parts[0].copy()
 
@@ -70,11 +70,11 @@ class Engine:
         """The sum of all ranks' arrays on one rank, zeros on the others."""
         return x.copy()
 
-    def all_to_all(self, parts: Any) -> Any:
+    def all_to_all(self, parts: Array) -> Any:
         """The parts of all ranks for this rank, stacked."""
         return parts.copy()
 
-    def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+    def exchange(self, x: Array, to: int | None, source: int | None) -> Any:
         """Send the array to the rank `to`; returns the array of the rank `source`, or zeros if that is None."""
         return np.zeros_like(x) if source is None else x.copy()
 
@@ -83,7 +83,7 @@ class Engine:
         return self
 
 
-def spec_of(x: Any) -> str:
+def spec_of(x: Array) -> str:
     """The dtype and shape of an array as text, for the comparison of operations between ranks."""
     return f"{x.dtype} {x.shape}"
 
@@ -94,24 +94,24 @@ def exchange_of(x: Array, to: int | None, source: int | None) -> str:
     return f"send or recv of {spec_of(x)} {' and '.join(ends)}"
 
 
-def as_bytes(x: Any) -> Any:
+def as_bytes(x: Array) -> Any:
     """An array's elements as a vector of bytes, which engines send for any dtype."""
     return contiguous(x).reshape(-1).view(np.uint8)
 
 
-def contiguous(x: Any) -> Any:
+def contiguous(x: Array) -> Any:
     """An array, or a copy of it, in C order."""
     return x if x.flags.c_contiguous else x.copy(order="C")
 
 
-def wide(x: Any) -> Any:
+def wide(x: Array) -> Any:
     """A contiguous array of a dtype that engines reduce: float32 for half precision, bytes for bools."""
     if is_narrow(x.dtype):
         return contiguous(x.astype(np.float32))
     return contiguous(x).view(np.uint8) if x.dtype.kind == "b" else contiguous(x)
 
 
-def narrowed(made: Any, x: Any) -> Any:
+def narrowed(made: Array, x: Array) -> Any:
     """A reduction's result in the dtype of the operand."""
     if made.dtype == x.dtype:
         return made

@@ -19,7 +19,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from threading import TIMEOUT_MAX, get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 import mpi4py
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402
 
-from optree.arrays import stored  # noqa: E402
+from optree.arrays import Array, stored  # noqa: E402
 from optree.distributed.engine import Engine, as_bytes, exchange_of, narrowed, spec_of, wide  # noqa: E402
 from optree.distributed.errors import DistributedError  # noqa: E402
 from optree.distributed.launch import Launch  # noqa: E402
@@ -73,7 +73,7 @@ class MPIEngine(Engine):
         self._waiting: dict[int, str] = {}
         _engines.append(self)
 
-    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def begin(self, method: str, x: Array, *args: Any, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         self.refuse_children()
         if not self.overlaps:
             return super().begin(method, x, *args, out=out)
@@ -179,7 +179,7 @@ class MPIEngine(Engine):
 
     # The operations
 
-    def all_reduce(self, x: Any, kind: str, out: Any = None) -> Any:
+    def all_reduce(self, x: Array, kind: str, out: Array | None = None) -> Any:
         self.agree(f"all_reduce, {kind} of {spec_of(x)}")
         given = wide(x)
         op = {"max": MPI.MAX, "min": MPI.MIN}.get(kind, MPI.SUM)
@@ -194,7 +194,7 @@ class MPIEngine(Engine):
             np.divide(made, made.dtype.type(self.size), out=made)
         return stored(narrowed(made, x), out)
 
-    def _reduce_parts(self, given: Any, op: Any, made: Any) -> None:
+    def _reduce_parts(self, given: Array, op: Any, made: Array) -> None:
         """Reduce into an array; each rank computes a part."""
         share = -(-given.size // self.size)
         flat, whole = given.reshape(-1), made.reshape(-1)
@@ -207,39 +207,39 @@ class MPIEngine(Engine):
         if given.size % self.size:
             made[...] = whole[: given.size].reshape(made.shape)
 
-    def all_gather(self, x: Any, out: Any = None) -> Any:
+    def all_gather(self, x: Array, out: Array | None = None) -> Any:
         self.agree(f"all_gather of {spec_of(x)}")
         made = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         self._wait(self._comm.Iallgather(as_bytes(x), as_bytes(made)))
         return made
 
-    def reduce_scatter(self, parts: Any, out: Any = None) -> Any:
+    def reduce_scatter(self, parts: Array, out: Array | None = None) -> Any:
         self.agree(f"reduce_scatter of {spec_of(parts)}, the parts of all ranks")
         given = wide(parts)
         made = out if _is_of(out, given) else np.empty(given.shape[1:], given.dtype)
         self._wait(self._comm.Ireduce_scatter_block(given, made, MPI.SUM))
         return stored(narrowed(made, parts), out)
 
-    def broadcast(self, x: Any, root: int) -> Any:
+    def broadcast(self, x: Array, root: int) -> Any:
         self.agree(f"broadcast of rank {root}'s {spec_of(x)}")
         made = np.array(x, order="C")
         self._wait(self._comm.Ibcast(as_bytes(made), root))
         return made
 
-    def reduce(self, x: Any, root: int) -> Any:
+    def reduce(self, x: Array, root: int) -> Any:
         self.agree(f"reduce, sum of {spec_of(x)} to rank {root}")
         given = wide(x)
         made = np.zeros_like(given)
         self._wait(self._comm.Ireduce(given, made if self.rank == root else None, MPI.SUM, root))
         return narrowed(made, x)
 
-    def all_to_all(self, parts: Any) -> Any:
+    def all_to_all(self, parts: Array) -> Any:
         self.agree(f"all_to_all of {spec_of(parts)}, the parts for all ranks")
         made = np.empty_like(parts, order="C")
         self._wait(self._comm.Ialltoall(as_bytes(parts), as_bytes(made)))
         return made
 
-    def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+    def exchange(self, x: Array, to: int | None, source: int | None) -> Any:
         self._settle()
         if self._failed:
             raise DistributedError(f"{self._who} has failed before: {self._failed}")
@@ -396,7 +396,7 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _is_of(out: Any, given: Any) -> bool:
+def _is_of(out: Array | None, given: Array) -> TypeGuard[Array]:
     """Whether an output array has the dtype of the reduction."""
     return out is not None and out.dtype == given.dtype
 

@@ -56,7 +56,7 @@ class NCCLEngine(Engine):
         self._count = 0
         self._watch = Watch(self)
 
-    def begin(self, method: str, x: Any, *args: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def begin(self, method: str, x: Array, *args: Any, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         begin: Callable[..., tuple[Any, Callable[[], None]]] = getattr(self, f"_begin_{method}")
         return begin(x, *args, out=out)
 
@@ -98,17 +98,17 @@ class NCCLEngine(Engine):
             self._comm.all_reduce(given, largest, "max", self.stream)
         self._watch.expect(words, given, largest)
 
-    def _memory(self, shape: Shape, dtype: np.dtype, out: Any) -> Any:
+    def _memory(self, shape: Shape, dtype: np.dtype, out: Array | None) -> Any:
         """The array that an operation writes: the one given, if it is of the dtype."""
         return out if out is not None and out.dtype == dtype else self.cupy.empty(shape, dtype)
 
     def _begun(
-        self, wait: Callable[[], None], given: Any, made: Any, dtype: np.dtype, out: Any, divisor: int = 1
+        self, wait: Callable[[], None], given: Array, made: Array, dtype: np.dtype, out: Array | None, divisor: int = 1
     ) -> tuple[Any, Callable[[], None]]:
         value = made if made.dtype == dtype else self._memory(made.shape, dtype, out)
         return value, _Begun(wait, given, made, value, divisor).finish
 
-    def _begin_all_reduce(self, x: Any, kind: str, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def _begin_all_reduce(self, x: Array, kind: str, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_reduce, {kind} of {spec_of(x)}")
         given = _reducible(x)
         made = self._memory(given.shape, given.dtype, out)
@@ -116,13 +116,13 @@ class NCCLEngine(Engine):
         wait = self._launch(self._comm.all_reduce, *([given, made, op] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out, self.size if kind == "mean" else 1)
 
-    def _begin_all_gather(self, x: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def _begin_all_gather(self, x: Array, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"all_gather of {spec_of(x)}")
         made, given = self._memory((self.size, *x.shape), x.dtype, out), as_bytes(x)
         wait = self._launch(self._comm.all_gather, *([given, as_bytes(made), x.nbytes] if x.size else []))
         return self._begun(wait, given, made, x.dtype, out)
 
-    def _begin_reduce_scatter(self, parts: Any, out: Any = None) -> tuple[Any, Callable[[], None]]:
+    def _begin_reduce_scatter(self, parts: Array, out: Array | None = None) -> tuple[Any, Callable[[], None]]:
         self.agree(f"reduce_scatter of {spec_of(parts)}, the parts of all ranks")
         given = _reducible(parts)
         made = self._memory(given.shape[1:], given.dtype, out)
@@ -142,7 +142,7 @@ class NCCLEngine(Engine):
         self._launch(self._comm.reduce, *([given, made, root, "sum"] if x.size else []))()
         return narrowed(made, x)
 
-    def all_to_all(self, parts: Any) -> Any:
+    def all_to_all(self, parts: Array) -> Any:
         self.agree(f"all_to_all of {spec_of(parts)}, the parts for all ranks")
         made = self.cupy.empty(parts.shape, parts.dtype)
         rows = (self.size, parts.nbytes // self.size)
@@ -150,13 +150,13 @@ class NCCLEngine(Engine):
         self._launch(self._comm.all_to_all, *given)()
         return made
 
-    def exchange(self, x: Any, to: int | None, source: int | None) -> Any:
+    def exchange(self, x: Array, to: int | None, source: int | None) -> Any:
         self._watch.expect(exchange_of(x, to, source))
         made = self.cupy.zeros(x.shape, x.dtype)
         self._launch(*([self._exchange, as_bytes(x), as_bytes(made), to, source] if x.size else [self._exchange]))()
         return made
 
-    def _exchange(self, given: Any, made: Any, to: int | None, source: int | None, stream: Any) -> None:
+    def _exchange(self, given: Array, made: Array, to: int | None, source: int | None, stream: Any) -> None:
         self._nccl.groupStart()  # both at once: two that send to each other do not wait for ever
         if to is not None:
             self._comm.send(given, to, stream)
@@ -174,11 +174,11 @@ class _Begun(NamedTuple):
     #: Makes the current stream wait for the end of the operation.
     wait: Callable[[], None]
     #: The input, referenced until the end.
-    given: Any
+    given: Array
     #: The output.
-    made: Any
+    made: Array
     #: The output in the operand's dtype; `made` itself if that has it.
-    value: Any
+    value: Array
     #: The divisor of a mean, else 1.
     divisor: int
 
@@ -259,6 +259,6 @@ def started(be: Any, launch: Launch, timeout: float) -> NCCLEngine:
     return NCCLEngine(be, launch, timeout)
 
 
-def _reducible(x: Any) -> Any:
+def _reducible(x: Array) -> Any:
     """A contiguous array of a dtype that NCCL reduces."""
     return contiguous(x.astype(WIDER[x.dtype])) if x.dtype in WIDER else wide(x)

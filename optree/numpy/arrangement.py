@@ -190,7 +190,7 @@ def rot90(x: Operand, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     return f.flip(turned, first if turns == 1 else second)
 
 
-def _shifted(x: Any, axes: Axis, what: str, forward: bool) -> Any:
+def _shifted(x: Variable, axes: Axis, what: str, forward: bool) -> Any:
     """The operand rolled along axes by half their size, which moves frequency 0 to the middle, or back."""
     x = variable_of(x, what)
     axes = range(x.ndim) if axes is None else axes if isinstance(axes, tuple | list) else (axes,)

@@ -438,7 +438,7 @@ def _in_place(found: Variable, has_parts: bool, axes: tuple[int, ...], keepdims:
     return f.expand_dims(found, axes) if keepdims and axes else found
 
 
-def _weighted(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, weights: Operand, what: str) -> Any:
+def _weighted(x: Operand, q: Operand, axis: Axis, method: str, keepdims: bool, weights: Operand, what: str) -> Any:
     """Quantiles over axes of elements with weights: the first whose share of the weights so far is as large."""
     if method != "inverted_cdf":
         raise OperandError(f"{what}: with weights, the method is 'inverted_cdf', as NumPy's, not {method!r}")

@@ -313,13 +313,13 @@ def _check_clauses(subject: Subject, names: Iterable[str]) -> None:
 # The promises
 
 
-def check_clauses(example: Example, backend: Any = None) -> None:
+def check_clauses(example: Example, backend: object = None) -> None:
     """The clauses of the contract that no other promise includes."""
     if example.op is not None:
         _check_clauses(Subject(example.op, example.draw()), [name for name in CLAUSES if name not in PROMISES])
 
 
-def check_identity(example: Example, backend: Any = None) -> None:
+def check_identity(example: Example, backend: object = None) -> None:
     """The clause, and an op is equal to one made of its parameters, which its text shows; equal trees have one key."""
     op = example.op
     if op is None:
@@ -345,7 +345,7 @@ def check_identity(example: Example, backend: Any = None) -> None:
         expect(other.op == one.op and other.type is one.type, example, f"it is {other} when rebuilt from its list")
 
 
-def check_perform(example: Example, backend: Any = None) -> None:
+def check_perform(example: Example, backend: object = None) -> None:
     """The clause, in every dtype and memory order: the checks of debug mode, above all on memory.
 
     The value aliases operands only as view_map says, destroys them only as destroy_map
@@ -360,7 +360,7 @@ def check_perform(example: Example, backend: Any = None) -> None:
             continue
 
 
-def check_facts(example: Example, backend: Any = None) -> None:
+def check_facts(example: Example, backend: object = None) -> None:
     """The op behaves as its facts tell compilers: index_map, raises and the others."""
     if example.op is None:
         return
@@ -415,7 +415,7 @@ def _check_that_it_runs(example: Example) -> None:
             expect(False, example, f"may_fail is False, and on {values} it raises {error!r}")
 
 
-def check_type(example: Example, backend: Any = None) -> None:
+def check_type(example: Example, backend: object = None) -> None:
     """The value has the node's shape and dtype, for every dtype that the op accepts."""
     floats = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
     scalars = all(example.operands[i] == () for i in floats)
@@ -457,7 +457,7 @@ def check_backend(example: Example, backend: Any, first: int | None = None, dtyp
                 compare(got, wanted, example, note, ulps=8, scale=scale_of(example, values))
 
 
-def check_gradient(example: Example, backend: Any = None) -> None:
+def check_gradient(example: Example, backend: object = None) -> None:
     """The gradient equals central differences in float64 and complex128, for each element of each operand."""
     for values, inputs, tree in _drawn(example):
         if is_inexact(tree.dtype) and (example.differentiable or tree.dtype.kind != "c"):
@@ -476,7 +476,7 @@ def _drawn(example: Example) -> Iterator[tuple[list[Any], Any, Any]]:
                 raise
 
 
-def check_second_gradient(example: Example, backend: Any = None) -> None:
+def check_second_gradient(example: Example, backend: object = None) -> None:
     """The gradient of the gradient equals the central differences of the gradient."""
     for values, inputs, tree in _drawn(example):
         if not is_inexact(tree.dtype) or not example.differentiable:
@@ -487,7 +487,7 @@ def check_second_gradient(example: Example, backend: Any = None) -> None:
             _compare_gradients(example, sum(parts[1:], parts[0]), inputs, values, "the second gradient")
 
 
-def check_shared_operand(example: Example, backend: Any = None) -> None:
+def check_shared_operand(example: Example, backend: object = None) -> None:
     """An operand that is used twice receives both deltas."""
     shapes = {x for x in example.operands if isinstance(x, tuple)}
     if sum(isinstance(x, tuple) for x in example.operands) < 2 or len(shapes) > 1 or not example.differentiable:
@@ -501,7 +501,7 @@ def check_shared_operand(example: Example, backend: Any = None) -> None:
         _compare_gradients(example, weighted_sum(tree), inputs, values, "the gradient of a shared operand")
 
 
-def check_adjoints(example: Example, backend: Any = None) -> None:
+def check_adjoints(example: Example, backend: object = None) -> None:
     """Each adjoint has its operand's dtype, and no intermediate value is wider."""
     for dtype in (np.dtype("float32"), np.dtype("float16")) if example.takes_floats else ():
         inputs = inputs_for(example.draw(dtype))
@@ -522,7 +522,7 @@ def check_adjoints(example: Example, backend: Any = None) -> None:
             expect(same, example, f"its gradient for {x.label} {x.dtype} is {getattr(gradient, 'dtype', gradient)}")
 
 
-def check_leaks(example: Example, backend: Any = None) -> None:
+def check_leaks(example: Example, backend: object = None) -> None:
     """An inf or nan in one element causes no nan in the gradients of others.
 
     For an elementwise op, the others are those that are not combined with it; for a
@@ -554,7 +554,7 @@ def check_leaks(example: Example, backend: Any = None) -> None:
                 expect(same, example, f"{poison} in {x.label} {reaches}")
 
 
-def check_weak_numbers(example: Example, backend: Any = None) -> None:
+def check_weak_numbers(example: Example, backend: object = None) -> None:
     """A Python number is promoted to the other operands' dtype."""
     floating = [i for i, x in enumerate(example.operands) if isinstance(x, tuple)]
     if not isinstance(example.op, ElementwiseOperator) or len(floating) < 2 or not example.takes_floats:
@@ -667,7 +667,7 @@ def _like(x: Variable, value: Any, seed: int) -> Constant:
     return Constant(x.type, float(weights))
 
 
-def _difference(subject: Subject, x: Any, seeds: dict[Any, Constant], step: float) -> np.ndarray:
+def _difference(subject: Subject, x: Variable, seeds: dict[Any, Constant], step: float) -> np.ndarray:
     """The central difference of the weighted sum of outputs by each element of an input."""
 
     def cost(moved: list[Any]) -> float:
@@ -681,7 +681,7 @@ def _difference(subject: Subject, x: Any, seeds: dict[Any, Constant], step: floa
 BATCH = 3
 
 
-def check_batches(example: Example, backend: Any = None, is_open: bool = False) -> None:
+def check_batches(example: Example, backend: object = None, is_open: bool = False) -> None:
     """The value of a batch is the stack of those of its examples, whichever operands differ: the batching rule.
 
     An op without a rule promises nothing. With `is_open`, the operands' sizes are unknown.

@@ -429,7 +429,7 @@ def kl_divergence(scores: Operand, probabilities: Operand, axis: int = -1, reduc
     return _reduced(f.sum(terms, axis=axis, keepdims=False), reduce, "kl_divergence")
 
 
-def _operand(given: Any, what: str) -> Variable:
+def _operand(given: object, what: str) -> Variable:
     """An operand, cast to float32 if it is narrower: the loss is computed in that, and its gradient rounded once."""
     found = check_real(variable_of(given, what), what)
     return in_dtype(found, wide_dtype(found.dtype))
@@ -476,7 +476,7 @@ def _classes(scores: Variable, axis: int) -> int:
     return int(classes)
 
 
-def _along(weights: Any, scores: Variable, axis: int) -> Variable:
+def _along(weights: object, scores: Variable, axis: int) -> Variable:
     """The factors of the classes, shaped to broadcast along the axis of classes."""
     factors = _operand(weights, "cross_entropy: the weights")
     if factors.shape != (scores.shape[axis],):

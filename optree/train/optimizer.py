@@ -23,7 +23,7 @@ from optree.instead import instead
 from optree.records import NamedTuple
 from optree.registry import f
 from optree.train.clipping import bounded, number_in, shrinking, sum_of_squares
-from optree.train.counter import StepCounter, Weights, check_schedule
+from optree.train.counter import Number, StepCounter, Weights, check_schedule
 from optree.train.packing import Arena, Packed
 from optree.tree.printing import as_html
 from optree.tree.tensor import Tensor
@@ -59,12 +59,12 @@ class OptionsButDecay(TypedDict, total=False):
     """The options of optimizers that have a `weight_decay` of their own; see `Optimizer`."""
 
     decoupled: bool | None
-    clip_value: Any
-    clip_norm: Any
-    clip_global_norm: Any
-    accumulate: Any
-    average: Any
-    loss_scale: Any
+    clip_value: Number | None
+    clip_norm: Number | None
+    clip_global_norm: Number | None
+    accumulate: Number
+    average: Number | None
+    loss_scale: LossScale | Number | str | None
     check_finite: bool
     shard: Any
 
@@ -72,7 +72,7 @@ class OptionsButDecay(TypedDict, total=False):
 class Options(OptionsButDecay, total=False):
     """The options of every optimizer."""
 
-    weight_decay: Any
+    weight_decay: Number
 
 
 class Optimizer:
@@ -155,23 +155,24 @@ class Optimizer:
     def __init__(
         self,
         weights: Weights,
-        rate: Any,
+        rate: Number,
         *,
-        weight_decay: Any = 0.0,
+        weight_decay: Number = 0.0,
         decoupled: bool | None = None,
-        clip_value: Any = None,
-        clip_norm: Any = None,
-        clip_global_norm: Any = None,
-        accumulate: Any = 1,
-        average: Any = None,
-        loss_scale: Any = None,
+        clip_value: Number | None = None,
+        clip_norm: Number | None = None,
+        clip_global_norm: Number | None = None,
+        accumulate: Number = 1,
+        average: Number | None = None,
+        loss_scale: LossScale | Number | str | None = None,
         check_finite: bool = False,
         shard: Any = None,
         **numbers: Any,
     ) -> None:
         self.decoupled = self.is_decoupled if decoupled is None else decoupled
         self._clip = clip_value, clip_norm, clip_global_norm
-        self._accumulate, self._average, self._checks = accumulate, average, check_finite
+        self._average: Any = average
+        self._accumulate, self._checks = accumulate, check_finite
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
             raise ParameterError(f"{self}: loss_scale is a number, a LossScale or 'dynamic', not {loss_scale!r}")
         self._scale = LossScale() if isinstance(loss_scale, str) else loss_scale
