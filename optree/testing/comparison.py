@@ -89,9 +89,15 @@ def weighted_sum(tree: Variable, seed: int = 0) -> Variable:
     """A scalar cost: the sum of the value's elements with random weights, of complex ones of both parts."""
     if tree.dtype.kind == "c":
         return weighted_sum(f.real(tree), seed) + weighted_sum(f.imag(tree), seed + 1)
+    return f.sum(tree * constant(sum_weights(tree, seed)), axis=None, keepdims=False)
+
+
+def sum_weights(tree: Variable, seed: int = 0) -> np.ndarray:
+    """The weights of `weighted_sum`: those of complex elements' parts as complex numbers."""
     weights = np.random.RandomState(seed).uniform(0.5, 1.5, tree.shape)
-    dtype = tree.dtype if is_floating(tree.dtype) else np.dtype("float64")
-    return f.sum(tree * constant(np.asarray(weights, dtype)), axis=None, keepdims=False)
+    if tree.dtype.kind == "c":
+        return weights + 1j * np.random.RandomState(seed + 1).uniform(0.5, 1.5, tree.shape)
+    return np.asarray(weights, tree.dtype if is_floating(tree.dtype) else np.dtype("float64"))
 
 
 def nodes_of(trees: Sequence[Any]) -> Iterator[OpTreeNode]:
@@ -128,6 +134,17 @@ def central_difference(
         near, far = ends[0] - ends[1], ends[-2] - ends[-1]
         result[at] = near / (2 * size) if order == 2 else (8 * near - far) / (12 * size)
     return result
+
+
+def difference_along(
+    function: Callable[[list[Any]], Sequence[Any]], values: Sequence[Any], moves: Sequence[Any], step: float
+) -> list[np.ndarray]:
+    """The derivatives of a function's values along a direction, of which `moves` are a step, by fourth order."""
+    ends = [
+        function([x if move is None else x + times * move for x, move in zip(values, moves, strict=True)])
+        for times in (1, -1, 2, -2)
+    ]
+    return [np.asarray((8 * (a - b) - (c - d)) / (12 * step)) for a, b, c, d in zip(*ends, strict=True)]
 
 
 def precision(unit: float) -> tuple[float, float]:

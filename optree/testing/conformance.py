@@ -46,11 +46,13 @@ from optree.testing.comparison import (
     STEP,
     central_difference,
     compare,
+    difference_along,
     expect,
     is_tolerated,
     nodes_of,
     precision,
     scale_of,
+    sum_weights,
     weighted_sum,
     where_off,
 )
@@ -452,7 +454,7 @@ def check_backend(example: Example, backend: Any, first: int | None = None, dtyp
             tree = example.tree(operands)
             target = layout(backend, np.zeros(tree.shape, tree.dtype))
             target[...] = tree
-            for got in (target.get(), tree.asnumpyarray()):
+            for got in (target.get(), *([tree.asnumpyarray()] if not number else ())):
                 note = f"{layout.__name__.strip('_')} {np.dtype(dtype)} operands on {backend.name}"
                 compare(got, wanted, example, note, ulps=8, scale=scale_of(example, values))
 
@@ -477,14 +479,27 @@ def _drawn(example: Example) -> Iterator[tuple[list[Any], Any, Any]]:
 
 
 def check_second_gradient(example: Example, backend: object = None) -> None:
-    """The gradient of the gradient equals the central differences of the gradient."""
+    """The gradient of the gradient equals the central differences of the gradient.
+
+    Hessians are symmetric: the gradient of w * g is the derivative of g along w, for all elements at once.
+    """
     for values, inputs, tree in _drawn(example):
-        if not is_inexact(tree.dtype) or not example.differentiable:
+        floating = [x for x in inputs if _is_floating(x)]
+        if not is_inexact(tree.dtype) or not example.differentiable or not floating:
             continue
-        first = _gradients(weighted_sum(tree), [x for x in inputs if _is_floating(x)])
+        first = _gradients(weighted_sum(tree), floating)
         parts = [weighted_sum(gradient, seed=i + 1) for i, gradient in enumerate(first)]
-        if parts:
-            _compare_gradients(example, sum(parts[1:], parts[0]), inputs, values, "the second gradient")
+        cost = sum(parts[1:], parts[0])
+        step, allowed = _precision_of(cost)
+        weights = iter([sum_weights(gradient, seed=i + 1) for i, gradient in enumerate(first)])
+        moves = [step * next(weights) if _is_floating(x) else None for x in inputs]
+        wanted = difference_along(Runner(first, inputs), values, moves, step)
+        found = Runner(_gradients(cost, floating), inputs)(values)
+        if any(
+            np.shape(got) != x.shape or where_off(got, x, allowed, allowed)
+            for got, x in zip(found, wanted, strict=True)
+        ):  # by elements it says which is wrong; a gradient that no function has is compared as it is
+            _compare_gradients(example, cost, inputs, values, "the second gradient")
 
 
 def check_shared_operand(example: Example, backend: object = None) -> None:
@@ -608,8 +623,7 @@ def _compare_gradients(
     floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
     gradients = Runner(_gradients(cost, [inputs[i] for i in floating]), inputs)(values)
     run = Runner([cost], inputs)
-    units = (finfo(node.dtype).eps for node in nodes_of([cost]) if is_inexact(node.dtype))
-    step, allowed = precision(float(max(units, default=0.0)))
+    step, allowed = _precision_of(cost)
     for i, gradient in zip(floating, gradients, strict=True):
         x = inputs[i]
         expect(np.shape(gradient) == x.shape, example, f"{what} by {x.label} has shape {np.shape(gradient)}")
@@ -618,6 +632,12 @@ def _compare_gradients(
         # Fourth order takes twice as long, and is seldom needed.
         wrong = wrong and where_off(gradient, differences(order=4), allowed, allowed)
         expect(wrong is None, example, f"{what} by {x.label} is wrong {wrong}")
+
+
+def _precision_of(cost: Variable) -> tuple[float, float]:
+    """The step of a cost's central differences, and their tolerance."""
+    units = (finfo(node.dtype).eps for node in nodes_of([cost]) if is_inexact(node.dtype))
+    return precision(float(max(units, default=0.0)))
 
 
 def _meets(operand: Variable, other: Variable, shape: int | Sequence[int]) -> np.ndarray:
@@ -744,7 +764,7 @@ def _listed(trees: object) -> list[Any]:
     return list(trees) if isinstance(trees, list | tuple) and not isinstance(trees, Variable) else [trees]
 
 
-PROMISES: dict[str, Callable[[Example, Any], None]] = {
+PROMISES: dict[str, Callable[..., None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
         check_perform,
