@@ -29,7 +29,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=250,
+    max_examples=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 #: Of a matrix's cases, one of so many is drawn, and of a small matrix at least so many, or those that its marker says.
@@ -38,7 +38,7 @@ SHARE, LEAST = 20, 3
 RIG_SHARE, RIG_LEAST = 16, 8
 
 # Where matrices are sampled, the first of the same examples.
-settings.register_profile("sample", parent=settings.get_profile("ci"), max_examples=250 // SHARE)
+settings.register_profile("sample", parent=settings.get_profile("ci"), max_examples=12)
 # Another draw each time, and many more of them: pytest --hypothesis-profile=long.
 settings.register_profile("long", parent=settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")

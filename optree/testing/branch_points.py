@@ -25,7 +25,7 @@ from optree.tree.variable import Variable
 #: The step of differences, and how many of them a function is evaluated away.
 STEP, STEPS = 2.0**-12, (-2, -1, 1, 2)
 
-#: The number of orders of derivatives that are compared.
+#: The default number of orders of derivatives that are compared.
 ORDERS = 3
 
 #: The tolerances of one-sided differences to each other, and of derivatives, relative to the largest value.
@@ -38,7 +38,7 @@ OPERANDS = 2
 BISECTIONS = 52
 
 
-def check_branch_points(example: Example, backend: Any = None) -> None:
+def check_branch_points(example: Example, backend: Any = None, orders: int = ORDERS) -> None:
     """Derivatives are right at ties, zeros, ones, equal rows and branch points, if one-sided differences agree."""
     values = example.draw()
     moved = [i for i, x in enumerate(example.operands) if isinstance(x, tuple) and values[i].size]
@@ -48,14 +48,14 @@ def check_branch_points(example: Example, backend: Any = None) -> None:
         return
     if isinstance(example.op, ElementwiseOperator) and len({values[i].shape for i in moved}) > 1:
         return  # broadcasting is the gradient's promise
-    probe = _Probe(example, tree, inputs, moved)
+    probe = _Probe(example, tree, inputs, moved, orders)
     if any(is_floating(node.dtype) and node.dtype.itemsize < 8 for node in nodes_of(probe.costs)):
         return  # narrower values change in steps, which third differences magnify
     for what, draw in (*special_draws(values, moved), *probe.branch_points(values)):
-        for orders in range(ORDERS, 0, -1):
+        for count in range(orders, 0, -1):
             # Beyond the sample, an op may refuse its operands, or have fewer derivatives: those of singular matrices.
             with np.errstate(all="ignore"), suppress(ValueError, ArithmeticError):
-                probe.check(what, draw, orders)
+                probe.check(what, draw, count)
                 break
 
 
@@ -82,8 +82,10 @@ def special_draws(values: Sequence[Any], moved: Sequence[int]) -> Iterator[tuple
 class _Probe:
     """The derivatives of an example of each order, and the scalars whose derivatives they are."""
 
-    def __init__(self, example: Example, tree: Variable, inputs: Sequence[Any], moved: Sequence[int]) -> None:
-        self.costs, self.gradients = _derivatives(tree, [inputs[i] for i in moved])
+    def __init__(
+        self, example: Example, tree: Variable, inputs: Sequence[Any], moved: Sequence[int], orders: int
+    ) -> None:
+        self.costs, self.gradients = _derivatives(tree, [inputs[i] for i in moved], orders)
         self.example, self.inputs, self.moved = example, inputs, moved
         self.random = np.random.RandomState(len(self.gradients))
         self.runs = cache(self._runs)  # those of fewer orders are seldom needed
@@ -164,13 +166,13 @@ def _differences(
     return list(zip(central.tolist(), agrees.tolist(), strict=True))
 
 
-def _derivatives(tree: Variable, operands: Sequence[Variable]) -> tuple[list[Variable], list[Variable]]:
+def _derivatives(tree: Variable, operands: Sequence[Variable], orders: int) -> tuple[list[Variable], list[Variable]]:
     """Scalars, each a weighted sum of the derivatives of the one before, and the derivatives of each by operands."""
     costs, gradients = [weighted_sum(tree)], []
     while True:
         found = grad(costs[-1], list(operands), disconnected_inputs="ignore")
         gradients += found
-        if len(costs) == ORDERS:
+        if len(costs) == orders:
             return costs, gradients
         total = weighted_sum(found[0], seed=len(costs))
         for i, part in enumerate(found[1:]):

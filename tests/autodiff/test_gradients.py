@@ -225,8 +225,8 @@ def test_nodes_of_a_gradient_grow_with_those_of_the_cost(be64: Any, build: Any) 
     assert large < 400 * 8
 
 
-@pytest.mark.parametrize("n", [6_000, pytest.param(50_000, marks=pytest.mark.matrix(least=0))])
-def test_a_long_chain_of_ops(be64: Any, n: int) -> None:
+def test_a_long_chain_of_ops(be64: Any) -> None:
+    n = 10_000
     x = be64.array([0.5, 0.25])
     y = x
     for _ in range(n // 2):

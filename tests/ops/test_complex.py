@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_what_refuses_complex_numbers_names_the_function_and_the_way_out(name: s
 
 @for_each("name", sorted(MEANINGS))
 def test_an_op_has_numpys_value_or_refuses_complex_numbers(name: str, be: Any) -> None:
-    for example, dtype in product(examples_of(OPS[name]), COMPLEX):
+    for example, dtype in zip(examples_of(OPS[name]), cycle(COMPLEX), strict=False):
         values = example.draw(dtype)
         if not any(np.iscomplexobj(x) for x in values):
             continue
@@ -112,12 +112,16 @@ def test_a_numpy_function_has_numpys_value_or_refuses_complex_numbers(function: 
     """Composed functions too: a square that should be of the absolute value would show."""
     pair = [lambda x: function(x, x + 1), lambda x: function(2.0, x), lambda x: function(x, 2)]
     calls = CALLS.get(function) or (pair if function.nin == 2 else [function])
+    refused = False
     for call, shape in product(calls, ((2, 3), (3, 3))):
-        z = drawn(*shape)
+        if shape == (3, 3) and not refused:  # of functions of square matrices
+            continue
+        z, refused = drawn(*shape), False
         try:
             got = quietly(call, be.array(z, "complex128"))
         except OptreeError as error:
             assert not isinstance(error, DTypeError) or "z.real" in str(error) or "astype" in str(error)
+            refused = not isinstance(error, DTypeError)
             continue
         got, wanted = (
             [*x] if isinstance(x, tuple | list) and not isinstance(x, Variable) else [x]
@@ -417,7 +421,8 @@ def test_functions_of_parts_and_directions_have_numpys_values_and_derivatives(be
     ):
         tensors = be.array(z, "complex128"), be.array(v, "complex128"), be.array(x, "float64")
         np.testing.assert_allclose(function(*tensors).get(), function(z, v, x), rtol=1e-12)
-        check_grad(lambda z, v: function(z, v, tensors[2]), tensors[:2])  # noqa: B023
+        if be.name == "cpu":  # derivatives are trees, the same everywhere
+            check_grad(lambda z, v: function(z, v, tensors[2]), tensors[:2])  # noqa: B023
     special = np.array([0, 1j, np.inf + 1j, complex(np.inf, np.inf), complex(np.nan, 1)])
     np.testing.assert_array_equal(np.sign(be.array(special, "complex128")).get(), quietly(np.sign, special))
     with pytest.raises(DTypeError, match="quantile"):

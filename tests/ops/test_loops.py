@@ -59,8 +59,7 @@ def cost(states: Any, outputs: Any) -> Any:
 
 
 @pytest.mark.matrix(least=2)
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("reverse", "axis"), [(False, 1), (True, 0)])
 def test_values_and_derivatives_are_those_of_all_steps(be: Any, reverse: bool, axis: int) -> None:
     h, c, x, gate, w, b = operands = drawn(be, axis=axis)
     step = network(w, b)

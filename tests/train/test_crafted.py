@@ -93,7 +93,7 @@ def test_crafted_files_are_refused_by_a_checkpoint_error(tmp_path: Path, what: s
     header, data = taken(path)
     arrays = train.read(path)
     state = state_of(be, 2.0)
-    refused, rounds = 0, sample(list(range(250)), least=60)
+    refused, rounds = 0, sample(list(range(120)), least=60)
     for _ in rounds:
         crafted = mutated(header, chance)
         if what == "description":

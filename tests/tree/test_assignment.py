@@ -441,7 +441,7 @@ def crowded(monkeypatch, be):
 def test_threads_may_assign_on_one_backend(be):
     def work(seed):
         rng = np.random.default_rng(seed)
-        for i in range(300):
+        for i in range(100):
             a, b = rng.random((2, 1 + i % 7, 3))
             x, y = of(be, a), of(be, b)
             z = be.empty(x.shape, dtype="float64")

@@ -367,8 +367,8 @@ def diamond(x, levels):
     return x
 
 
-@pytest.mark.parametrize("n", [6_000, pytest.param(50_000, marks=pytest.mark.matrix(least=0))])
-def test_a_long_chain_of_ops(be, n):
+def test_a_long_chain_of_ops(be):
+    n = 10_000
     x = of(be, [0.5, 1.5], "x")
     f = chain(be, x, n)
     value = np.array([0.5, 1.5])
@@ -382,7 +382,7 @@ def test_a_long_chain_of_ops(be, n):
     assert OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(f)).key() == f.key()
     assert len(f.pp().splitlines()) == 1.5 * n + 1
     assert str(f).count("'op'") <= 1000
-    assert pickle.loads(pickle.dumps(chain(be, Input(TensorType("float32", (2,))), min(n, 20_000)))).shape == (2,)
+    assert pickle.loads(pickle.dumps(chain(be, Input(TensorType("float32", (2,))), n))).shape == (2,)
     assert copy.deepcopy(f).key() == f.key()
 
 

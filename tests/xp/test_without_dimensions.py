@@ -94,8 +94,10 @@ def written(place: str, write: Any, *call: Any) -> list[np.ndarray]:
 
 
 def check(xp: Any, function: Any, is_taken: Callable[[Any, str], bool]) -> None:
+    """With each kind of arguments; each dtype has half of the writes, and on a stand-in half of the arguments."""
     for (number, arguments), dtype in product(enumerate(ARGUMENTS), ("float64", "int64")):
-        if not is_taken(arguments, dtype):
+        turn = dtype == "int64"
+        if (xp.backend_of(None).name == "gpu" and (number + turn) % 2) or not is_taken(arguments, dtype):
             continue
         what = f"with arguments {number} of {dtype}"
         calls = [(xp, function, arguments, dtype, is_lazy) for is_lazy in (False, True)]
@@ -104,7 +106,7 @@ def check(xp: Any, function: Any, is_taken: Callable[[Any, str], bool]) -> None:
         if stored is None or lazy is None:
             continue
         _equal(stored, lazy, what)
-        for place, (name, write) in product(("operand", "result"), WRITES.items()):
+        for place, (name, write) in zip(("operand", "result"), [*WRITES.items()][:: -1 if turn else 1], strict=True):
             _equal(*(written(place, write, *call) for call in calls), f"{what}, {place} {name}")
 
 
