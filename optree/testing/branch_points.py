@@ -38,7 +38,7 @@ OPERANDS = 2
 BISECTIONS = 52
 
 
-def check_branch_points(example: Example, backend: Any = None, orders: int = ORDERS) -> None:
+def check_branch_points(example: Example, backend: object = None, orders: int = ORDERS) -> None:
     """Derivatives are right at ties, zeros, ones, equal rows and branch points, if one-sided differences agree."""
     values = example.draw()
     moved = [i for i, x in enumerate(example.operands) if isinstance(x, tuple) and values[i].size]
