@@ -444,7 +444,7 @@ class Sech2(OwnFunction):
     """
 
     name = "sech2"
-    kernel = "(T)1 / cosh({0}) / cosh({0})"
+    kernel = "(T)4 * exp((T)-2 * fabs({0})) / (((T)1 + exp((T)-2 * fabs({0}))) * ((T)1 + exp((T)-2 * fabs({0}))))"
 
     def compute(self, x: np.ndarray) -> Any:
         return np.square(1 / np.cosh(x))
