@@ -55,26 +55,8 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                         l4[j] += l4[j + 8];
                         l7[j] += l7[j + 8];
                     }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 4; j++)
-                    {
-                        l4[j] += l4[j + 4];
-                        l7[j] += l7[j + 4];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 2; j++)
-                    {
-                        l4[j] += l4[j + 2];
-                        l7[j] += l7[j + 2];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 1; j++)
-                    {
-                        l4[j] += l4[j + 1];
-                        l7[j] += l7[j + 1];
-                    }
-                    p4 = l4[0];
-                    p7 = l7[0];
+                    p4 = (((l4[0] + l4[4]) + (l4[2] + l4[6])) + ((l4[1] + l4[5]) + (l4[3] + l4[7])));
+                    p7 = (((l7[0] + l7[4]) + (l7[2] + l7[6])) + ((l7[1] + l7[5]) + (l7[3] + l7[7])));
                 }
                 else
                 {
@@ -130,22 +112,7 @@ static void shared_loop(const void *state, int64_t begin, int64_t end, int64_t t
                     {
                         l10[j] += l10[j + 8];
                     }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 4; j++)
-                    {
-                        l10[j] += l10[j + 4];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 2; j++)
-                    {
-                        l10[j] += l10[j + 2];
-                    }
-                    #pragma omp simd
-                    for (int64_t j = 0; j < 1; j++)
-                    {
-                        l10[j] += l10[j + 1];
-                    }
-                    p10 = l10[0];
+                    p10 = (((l10[0] + l10[4]) + (l10[2] + l10[6])) + ((l10[1] + l10[5]) + (l10[3] + l10[7])));
                 }
                 else
                 {
