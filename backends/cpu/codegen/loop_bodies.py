@@ -28,6 +28,8 @@ class BodyCall(NamedTuple):
     nest: LoopNest | None
     #: Whether its loops are unrolled.
     is_tiny: bool = False
+    #: The bytes of a copy that is inlined, from the address in its second word to that in its first.
+    copied: int = 0
 
 
 def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
@@ -41,11 +43,14 @@ def body_source(calls: Sequence[BodyCall], declared: Lines) -> str:
         _renamed(parts_of(nest), n, is_tiny) for n, (nest, (_, is_tiny)) in enumerate(zip(nests, inlined, strict=True))
     ]
     lines = ["const call *const calls = (const call *)p->calls;", *declared]
-    for number, (first, words, nest, is_tiny) in enumerate(calls):
+    for number, (first, words, nest, is_tiny, copied) in enumerate(calls):
         if nest is not None:
             lines += braced(
                 [f"const word a[] = {{{', '.join(words)}}};", f"kernel_{inlined.index((nest, is_tiny))}(a);"]
             )
+            continue
+        if copied:
+            lines.append(f"memcpy((void *)({words[0]}), (const void *)({words[1]}), {copied});")
             continue
         lines += [f"w[{n}] = {word};" for n, word in enumerate(words, first) if word != f"w[{n}]"]
         lines.append(f"((void (*)(const word *))calls[{number}].function)(w + {first});")

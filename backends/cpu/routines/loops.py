@@ -227,8 +227,9 @@ class CompiledLoop:
         nest: LoopNest | None = None,
         known: Collection[int] = (),
         is_tiny: bool = False,
+        copied: int = 0,
     ) -> None:
-        """Add a call of a function, or of the kernel of a small nest, some of whose words depend on sizes alone."""
+        """Add a call of a function, of a small nest's kernel, or a copy of some bytes; `known` words are of sizes."""
         first, printed = len(self.words), list[str]()
         self._calls.append(struct("loops.c", "call").words(function=function, words=first))
         bases = {self._trace.leaves: "(word)own"}
@@ -240,7 +241,7 @@ class CompiledLoop:
             else:
                 printed.append(str(word) if n in known else f"w[{first + n}]")
             self.words.append(0 if isinstance(word, Address) else word)
-        self._printed.append(BodyCall(first, printed, nest, is_tiny))
+        self._printed.append(BodyCall(first, printed, nest, is_tiny, copied))
 
     def _kernel(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[Any, ...]:
         kernel = call.kernel
@@ -294,11 +295,13 @@ class CompiledLoop:
         words = [*at, *sizes, *(step for z in strides for step in z[-2:]), packed, threads, share_address(), len(stack)]
         return _address_of(functions["multiply_stacks"]), [*words, *stack, *(step for z in strides for step in z[:-2])]
 
-    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
+    def _copy(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[Any, ...]:
         x, y = (own[i] for i in call.values)
         sizes, (to, from_) = collapsed_axes(y.shape, [[*y.strides], [*np.broadcast_to(x, y.shape).strides]])
         self.work += y.size
-        return _address_of(self.functions["copy"]), [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
+        words = [at[1], at[0], y.itemsize, len(sizes), *sizes, *to, *from_]
+        is_small = [*to] == [*from_] == [y.itemsize] and y.size <= INLINED
+        return _address_of(self.functions["copy"]), words, None, (), False, y.nbytes if is_small else 0
 
     def _loop(self, call: Call, own: Sequence[Any], at: Sequence[Address | int]) -> tuple[int, Sequence[Any]]:
         """A call of a loop in the step."""
