@@ -40,12 +40,15 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
         routines[sharing_source(), ("share",)] = None  # an argument of theirs
     loads = [partial(_load, *source) for source in routines if not is_loaded(source[0])]
     jobs: list[Any] = [*loads]  # first, as they take the longest
-    jobs += [partial(_compiled, kernels[0], nest) for nest, kernels in needed.items()]
+    # The kernel that runs first raises a failure; of the others the longest first, so that threads end together.
+    nests = [*needed][:1] + sorted([*needed][1:], key=lambda nest: -nest.cost)
+    jobs += [partial(_compiled, needed[nest][0], nest) for nest in nests]
     if len(jobs) < 2:
         return
     made = concurrently(list(map(settings.carried, jobs)))[len(loads) :]
     failed = next((each for each in made if isinstance(each, Exception)), None)
-    for (nest, kernels), each in zip(needed.items(), made, strict=True):
+    for nest, each in zip(nests, made, strict=True):
+        kernels = needed[nest]
         # After the first failure, as without this, nothing is known of the compiler.
         if each is not None and (each is failed or kernels[0].is_foreign or not isinstance(each, Exception)):
             for kernel in kernels:
