@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backends.cpu.codegen import printer as c
 from backends.cpu.runtime import C
-from backends.execution.epilogues import with_epilogues
+from backends.execution.executor import KernelStep, steps_of
+from backends.execution.joined import joined
 from backends.execution.memory import Memory, unallocated_array
-from backends.execution.routines import routine_of
-from backends.execution.specialize import FusedKernel
+from backends.execution.routines import Implementation, ImplementationOf, routine_of
+from backends.execution.specialize import FusedKernel, collecting
 from backends.gpu.calls import ROUTINES
+from backends.gpu.joined import Together
 from backends.gpu.kernel import CUDA, Host, RecordingHost, launched_by
 from backends.gpu.launch_config import DeviceLimits, Launch, limits_of
 from optree.compile.fusion import Kernel
@@ -78,17 +81,24 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     host : Host, optional
         The host of kernels on a GPU, if they are for one.
     """
-    program, known, steps = lower(program, C if host is None else CUDA, "parts", "fusion")
-    if not any(isinstance(step, Kernel) for step in steps):
-        return
-    sizes = _sizes(program, known.dims)
-    if host is not None:
-        routines = {i: routine_of(ROUTINES, program, i) for i in range(len(program.instructions))}
-        products = [i for i, routine in routines.items() if routine is not None and routine.takes_epilogue]
-        steps, _ = with_epilogues(program, known, steps, products)
-    for step in steps:
-        if isinstance(step, Kernel):
-            _specialize(FusedKernel(program, step, known, compile, UNUSED), program, known, sizes)
+    options = C if host is None else CUDA
+    program = lower(program, options, "parts", "parts")
+
+    def implementation_of(index: int) -> Implementation:
+        routine = None if host is None else routine_of(ROUTINES, program, index)
+        takes_epilogue = routine is not None and routine.takes_epilogue
+        return Implementation(program.instructions[index].op.value, takes_epilogue=takes_epilogue)
+
+    def executor(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
+        return FusedKernel(program, kernel, sizes, compile, UNUSED)
+
+    join = None if host is None else partial(joined, partial(Together, host))
+    for step in steps_of(program, implementation_of, executor, options, UNUSED, join=join):
+        with collecting() as found:
+            for each in step.members:
+                if isinstance(each, KernelStep) and isinstance(each.kernel, FusedKernel):
+                    _specialize(each.kernel, program, each.kernel.sizes)
+        Together(host).launch(found)
 
 
 def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
@@ -101,8 +111,9 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
+def _specialize(kernel: FusedKernel, program: Program, known: Sizes) -> None:
     """Specialize a kernel to arrays in C order, of which only one element is allocated."""
+    sizes = _sizes(program, known.dims)
 
     def array(value: int) -> np.ndarray:
         shape = tuple(sizes.get(dim, UNKNOWN) for dim in known.dims[value] or ())

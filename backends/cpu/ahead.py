@@ -31,7 +31,7 @@ def compile_ahead(program: Program, steps: Sequence[Step], values: list[Any]) ->
         return
     foresight = Foresight(program, steps, values, HOST)
     needed: dict[LoopNest, list[FusedKernel]] = {}
-    for kernel, arrays, input_shapes in foresight.run():
+    for kernel, arrays, input_shapes, _ in foresight.run():
         found = FusedKernel.specialize(kernel, arrays, input_shapes)  # its own may compile
         if found is not None and found.nest is not None and not kernel.is_compiled(found.nest):
             needed.setdefault(found.nest, []).append(kernel)

@@ -29,6 +29,8 @@ class Foreseen(NamedTuple):
     arrays: list[Any]
     #: Tuples of int.
     input_shapes: list[Any]
+    #: The number of the step in which it runs.
+    group: int
 
 
 class Foresight:
@@ -43,16 +45,19 @@ class Foresight:
         known = [getattr(x, "shape", ()) for x in values[: len(program.leaves)]]
         self.shapes = shapes_of(program, known)
         self.found: list[Foreseen] = []
+        self._group = 0
         #: The calls, with their operands; None for one that does not follow.
         self.calls: list[tuple[CallStep, list[Any]]] = []
 
     def run(self) -> list[Foreseen]:
         """The runs of kernels, in order, whose operands follow from the leaves."""
         for step in self.steps:
-            if isinstance(step, KernelStep):
-                self._kernel(step)
-            elif isinstance(step, CallStep):
-                self._call(step)
+            self._group += 1
+            for member in step.members:
+                if isinstance(member, KernelStep):
+                    self._kernel(member)
+                elif isinstance(member, CallStep):
+                    self._call(member)
         return self.found
 
     def _call(self, step: CallStep) -> None:
@@ -71,7 +76,7 @@ class Foresight:
             if not any(x is None for x in (*arrays, *input_shapes)):
                 targets = [values[step.target_of[i]] if i in step.target_of else None for i in kernel.writes]
                 stored = [None] * len(targets) if kernel.overlaps(arrays, targets) else targets
-                self.found.append(Foreseen(kernel, [*arrays, *stored], input_shapes))
+                self.found.append(Foreseen(kernel, [*arrays, *stored], input_shapes, self._group))
         for i in kernel.writes:
             if i in step.target_of:
                 values[i] = values[step.target_of[i]]

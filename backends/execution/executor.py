@@ -19,7 +19,16 @@ import numpy as np
 from backends.execution.epilogues import Epilogue, ProductWithEpilogue, before_sums, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
-from backends.execution.specialize import NO_BASES, NO_MEMORY, OTHER_LAYOUT, OVERLAPS, ExecutableKernel, Run, layouts_of
+from backends.execution.specialize import (
+    NO_BASES,
+    NO_MEMORY,
+    OTHER_LAYOUT,
+    OVERLAPS,
+    ExecutableKernel,
+    Run,
+    at_once,
+    layouts_of,
+)
 from optree.arrays import is_array, overlap
 from optree.cache import Cache
 from optree.compile.aliasing import Aliases, dead_after, failing, is_assignment, last_uses
@@ -37,6 +46,10 @@ CALLS = 256
 #: An executor of kernels: from a program, a kernel, the program's sizes and its instructions' implementations to the
 #: executable kernel; None if it does not run that.
 Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
+
+
+#: From a program, its steps and the instructions of each to steps of which some are joined, in another order.
+Join = Callable[[Program, list["Step"], list[Sequence[int]]], tuple[list["Step"], list[Sequence[int]]]]
 
 
 class KernelCall(NamedTuple):
@@ -101,6 +114,7 @@ class Draft:
         options: Options,
         memory: Memory,
         is_atomic: bool,
+        join: Join | None,
     ) -> None:
         self.program, self.executor, self.options = program, executor, options
         self.memory, self.is_atomic = memory, is_atomic
@@ -112,6 +126,7 @@ class Draft:
         self.kernels: dict[int, ExecutableKernel] = {}
         self.targets: dict[int, tuple[int, int]] = {}
         self.steps: list[Step] = []
+        self.join = join
 
     def having(self, capability: str) -> list[int]:
         """The calls, other than assignments, whose implementations have a capability."""
@@ -206,8 +221,7 @@ def _make_steps(draft: Draft) -> None:
     shared = {i for i in made_by_calls if uses[i] > 1}
     assigned -= {targets[i][1] for i in shared}
     remaining = [n for n, group in enumerate(groups) if n in kernels or group[-1] not in assigned]
-    run = [groups[n] for n in remaining]
-    for n, dead in zip(remaining, dead_after(program, last_uses(program, run), len(run)), strict=True):
+    for n in remaining:
         if n in kernels:
             step: Step = KernelStep(kernels[n], targets, first, groups[n], draft.calls)
         else:
@@ -217,8 +231,19 @@ def _make_steps(draft: Draft) -> None:
             elif call.output in targets:
                 target, assignment = targets[call.output]
                 call.assign_to(target, first + assignment)
-        step.dead = dead
         draft.steps.append(step)
+    draft.groups = [groups[n] for n in remaining]
+
+
+def _join_kernels(draft: Draft) -> None:
+    if draft.join is not None:
+        draft.steps, draft.groups = draft.join(draft.program, draft.steps, draft.groups)
+
+
+def _set_dead(draft: Draft) -> None:
+    dead = dead_after(draft.program, last_uses(draft.program, draft.groups), len(draft.groups))
+    for step, own in zip(draft.steps, dead, strict=True):
+        step.dead = own
 
 
 def _overwrite_operands(draft: Draft) -> None:
@@ -250,7 +275,9 @@ TRANSFORMATIONS = (
     Transformation(_make_calls, "of the program as it is now; kernels that do not run are replaced by these"),
     Transformation(_make_kernels, "by the executor; where it declines, calls"),
     Transformation(_find_targets, "of kernels, which cannot fail, and of calls that write in any layout"),
-    Transformation(_make_steps, "with liveness, and without assignments of what is computed in its target"),
+    Transformation(_make_steps, "without assignments of what is computed in its target"),
+    Transformation(_join_kernels, "of steps whose targets are known; those of independent kernels"),
+    Transformation(_set_dead, "liveness, in the order of the steps"),
     Transformation(_overwrite_operands, "last: by liveness, calls compute in operands that are not used again"),
 )
 
@@ -262,6 +289,7 @@ def steps_of(
     options: Options = Options(),  # noqa: B008
     memory: Memory = HOST,
     is_atomic: bool = True,
+    join: Join | None = None,
 ) -> list[Step]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
@@ -269,8 +297,9 @@ def steps_of(
     `options`: the backend's, of lowering: the stage of fusion is run by them.
     `memory`: the memory of the arrays.
     `is_atomic`: whether targets are as they were if a later step fails.
+    `join`: joins the steps of independent kernels.
     """
-    draft = Draft(program, implementation_of, executor, options, memory, is_atomic)
+    draft = Draft(program, implementation_of, executor, options, memory, is_atomic, join)
     for transformation in TRANSFORMATIONS:
         transformation.run(draft)
     if options.shown:
@@ -321,6 +350,11 @@ class Step:
     out: int | None = None
     #: The values whose last use it is.
     dead: Sequence[int] = ()
+
+    @property
+    def members(self) -> Sequence[Step]:
+        """The steps that it joins; by default itself."""
+        return (self,)
 
     def runnable(self) -> RegisterCall:
         """The step as `run_steps` takes it."""
@@ -560,7 +594,7 @@ class KernelStep(Step):
         if not has_run and status == OVERLAPS:
             has_run = self._has_run_apart(self._specialized(values, True), values, True)
         if not has_run:
-            self._run_otherwise(values)
+            at_once(self._run_otherwise, values)
         for i, target, assignment in self.assigned:
             values[i] = values[assignment] = values[target]
         self._last = self._last if status else known
@@ -572,7 +606,7 @@ class KernelStep(Step):
             return False
         for i, make in () if is_new else known.makes:
             values[i] = make()
-        if known.run(values):
+        if at_once(known.run, values):
             return False
         for i, target, assignment in self.assigned:
             values[target][...] = values[i]

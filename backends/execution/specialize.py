@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from math import inf, nan, prod
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -84,6 +86,34 @@ Run = Callable[[list[Any]], int]
 
 #: The sizes of the loops of a nest, and for each array its strides along them, in elements.
 Layout = tuple[Sequence[int], Sequence[int]]
+
+
+class _Collected(threading.local):
+    """For each thread the launches that `collecting` collects, and the memory that they use; None outside of it."""
+
+    launches: list[tuple[Any, Any]] | None = None
+
+
+COLLECTED = _Collected()
+
+
+@contextmanager
+def collecting() -> Iterator[list[tuple[Any, Any]]]:
+    """A block in which calls of kernels are collected instead of launched."""
+    COLLECTED.launches = found = list[tuple[Any, Any]]()
+    try:
+        yield found
+    finally:
+        COLLECTED.launches = None
+
+
+def at_once(call: Callable[..., Any], *args: Any) -> Any:
+    """Call a function whose kernels are launched, also where others are collected."""
+    before, COLLECTED.launches = COLLECTED.launches, None
+    try:
+        return call(*args)
+    finally:
+        COLLECTED.launches = before
 
 
 class Specialized(NamedTuple):

@@ -8,14 +8,16 @@ from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from backends.backend import Backend, Within
 from backends.creation import check_placement
-from backends.execution.ahead import Foresight
+from backends.execution.ahead import Foreseen, Foresight
 from backends.execution.executor import CallStep, Step, runnable, steps_of, steps_text
+from backends.execution.joined import joined
 from backends.execution.memory import Memory
 from backends.execution.memory_planner import planned_steps
 from backends.execution.routines import ImplementationOf
@@ -40,6 +42,7 @@ from backends.gpu.cupy_device import (
     status_of,
 )
 from backends.gpu.fourier import Transforms
+from backends.gpu.joined import Together, divided, source_of
 from backends.gpu.kernel import ALIGNMENT, CUDA, CudaNest
 from backends.gpu.launchers import LAUNCHERS
 from backends.gpu.matmul import Products
@@ -443,12 +446,13 @@ class GPUBackend(Backend):
     def _sources_of(self, program: Program, steps: Sequence[Step], values: list[Any]) -> Iterable[str]:
         """The sources that steps need and that follow from the registers before the first one; these change."""
         foresight = Foresight(program, steps, values, self.memory)
-        sources = [_source(*each) for each in foresight.run()]
+        groups = groupby(foresight.run(), lambda each: each.group)
+        sources = [source for _, group in groups for source in _sources([*group])]
         for step, inputs in foresight.calls:
             call: Any = step.implementation.call
             if _has_kernels(step):
                 sources += call.sources(*inputs)
-        return filter(None, sources)
+        return sources
 
     def compile_within(self, program: Program) -> Within:
         # Without `active`, which the step's own plan has entered: a graph that is captured has its own allocator.
@@ -477,7 +481,8 @@ class GPUBackend(Backend):
     def planned(self, program: Program) -> Steps:
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        return planned_steps(lowered, self._steps(lowered, True), constants)
+        tensors = tuple(i for i, leaf in enumerate(lowered.leaves) if isinstance(leaf, Tensor))
+        return planned_steps(lowered, self._steps(lowered, True, tensors=tensors), constants)
 
     def show(self, program: Program, stage: str) -> str:
         if stage == "plan":
@@ -502,7 +507,8 @@ class GPUBackend(Backend):
             def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
                 return FusedKernel(program, kernel, sizes, compile, self.memory)
 
-            return steps_of(program, plain, fused, options, self.memory, is_atomic)
+            join = partial(joined, partial(Together, self.kernels))
+            return steps_of(program, plain, fused, options, self.memory, is_atomic, join)
 
         return steps_of(program, plain, options=options)
 
@@ -541,14 +547,15 @@ def _has_kernels(step: Step) -> bool:
     return not isinstance(step, CallStep) or hasattr(step.implementation.call, "sources")
 
 
-def _source(kernel: FusedKernel, arrays: Sequence[Any], input_shapes: Sequence[Any]) -> str | None:
-    """The source that a kernel's run needs; None if it is loaded, or there is none."""
-    found = kernel.specialize(arrays, input_shapes)
-    if found is None or found.nest is None:
-        return None
-    addresses = [0 if x is None else kernel.memory.address(x) for x in arrays]
-    source: str | None = kernel.compiled(found.nest).source(found.nest.pointers(addresses), found.layout)
-    return source
+def _sources(group: Sequence[Foreseen]) -> list[str]:
+    """The sources that the runs of a kernel, or of those that run together, need."""
+    launches = []
+    for kernel, arrays, input_shapes, _ in group:
+        found = kernel.specialize(arrays, input_shapes)
+        if found is not None and found.nest is not None:
+            addresses = [0 if x is None else kernel.memory.address(x) for x in arrays]
+            launches.append(kernel.compiled(found.nest).parts(found.nest.pointers(addresses), found.layout))
+    return [source_of(parts) for parts in divided(launches)]
 
 
 def _uncaptured(graphs: bool, jit: bool, launcher: str) -> str:

@@ -84,8 +84,8 @@ class Graphs:
         self.steps, self.slots, self.given, self.open = steps, slots_of(program, steps), arguments, open
         #: Steps that depend on sizes alone: they run once for each combination of these.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
-        for step in steps:
-            step.persistent = set(step.plannable) & self.slots.keys()
+        for member in (member for step in steps for member in step.members):
+            member.persistent = set(member.plannable) & self.slots.keys()
         parts = _parts(program, [step for step in steps if step not in self.constant])
         self.parts, self.refusal = [part._replace(ready=[step.runnable() for step in part.steps]) for part in parts], ""
         self._failures = 0
@@ -460,7 +460,7 @@ def _writes(step: Step) -> bool:
     """Whether a step writes to tensors."""
     if isinstance(step, CallStep):
         return step.target is not None or bool(step.op.destroy_map)
-    return isinstance(step, KernelStep) and bool(step.assigned)
+    return any(isinstance(each, KernelStep) and bool(each.assigned) for each in step.members)
 
 
 def _used(part: Part) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any, Protocol
 from weakref import ref
 
@@ -11,9 +12,10 @@ import numpy as np
 
 from backends.execution.memory import Memory
 from backends.execution.printer_common import accumulator_dtype
-from backends.execution.specialize import CheckedCall, Layout, Operands, Run
+from backends.execution.specialize import COLLECTED, CheckedCall, Layout, Operands, Run
 from backends.gpu.codegen import printer as cuda
-from backends.gpu.codegen.variant import Variant, kernel_names
+from backends.gpu.codegen.variant import Variant, kernel_names, static_bytes
+from backends.gpu.joined import Part
 from backends.gpu.launch_config import DeviceLimits, Launch, LaunchConfig, configure
 from optree.cache import Cache
 from optree.compile.loopnest import LoopNest, Statement
@@ -123,16 +125,12 @@ class CudaNest:
         return LaunchCall(operands, memory, specialized)
 
     def run(self, pointers: Sequence[int], numbers: Sequence[int], layout: Layout) -> None:
-        """Launch it on arrays at some addresses."""
-        # The scratch memory outlives the launches: memory freed then is reused in stream order.
-        launches, _memory = self._specialized(pointers, layout).bound(pointers, numbers)
-        for launch in launches:
-            launch()
+        """Launch it on arrays at some addresses, or collect its launches."""
+        self._specialized(pointers, layout).launched(pointers, numbers)
 
-    def source(self, pointers: Sequence[int], layout: Layout) -> str | None:
-        """The source for arrays at these addresses; None if its kernels are loaded."""
-        printed = self._specialized(pointers, layout).printed
-        return printed.source if printed.kernels is None else None
+    def parts(self, pointers: Sequence[int], layout: Layout) -> list[Part]:
+        """Its launches on arrays at these addresses, without arguments."""
+        return self._specialized(pointers, layout).parts()
 
     def _specialized(self, pointers: Sequence[int], layout: Layout) -> _Specialized:
         sizes, flat = layout
@@ -187,10 +185,27 @@ class _Specialized:
         split = nest.reductions if config.variant.split else []
         self._scratch = [(names.index(f"q{r.value}"), config.entries * accumulator_dtype(r).itemsize) for r in split]
         unbound = {*self._pointers, *self._numbers, *(index for index, _ in self._scratch)}
+        self._variant, self._sizes = config.variant, sizes
+        self._strides = [flat[index * nest.rank : (index + 1) * nest.rank] for index in arrays]
         self._words = [0 if index in unbound else given[name] for index, name in enumerate(names)]
 
-    def bound(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
-        """A function for each kernel that launches it on these arguments, and the scratch memory that they use."""
+    def parts(self, words: Sequence[int] | None = None) -> list[Part]:
+        """The launches of its kernels on some arguments."""
+        given = self._words if words is None else words
+        moved = sum(
+            prod(size for size, stride in zip(self._sizes, strides, strict=True) if stride) * dtype.itemsize
+            for strides, dtype in zip(self._strides, self.nest.arrays, strict=True)
+        )
+        static = static_bytes(self.nest, self._variant.team, self._variant.threads)
+
+        def bound(number: int) -> Callable[[], Any]:
+            return self._host.bound(self.printed.loaded(self._host)[number], self._launches[number], given)
+
+        source, launches = self.printed.source, enumerate(self._launches)
+        return [Part(source, launch, given, moved, static, partial(bound, n)) for n, launch in launches]
+
+    def launched(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """Launch its kernels, or collect their launches; these, and the scratch memory that they use."""
         words, memories = self._words.copy(), []
         for index, word in zip((*self._pointers, *self._numbers), (*pointers, *numbers), strict=True):
             words[index] = word
@@ -199,8 +214,15 @@ class _Specialized:
         for index, size in self._scratch:
             words[index], memory = self._host.scratch(size)
             memories.append(memory)
-        kernels = zip(self.printed.loaded(self._host), self._launches, strict=True)
-        return [self._host.bound(kernel, launch, words) for kernel, launch in kernels], memories
+        launches: list[Any] = self.parts(words)
+        if COLLECTED.launches is not None:
+            COLLECTED.launches.append((launches, memories))
+            return launches, memories
+        launches = [part.bound() for part in launches]
+        # The scratch memory outlives the launches: memory freed then is reused in stream order.
+        for launch in launches:
+            launch()
+        return launches, memories
 
 
 class _BoundCall(NamedTuple):
@@ -212,8 +234,8 @@ class _BoundCall(NamedTuple):
     pointers: list[int]
     #: Each with its index in the list of values.
     numbers: list[tuple[int, Any]]
-    #: The bound launches; none if they need new scratch memory each time.
-    launches: list[Callable[[], Any]]
+    #: The bound launches, or the parts that were collected; none if they need new scratch memory each time.
+    launches: list[Any]
 
     def matches(self, values: list[Any]) -> bool:
         """Whether the arrays among these values are the same objects."""
@@ -248,21 +270,23 @@ class LaunchCall(CheckedCall):
                     return addresses
                 arrays = [(i, ref(values[i])) for i in self.indices]
                 call = _BoundCall(arrays, self._specialized.nest.pointers(addresses), [], [])
-        is_same = bool(call.launches)
+        launches, collected = call.launches, COLLECTED.launches
+        is_same = bool(launches) and isinstance(launches[0], Part) is (collected is not None)
         for i, number in call.numbers:
             is_same = is_same and values[i] is number
         if not is_same:
             return self._launched(call, values)
         self._last = call
-        for launch in call.launches:
+        if collected is not None:
+            collected.append((launches, []))
+            return 0
+        for launch in launches:
             launch()
         return 0
 
     def _launched(self, call: _BoundCall, values: list[Any]) -> int:
         """Launch, with arguments that are bound now and cached."""
-        launches, memory = self._specialized.bound(call.pointers, self.words(values))
-        for launch in launches:
-            launch()
+        launches, memory = self._specialized.launched(call.pointers, self.words(values))
         numbers = [(i, values[i]) for i, _ in self.numbers]
         self._last = _BoundCall(call.arrays, call.pointers, numbers, [] if memory else launches)
         self._calls[tuple([id(values[i]) for i in self.indices])] = self._last

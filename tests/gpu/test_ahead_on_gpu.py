@@ -12,6 +12,7 @@ import pytest
 from harness.homes import home
 
 from backends.execution import compilations
+from backends.gpu import joined
 from backends.gpu.runtime import KernelHost
 from optree import function, grad
 from optree.errors import CompilerError
@@ -65,6 +66,12 @@ def make(device_kind: str) -> Callable[[], Any]:
 
 
 @pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent kernels have launches of their own, and sources."""
+    monkeypatch.setattr(joined, "SMALL", -1)
+
+
+@pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Of each source that has been compiled, whether together with others."""
     found: list[bool] = []
@@ -110,6 +117,7 @@ def test_values_that_are_foreseen_share_the_memory_of_one_element(make: Callable
     assert [x.shape for x in found] == [(1000, n) for n in range(100)]
 
 
+@pytest.mark.usefixtures("apart")
 def test_so_many_are_compiled_at_once(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of three compilations waits until all have begun."""
     together, whole = threading.Barrier(KERNELS, timeout=60), KernelHost._compiled
@@ -153,6 +161,7 @@ def test_a_failure_is_raised_by_the_kernel_that_fails_and_the_next_call_compiles
         np.testing.assert_allclose(run()[0].get(), wanted[0], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("apart")
 def test_two_threads_that_need_a_source_compile_it_once(make: Callable[[], Any], compiled: list[bool]) -> None:
     be = make()
     runs = [function([], several(be)[0]) for _ in range(2)]
@@ -168,6 +177,7 @@ def test_two_threads_that_need_a_source_compile_it_once(make: Callable[[], Any],
     assert len(compiled) == KERNELS
 
 
+@pytest.mark.usefixtures("apart")
 def test_a_terminal_is_told_how_many_there_are_and_how_many_are_to_come(
     make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, folder: Any
 ) -> None:
