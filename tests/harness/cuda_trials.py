@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -52,22 +53,45 @@ def drawn(seed: int, *shape: int) -> np.ndarray:
 # Ops
 
 
-def _op(case: Case) -> Trial:
-    arrays = operands_for(case)
-    filled = case.op.name == "fill_like"
-    if filled:  # which takes one value for all elements
-        arrays[1] = np.full_like(arrays[1], arrays[1][-1])
+#: So many ops are outputs of one kernel: a kernel of each takes compilers several times longer.
+AT_ONCE = 12
+
+
+def _ops(cases: Sequence[Case]) -> Trial:
+    """Ops as outputs of a function: those that take the same arrays are one kernel."""
+    given = [operands_for(case) for case in cases]
+    for case, arrays in zip(cases, given, strict=True):
+        if case.op.name == "fill_like":  # which takes one value for all elements
+            arrays[1] = np.full_like(arrays[1], arrays[1][-1])
 
     def run(be: Any) -> Sequence[np.ndarray]:
-        given = [arrays[0], arrays[1][:1]] if filled else arrays
-        return [case.op(*(be.array(array, array.dtype) for array in given)).asnumpyarray()]
+        tensors: dict[tuple[np.dtype, bytes], Any] = {}
+        outputs = []
+        for case, arrays in zip(cases, given, strict=True):
+            taken = [arrays[0], arrays[1][:1]] if case.op.name == "fill_like" else arrays
+            operands = [
+                tensors.setdefault((array.dtype, array.tobytes()), be.array(array, array.dtype)) for array in taken
+            ]
+            outputs.append(case.op(*operands))
+        return [value.get() for value in function([], outputs)()]
 
-    return Trial(run, lambda got: compare(case, arrays, got[0]))
+    def check(got: Sequence[np.ndarray]) -> None:
+        for case, arrays, values in zip(cases, given, got, strict=True):
+            compare(case, arrays, values)
+
+    return Trial(run, check)
 
 
 def ops() -> dict[str, Trial]:
     """Every op that has a kernel expression, on every dtype that it computes in."""
-    return {str(case): _op(case) for case in CASES}
+    by_dtypes: dict[str, list[Case]] = {}
+    for case in CASES:
+        by_dtypes.setdefault(" ".join(map(str, case.operands)), []).append(case)
+    return {
+        f"{dtypes} {start // AT_ONCE}": _ops(cases[start : start + AT_ONCE])
+        for dtypes, cases in by_dtypes.items()
+        for start in range(0, len(cases), AT_ONCE)
+    }
 
 
 def reductions() -> dict[str, Trial]:
@@ -111,16 +135,21 @@ def _staged(tree: Callable[..., Any], array: np.ndarray, axis: Any) -> Trial:
     return alike(run, *close, wanted=lambda be: run(be, exact))
 
 
+def _alternately(number: int) -> Sequence[Callable[..., Any]]:
+    """Every second of the trees: layouts that are alike, numbered one after the other, have all of them together."""
+    return TREES[number % 2 :: 2]
+
+
 def staged(lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("float32", "float64")) -> dict[str, Trial]:
     """Trees of several stages, by rows, by columns few and many, and over everything."""
-    found = {}
+    found, number = dict[str, Trial](), count()
     for dtype in dtypes:
         for n in lengths if dtype == dtypes[0] else lengths[::2]:
             shapes = [((3, n), 1), ((n, 3), 0), ((3, n), None)]
             shapes += [((n, 40), 0), ((300, n), 1)] if n <= 257 else []
             for shape, axis in shapes:
                 array = drawn(0, *shape).astype(dtype)
-                for tree in TREES:
+                for tree in _alternately(next(number)):
                     found[f"{tree.__name__}-{dtype}-{shape}-{axis}"] = _staged(tree, array, axis)
     return found
 
@@ -130,8 +159,8 @@ def columns() -> dict[str, Trial]:
     shapes = ((450, 40), "float32"), ((450, 36), "float32"), ((300, 19), "float32"), ((220, 22), "float64")
     return {
         f"{tree.__name__}-{dtype}-{shape}": _staged(tree, drawn(0, *shape).astype(dtype), 0)
-        for shape, dtype in shapes
-        for tree in TREES
+        for number, (shape, dtype) in enumerate(shapes)
+        for tree in _alternately(number)
     } | softmaxes((450,), ("float32",))
 
 
@@ -175,7 +204,7 @@ def views() -> dict[str, Trial]:
     """The same of arrays that lie otherwise."""
     array = drawn(1, 5, 70, 9)
     long = drawn(2, 4, 1001)
-    found = {}
+    found, number = dict[str, Trial](), count()
     for name, x, axes in [
         ("three axes", array, (0, 1, -1, (0, 2), (0, 1))),
         ("short columns of many planes", drawn(3, 300, 2, 3).astype(np.float64), (1,)),
@@ -187,7 +216,7 @@ def views() -> dict[str, Trial]:
         ("backward", long[:, ::-1], (1,)),
     ]:
         for axis in axes:
-            for tree in TREES:
+            for tree in _alternately(next(number)):
                 found[f"{tree.__name__}-{name}-{axis}"] = _staged(tree, x, axis)
     for name in ("softmax", "log_softmax", "logsumexp", "norm", "max", "min", "prod", "any", "all"):
         for kind, x in (("rows", SPECIAL), ("turned", SPECIAL.T), ("float64", SPECIAL.astype(np.float64))):
@@ -422,6 +451,6 @@ def _random(seed: int, size: int = 10) -> Trial:
     return Trial(run, check)
 
 
-def random_trees(count: int = 150) -> dict[str, Trial]:
+def random_trees(most: int = 100) -> dict[str, Trial]:
     """Trees of fixed seeds."""
-    return {str(seed): _random(seed) for seed in range(count)}
+    return {str(seed): _random(seed) for seed in range(most)}

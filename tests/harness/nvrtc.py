@@ -29,6 +29,9 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 #: So many sources are compiled as one, where only warnings are asked for.
 TOGETHER = 32
 
+#: Of so many of these, one is assembled, too.
+ASSEMBLED = 8
+
 _INCLUDE = re.compile(r"^#include <.*>$", re.MULTILINE)
 _GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
@@ -168,26 +171,29 @@ def compile_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) 
 def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> None:
     """Compile many sources, a few dozens at a time, for NVRTC takes longer to begin than to compile.
 
-    What is optimised takes twice the time, and warns of nothing more.
+    All are compiled to PTX, which is where nearly all warnings are made, and one in `ASSEMBLED` to machine code, which
+    takes three times as long. What is optimised takes twice the time, and warns of nothing more.
 
     Raises
     ------
     NvrtcError
         If one is refused, or warned about; its own log and source are shown.
     """
-    parts = [sources[start : start + TOGETHER] for start in range(0, len(sources), TOGETHER)]
+    count = -(-len(sources) // TOGETHER)  # each part has sources of all kinds, which are beside their like
     options = [*options, _quickest()]
 
-    def check(part: Sequence[str]) -> None:
+    def check(number: int) -> None:
+        compiled = ptx_of if number % ASSEMBLED else compile_cuda
+        part = sources[number::count]
         try:
-            compile_cuda(together(part), arch, options)
+            compiled(together(part), arch, options)
         except NvrtcError:
             for source in part:
-                compile_cuda(source, arch, options)
+                compiled(source, arch, options)
             raise
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(check, parts))
+        list(pool.map(check, range(count)))
 
 
 @cache
