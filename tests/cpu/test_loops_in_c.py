@@ -430,6 +430,7 @@ def test_a_long_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.
             patch.setattr(loops, "LONG", 21)
             np.testing.assert_allclose(run()[0].get(), found, rtol=1e-5, atol=1e-6)
         assert len(texts) == count
+    assert "memcpy((void *)" in "".join(texts)  # small copies are no calls
 
 
 def scan_in_scan(be: Any, x: Any, w: Any) -> Any:
