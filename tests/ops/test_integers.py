@@ -137,7 +137,7 @@ CONDITIONED = [name for name, op in sorted(OPS.items()) if has_own_examples(op)]
 @for_each("name", [*CONDITIONED, *COMPOSED], sampled=True)
 def test_a_condition_within_a_cost_is_flat(name: str) -> None:
     """A factor made of x > 1 alone counts as a constant in a derivative by x."""
-    for example in examples_for(name):
+    for example in examples_for(name)[:3]:
         values = example.draw()
         inputs = inputs_for(values)
         x = Input(TensorType("float64", ()), "x")

@@ -210,7 +210,7 @@ def test_promise(name: str, promise: str) -> None:
 
 
 #: Those that a function does not keep because its ops keep them.
-OF_FUNCTIONS = [p for p in OF_OPS if p not in ("clauses", "facts", "identity", "perform", "weak_numbers")]
+OF_FUNCTIONS = [p for p in OF_OPS if p not in ("clauses", "facts", "identity", "perform", "type", "weak_numbers")]
 
 
 @pytest.mark.parametrize("promise", OF_FUNCTIONS)
