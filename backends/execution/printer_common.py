@@ -382,7 +382,8 @@ class Printer:
                 tap = self.nest.tap_of(array)
                 if tap is not None and tap.like is not None:
                     cast = self.dialect.cast
-                    pointer = f"x{tap.like} + ({cast}o{array} - {cast}o{tap.like})"
+                    beside, ahead = tap.beside or (tap.like, f"({cast}o{array} - {cast}o{tap.like})")
+                    pointer = f"x{beside} + {ahead}"
                     lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
                     continue
                 pointer = self.advanced(array, self.start(array), axes)
@@ -427,6 +428,10 @@ class Printer:
         """The condition that an index is in a range; the name of its flag without one."""
         cast = self.dialect.cast
         return f"is_in{number}" if index is None else f"({index} >= {cast}low{number}) & ({index} < {cast}high{number})"
+
+    def taps(self) -> list[tuple[int, int]]:
+        """The taps that are loaded, and the row of each."""
+        return [(array, 0) for array in range(len(self.nest.reads) - len(self.nest.taps), len(self.nest.reads))]
 
     def flags(self) -> Lines:
         """The flags of ranges of all loops but the vector loop."""

@@ -8,6 +8,10 @@ from typing import Any
 from optree.op.traits import Along
 from optree.records import NamedTuple
 
+#: The rows that are computed together, the most that fit first; the maximum statements of them all, which take time to
+#: compile; and the maximum of their loads over those of rows by themselves.
+JAMMED, MOST_STATEMENTS, FEWER_LOADS = (4, 2), 400, 0.8
+
 
 class Reach(NamedTuple):
     """The elements of an array that a tap reads."""
@@ -52,3 +56,50 @@ def reach(x: Any, indices: Sequence[Along], axes: Sequence[int | None], sizes: S
     if is_outside:
         return Reach(0, strides, {max(range(len(sizes)), key=sizes.__getitem__): (0, 0)}, {})
     return Reach(offset, strides, bounds, spaced)
+
+
+class TapRows(NamedTuple):
+    """The rows of a tap: its reads along the loop around the vector loop."""
+
+    #: Equal for taps of the same array, strides, value out of bounds and bounds along other loops.
+    key: Any
+    offset: int
+    #: The step in elements from row to row, and the bounds of the rows at which it reads.
+    step: int
+    bounds: tuple[int, int]
+
+    def later(self, other: TapRows, count: int) -> int | None:
+        """After how many rows another tap reads what this one reads, of a number of rows; None if it does not."""
+        if self.key != other.key or not self.step or (self.offset - other.offset) % self.step:
+            return None
+        rows = (self.offset - other.offset) // self.step
+        first, last = max(0, -rows), min(count, count - rows)
+        low, high, low_other, high_other = (
+            min(max(each, first), last) for each in (*self.bounds, other.bounds[0] - rows, other.bounds[1] - rows)
+        )
+        are_equal = (low, high) == (low_other, high_other) or (low >= high and low_other >= high_other)
+        return rows if first < last and are_equal else None
+
+
+def shared_rows(taps: Sequence[TapRows], count: int) -> list[tuple[int, int]]:
+    """For each tap the first that reads the same some rows later or before, itself if there is none, and the rows."""
+    found = list[tuple[int, int]]()
+    for number, tap in enumerate(taps):
+        others = [n for n in range(number) if found[n][0] == n]
+        pairs = ((n, tap.later(taps[n], count)) for n in others)
+        found.append(next(((n, rows) for n, rows in pairs if rows is not None), (number, 0)))
+    return found
+
+
+def jammed_rows(shared: Sequence[tuple[int, int]], fixed: int, varying: int, statements: int, count: int) -> int:
+    """How many rows of a count are computed together: 1 where they share few loads, or have many statements.
+
+    `shared`: as of `shared_rows`, of the taps that vary from row to row.
+    `fixed`, `varying`: the numbers of other reads that are the same in all rows, and that are not.
+    """
+    for rows in JAMMED:
+        loads = fixed + varying * rows + len({(n, later + row) for n, later in shared for row in range(rows)})
+        is_less = loads <= FEWER_LOADS * rows * (fixed + varying + len(shared))
+        if count >= rows and is_less and rows * statements <= MOST_STATEMENTS:
+            return rows
+    return 1

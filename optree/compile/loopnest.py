@@ -102,6 +102,12 @@ class Tap(NamedTuple):
     ranges: tuple[int, ...] = ()
     #: Its indices along loops that are not the loop's.
     spaced: tuple[Spaced, ...] = ()
+    #: In a nest of `LoopNest.jammed` rows, an earlier tap, and after how many rows that reads what this one reads.
+    shared: tuple[int, int] | None = None
+    #: There, an earlier tap, and how many elements after that this one reads.
+    beside: tuple[int, int] | None = None
+    #: There, whether its stride along the vector loop is 2, which the source states: compilers then shuffle vectors.
+    is_of_pairs: bool = False
 
 
 class LoopNest(NamedTuple):
@@ -145,11 +151,13 @@ class LoopNest(NamedTuple):
     quotients: tuple[Quotient, ...] = ()
     #: Whether tiles of columns are accumulated in registers: in a contraction of few elements, which are in the cache.
     registers: bool = False
-    #: Whether each array is the same in all rows of such a tile, which are indices of the loop around the columns.
-    #: Empty where tiles have one row.
+    #: Whether each array is the same in all rows of such a tile, or of those that are `jammed`: indices of the loop
+    #: around the columns, or around the vector loop. Empty where there is one row.
     rows: tuple[bool, ...] = ()
     #: The sizes of the loops within the first, where the source states them, so that a compiler unrolls them.
     stated: tuple[int, ...] = ()
+    #: The rows of an elementwise nest that are computed together, so that their taps share loads (unroll-and-jam).
+    jammed: int = 1
 
     @property
     def cost(self) -> int:

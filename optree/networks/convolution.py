@@ -45,8 +45,9 @@ MOST = 3
 #: The positions from which sums of products of floats are quicker than `numpy.correlate`.
 FEW_POSITIONS = 1 << 16
 
-#: The maximum elements of a filter by which a depthwise convolution is a sum of shifted images.
-FEW_ELEMENTS = 9
+#: The maximum elements of a filter by which a depthwise convolution is a sum of shifted images: with a stride of 1,
+#: with others, and of its derivative by images with others.
+FEW_ELEMENTS = (49, 25, 9)
 
 #: The positions of a block of the correlation of two vectors.
 BLOCK = 1 << 15
@@ -205,7 +206,8 @@ class ConvolutionOperator(ImageOperator):
         """
         o, i, *window = self.filters(weights.shape)
         dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]
-        is_few = None not in window and prod(window) <= FEW_ELEMENTS and set(self.dilation) == {1}  # type: ignore[arg-type]
+        few = FEW_ELEMENTS[(set(self.stride) != {1}) * (1 + len(like))]
+        is_few = None not in window and prod(window) <= few and set(self.dilation) == {1}  # type: ignore[arg-type]
         is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C" and is_floating(dtype)
         if not is_few or not is_depthwise:
             return None

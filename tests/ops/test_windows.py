@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy
 from harness import windowed
 from harness.compiling import needs_compiler
 
-from backends import gen_backend
+from backends import gen_backend, source
 from backends.cpu.compiler import find_compiler
 from optree import TensorType, debugprint, function, grad
 from optree.errors import OperandError, ShapeError
@@ -92,6 +93,40 @@ def test_a_depthwise_convolution_is_one_kernel_with_what_follows(stride: int, pa
     steps = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert sum(line.startswith("kernel") for line in steps) == 1
     assert not any("conv" in line for line in steps)
+
+
+@needs_compiler
+@pytest.mark.matrix(least=2)
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_windows_that_share_loads_are_loops(seed: int) -> None:
+    rng = np.random.RandomState(seed)
+    be = gen_backend("cpu", datatype="float64", jit=True)
+    window, stride = rng.randint(2, 6, 2), rng.randint(1, 3, 2)
+    before, after = rng.randint(0, window, (2, 2))
+    shape = (2, 3, *map(int, window + rng.randint(0, 9, 2) + (0, rng.choice([0, 9, 30]))))
+    x, w = rng.normal(size=shape), rng.normal(size=(3, 1, *window))
+    padding = tuple((int(a), int(b)) for a, b in zip(before, after, strict=True))
+    props: dict[str, Any] = {"groups": 3, "stride": tuple(map(int, stride)), "padding": padding}
+    wanted = windowed.conv(x, w, **props)
+    images, delta = be.array(x), rng.normal(size=wanted.shape)
+    value = be.conv(images, be.array(w), **props)
+    added = be.array(delta)
+    added[:] = added + value * 2
+    np.testing.assert_allclose(added.asnumpyarray(), delta + 2 * wanted, rtol=1e-9, atol=1e-9)
+    divided = be.array(delta) / (value * value + 1)
+    np.testing.assert_allclose(divided.asnumpyarray(), delta / (wanted**2 + 1), rtol=1e-9, atol=1e-9)
+    by_images = grad(be.sum(value * be.array(delta)), images)
+    slope = windowed.conv_input(delta, w, x, **props)
+    np.testing.assert_allclose(by_images.asnumpyarray(), slope, rtol=1e-9, atol=1e-9)
+
+
+@needs_compiler
+def test_rows_of_windows_load_what_they_share_once() -> None:
+    be = gen_backend("cpu", jit=True)
+    (text,) = source(be.conv(be.ones((2, 3, 20, 40)), be.ones((3, 1, 3, 3)), groups=3, padding=1))
+    whole = text[text.index("for (int64_t c = from") : text.index("for (int side")]
+    assert len(re.findall(r"= x\w+\[i\];", whole)) == 18  # six rows and three columns for four rows
+    assert len(re.findall(r"x\w+\[i\] = ", whole)) == 4
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -12,8 +12,13 @@ from optree.records import NamedTuple
 #: The maximum remainders of the vector loop's index that are statements of their own.
 MOST_RESIDUES = 4
 
-#: The least elements between a row's bounds that have a loop without conditions.
-SHORT = 8
+#: The least elements between a row's bounds that have a loop without conditions; the elements of the longest vectors.
+SHORT, LONGEST_VECTOR = 8, 16
+
+
+def unconditional(array: int) -> str:
+    """No condition: all taps read."""
+    return ""
 
 
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:
@@ -39,16 +44,21 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
         rest = _twice(_elements(printer, element, ("lower", "upper"), whole), (start, "first"), ("final", end))
         start, end = "first", "final"
     tests = _Tests(printer, along, end)
-    if not tests.rows and not along:
-        return [*lines, *_elements(printer, element, (start, end), lambda array: "", schedule), *rest]
+    rows = [*tests.rows, *printer.all_rows]
+    if not rows and not along:
+        return [*lines, *_elements(printer, element, (start, end), unconditional, schedule), *rest]
     lines.append(f"int64_t from = {start}, to = {end};")
     for n in along:
         lines.append(f"from = from > low{n} ? from : low{n}, to = to < high{n} ? to : high{n};")
     if schedule.spacing > 1:
         lines.append(f"from = {schedule.up('from')}, to = {schedule.down('to')};")
-    refusals = [f"to - from < {SHORT * bool(along)}", *(f"!({each})" for each in tests.rows)]
+    size = LONGEST_VECTOR if printer.all_rows and not any(tap.is_of_pairs for tap in nest.taps) else 1
+    if size > 1:  # whole vectors: the loop is printed and compiled without those before and after
+        lines += [f"from = (from + {size - 1}) / {size} * {size};", f"to = from + (to - from) / {size} * {size};"]
+    refusals = [f"to - from < {SHORT * bool(along)}", *(f"!({each})" for each in rows)]
     lines += [f"if ({' || '.join(refusals)})", f"    from = to = {start};"]
-    free = _elements(printer, element, ("from", "to"), lambda array: "", schedule)
+    free = _elements(printer, element, ("c", f"c + {size}") if size > 1 else ("from", "to"), unconditional, schedule)
+    free = [f"for (int64_t c = from; c < to; c += {size})", *braced(free)] if size > 1 else free
     tested = _elements(printer, element, ("lower", "upper"), tests.condition, schedule)
     return [*lines, *tests.limits(), *free, *_twice(tested, (start, "from"), ("to", end)), *rest]
 
@@ -123,18 +133,21 @@ class _Tests:
     """Conditions of taps as limits of the vector loop's index: GCC vectorises no load whose condition is constant."""
 
     def __init__(self, printer: Any, along: Sequence[int], end: str) -> None:
-        self._end, taps, first = end, printer.nest.taps, len(printer.nest.reads) - len(printer.nest.taps)
-        self._of: dict[int, tuple[str, int | None]] = {}
-        for array, tap in enumerate(taps, first):
+        self._end, self._printer = end, printer
+        #: By tap and row, of `Printer.row`: the condition along outer loops, and the range along the vector loop.
+        self._of: dict[tuple[int, int], tuple[str, int | None]] = {}
+        for array, number in printer.taps():
+            printer.row = number
             row = printer.within(array, range(printer.last), lambda loop: None)
-            self._of[array] = row, next((n for n in along if n in tap.ranges), None)
+            ranges = printer.nest.tap_of(array).ranges
+            self._of[array, number] = row, next((n for n in along if n in ranges), None)
         #: The conditions along outer loops.
         self.rows = sorted({row for row, _ in self._of.values()} - {""})
         self._limits = list(dict.fromkeys(each for each in self._of.values() if each != ("", None)))
 
     def condition(self, array: int) -> str:
         """The condition that an array is read at `i`."""
-        found = self._of.get(array, ("", None))
+        found = self._of.get((array, self._printer.row), ("", None))
         if found not in self._limits:
             return ""
         _, number = found

@@ -7,11 +7,20 @@ from math import prod
 
 import numpy as np
 
-from backends.cpu.codegen.bounded import bounded_columns, bounded_loop
+from backends.cpu.codegen.bounded import bounded_columns, bounded_loop, unconditional
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
+from backends.cpu.codegen.jammed import Jammed
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
-from backends.cpu.codegen.transposes import PITCH, TILE, Loop, tiles_along, transpose_functions, transposed_reads
+from backends.cpu.codegen.transposes import (
+    PITCH,
+    TILE,
+    Loop,
+    collapsed,
+    tiles_along,
+    transpose_functions,
+    transposed_reads,
+)
 from backends.cpu.codegen.vector_math import MATHEMATICS, UNKNOWN, VECTOR_CALL, WIDE_VECTORS, WITH_HEADERS
 from backends.cpu.compiler import after_definitions
 from backends.execution.printer_common import (
@@ -122,7 +131,7 @@ def file_of(nests: Sequence[LoopNest], text: str) -> str:
 
 def parts_of(nest: LoopNest) -> str:
     """The functions of a nest's kernel, the last of which is the kernel."""
-    printer = TilePrinter(nest) if nest.registers else CPrinter(nest)
+    printer = (TilePrinter if nest.registers else JammedPrinter if nest.jammed > 1 else CPrinter)(nest)
     functions, body = printer.functions()
     called = transpose_functions(nest) if nest.across >= 0 else []
     called += [*functions_called(nest, C), *printer.searches(), *printer.joins()]
@@ -131,7 +140,7 @@ def parts_of(nest: LoopNest) -> str:
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
     """Whether vectors of 512 bits pay: for functions and halves elementwise; for bytes, indices, tiles, reduced."""
-    if nest.registers:
+    if nest.registers or nest.jammed > 1:
         return True
     if nest.reductions:
         of_bytes = all(dtype.itemsize == 1 for dtype in nest.reads)
@@ -175,23 +184,6 @@ def part(name: str, body: Lines) -> Lines:
     return [head, *braced(without_unused(["(void)thread;", *body])), ""]
 
 
-def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
-    """The collapsed size of several loops, and the loop over their flat index from `begin` to `end`."""
-    counts = [loop.size for loop in loops]
-    if len(loops) == 1:
-        index = loops[0].name
-        return counts[0], [f"for (int64_t {index} = begin; {index} < end; {index}++)", *braced(body)]
-    lines, step = [], [f"{loops[0].name}++;"]
-    for i, loop in enumerate(loops):
-        beyond = " * ".join(counts[i + 1 :])
-        inner = {0: "", 1: f" / {beyond}"}.get(len(counts) - i - 1, f" / ({beyond})")
-        lines.append(f"int64_t {loop.name} = begin{inner}{f' % {loop.size}' if i else ''};")
-    for loop in loops[1:]:
-        step = [f"if (++{loop.name} == {loop.size})", *braced([f"{loop.name} = 0;", *step])]
-    lines.append("for (int64_t flat = begin; flat < end; flat++)")
-    return " * ".join(counts), [*lines, *braced([*braced(body), *step])]
-
-
 class CPrinter(Printer):
     """A nest in C: threads share the outer loops, and the vector loop is a SIMD loop."""
 
@@ -207,10 +199,12 @@ class CPrinter(Printer):
         self.is_bounded = bool(nest.ranges or nest.quotients)
         #: The condition that loads of a tap test; and the remainder of the vector loop's index by its taps' spacing, in
         #: the statement that is printed: a number, a variable, or none.
-        self.condition: Callable[[int], str] = lambda array: ""
+        self.condition: Callable[[int], str] = unconditional
         self.residue = ""
         #: The clauses of the pragmas of loops: their reductions.
         self.clauses = ""
+        #: Of rows that are computed together, the one that is printed; and the condition that there are all of them.
+        self.row, self.all_rows = 0, list[str]()
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
 
     def functions(self) -> tuple[Lines, Lines]:
@@ -451,13 +445,20 @@ class CPrinter(Printer):
         last, (stage,) = self.last, self.stages
         if self.nest.across >= 0:
             return self.tiled()
-        pointers = self.pointers(range(last), ("inner",))
+        pointers = self.row_pointers()
         if not last:
             stop = f"const int64_t stop = end * {CHUNK} < n0 ? end * {CHUNK} : n0;"
             loop = self.vector_loop(stage, f"begin * {CHUNK}", "stop")
             return f"(n0 + {CHUNK - 1}) / {CHUNK}", [*pointers, stop, *loop]
-        loops = [Loop(f"i{axis}", f"n{axis}") for axis in range(last)]
-        return collapsed(loops, [*pointers, *self.vector_loop(stage, "0", f"n{last}")])
+        return collapsed(self.row_loops(), [*pointers, *self.vector_loop(stage, "0", f"n{last}")])
+
+    def row_loops(self) -> list[Loop]:
+        """The loops around the vector loop."""
+        return [Loop(f"i{axis}", f"n{axis}") for axis in range(self.last)]
+
+    def row_pointers(self) -> Lines:
+        """Pointers into the arrays at an index of these loops."""
+        return self.pointers(range(self.last), ("inner",))
 
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
@@ -797,3 +798,7 @@ class CPrinter(Printer):
 
 class TilePrinter(Tiles, CPrinter):
     """A contraction in C, whose tiles are accumulated in registers."""
+
+
+class JammedPrinter(Jammed, CPrinter):
+    """An elementwise nest in C, of which several rows are computed together."""

@@ -6,6 +6,8 @@ sets of a cache, which evicts a line before its next element is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backends.execution.printer_common import Lines, braced
 from optree.compile.loopnest import LoopNest, strided_reads
 from optree.records import NamedTuple
@@ -38,6 +40,23 @@ class Loop(NamedTuple):
 
     name: str
     size: str
+
+
+def collapsed(loops: Sequence[Loop], body: Lines) -> tuple[str, Lines]:
+    """The collapsed size of several loops, and the loop over their flat index from `begin` to `end`."""
+    counts = [loop.size for loop in loops]
+    if len(loops) == 1:
+        index = loops[0].name
+        return counts[0], [f"for (int64_t {index} = begin; {index} < end; {index}++)", *braced(body)]
+    lines, step = [], [f"{loops[0].name}++;"]
+    for i, loop in enumerate(loops):
+        beyond = " * ".join(counts[i + 1 :])
+        inner = {0: "", 1: f" / {beyond}"}.get(len(counts) - i - 1, f" / ({beyond})")
+        lines.append(f"int64_t {loop.name} = begin{inner}{f' % {loop.size}' if i else ''};")
+    for loop in loops[1:]:
+        step = [f"if (++{loop.name} == {loop.size})", *braced([f"{loop.name} = 0;", *step])]
+    lines.append("for (int64_t flat = begin; flat < end; flat++)")
+    return " * ".join(counts), [*lines, *braced([*braced(body), *step])]
 
 
 def tiles_along(axis: int, size: int) -> str:
