@@ -271,6 +271,8 @@ class Printer:
         self.traversals = self.stages
         self.last = nest.rank - 1
         self.column, self.columns = column, columns
+        #: Of rows that are computed together, the one that is printed; and the condition that there are all of them.
+        self.row, self.all_rows = 0, list[str]()
 
     # Hooks of languages
 
@@ -392,6 +394,10 @@ class Printer:
                 pointer += "" if offset == "0" else f" + {offset}"
                 lines.append(f"{self.pointer_type(array)}x{array} = {pointer};")
         return lines
+
+    def row_pointers(self) -> Lines:
+        """Pointers into the arrays at an index of the loops around the vector loop."""
+        return self.pointers(range(self.last), ("inner",))
 
     def stage_pointers(self, stage: Stage, axes: Sequence[int]) -> Lines:
         """Pointers into the arrays that a stage reads and writes, at the indices of some inner loops."""

@@ -80,7 +80,7 @@ class Jammed(Printer):
         """Pointers into the arrays at each of some rows: of fewer than all, those that are missing are the last."""
         nest, loop, height, (stage,) = self.nest, self.loop, self.nest.jammed, self.stages
         body = [f"const int64_t i{loop} = q * {height}, below = n{loop} - i{loop};"]
-        body += [f"const int64_t rows = below < {height} ? below : {height};", *super().row_pointers()]  # type: ignore[misc]
+        body += [f"const int64_t rows = below < {height} ? below : {height};", *super().row_pointers()]
         body += [f"const int64_t after{row} = {row} < rows ? {row} : rows - 1;" for row in range(1, height)]
         moved = {made for made in self._made.values() if made[0] < len(nest.reads) and made[1]}
         moved |= {(array, row) for array, _ in stage.writes for row in range(1, height)}

@@ -203,8 +203,6 @@ class CPrinter(Printer):
         self.residue = ""
         #: The clauses of the pragmas of loops: their reductions.
         self.clauses = ""
-        #: Of rows that are computed together, the one that is printed; and the condition that there are all of them.
-        self.row, self.all_rows = 0, list[str]()
         self.halves = contiguous_halves(nest) if np.dtype("float16") in nest.arrays else []
 
     def functions(self) -> tuple[Lines, Lines]:
@@ -455,10 +453,6 @@ class CPrinter(Printer):
     def row_loops(self) -> list[Loop]:
         """The loops around the vector loop."""
         return [Loop(f"i{axis}", f"n{axis}") for axis in range(self.last)]
-
-    def row_pointers(self) -> Lines:
-        """Pointers into the arrays at an index of these loops."""
-        return self.pointers(range(self.last), ("inner",))
 
     def vector_loop(self, stage: Stage, start: str, end: str) -> Lines:
         """The innermost loop; of float16, in blocks that are converted before and after."""
