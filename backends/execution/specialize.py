@@ -15,7 +15,7 @@ import numpy as np
 
 from backends.execution.memory import HOST, Memory, Overlaps
 from backends.execution.rounding import rounded_when_stored
-from backends.execution.taps import Reach, TapRows, jammed_rows, reach, shared_rows
+from backends.execution.taps import Reach, jammed, reach
 from optree import settings
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
@@ -407,7 +407,7 @@ class FusedKernel(ExecutableKernel):
             )
             if not (self.reduced or quotients) and nest.rank > 1 and self._is_bound_by_loads:
                 bounds = [{loop_of[x]: ends for x, ends in tap.bounds.items()} for tap in taps]
-                nest = self._jammed(nest, loop_sizes, loop_strides, [tap.offset for tap in taps], bounds)
+                nest = jammed(nest, loop_sizes, loop_strides, [tap.offset for tap in taps], bounds)
         words += [x.size for x in tables]
         return Specialized(shapes, nest, (loop_sizes, words))
 
@@ -495,34 +495,6 @@ class FusedKernel(ExecutableKernel):
         registers = (0, "inner") in zip(vector_strides, self._levels, strict=True)
         rows = same if registers and any(same) else ()
         return nest._replace(registers=registers, rows=rows, stated=self._stated(sizes))
-
-    def _jammed(
-        self, nest: LoopNest, sizes: Sequence[int], strides: Strides, offsets: Sequence[int], bounds: Sequence[Any]
-    ) -> LoopNest:
-        """The nest with several rows together, if its taps then share many loads.
-
-        `offsets`, `bounds`: of each tap.
-        """
-        first, loop = len(nest.reads) - len(nest.taps), nest.rank - 2
-        count, rows, reads = sizes[loop], list[TapRows](), range(first)
-        for array, (tap, offset, ends) in enumerate(zip(nest.taps, offsets, bounds, strict=True), first):
-            others = tuple(sorted(each for each in ends.items() if each[0] != loop))
-            key = (tap.array, tap.outside, *strides[array], *others)
-            rows.append(TapRows(key, offset, strides[array][loop], ends.get(loop, (0, count))))
-        shared, inner = shared_rows(rows, count), [array for array in reads if nest.levels[array] == "inner"]
-        fixed = sum(not strides[array][loop] for array in inner)
-        jammed = jammed_rows(shared, fixed, len(inner) - fixed, len(nest.statements), count)
-        if jammed == 1 or np.dtype("float16") in nest.arrays:
-            return nest
-        taps = list[Tap]()
-        for number, (tap, (n, later)) in enumerate(zip(nest.taps, shared, strict=True)):
-            like = {n for n in range(number) if tap.like in (first + n, nest.taps[n].like)}
-            distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
-            beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < SHORT_LOOP else None
-            pairs = strides[first + number][-1] == 2
-            taps.append(tap._replace(shared=(first + n, later), beside=beside, is_of_pairs=pairs))
-        same = tuple([not steps[loop] for steps in strides])
-        return nest._replace(taps=tuple(taps), rows=same, jammed=jammed)
 
     def _stated(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The sizes that the source of a contraction states (`LoopNest.stated`)."""

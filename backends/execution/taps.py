@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
+import numpy as np
+
+from optree.compile.loopnest import LoopNest, Tap
 from optree.op.traits import Along
 from optree.records import NamedTuple
+
+#: The elements between two taps from which on a source does not state them.
+MOST_BESIDE = 8
 
 #: The rows that are computed together, the most that fit first; the maximum statements of them all, which take time to
 #: compile; and the maximum of their loads over those of rows by themselves.
@@ -103,3 +110,36 @@ def jammed_rows(shared: Sequence[tuple[int, int]], fixed: int, varying: int, sta
         if count >= rows and is_less and rows * statements <= MOST_STATEMENTS:
             return rows
     return 1
+
+
+def jammed(
+    nest: LoopNest,
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    offsets: Sequence[int],
+    bounds: Sequence[Any],
+) -> LoopNest:
+    """The nest with several rows together, if its taps then share many loads.
+
+    `offsets`, `bounds`: of each tap.
+    """
+    first, loop = len(nest.reads) - len(nest.taps), nest.rank - 2
+    count, rows, reads = sizes[loop], list[TapRows](), range(first)
+    for array, (tap, offset, ends) in enumerate(zip(nest.taps, offsets, bounds, strict=True), first):
+        others = tuple(sorted(each for each in ends.items() if each[0] != loop))
+        key = (tap.array, tap.outside, *strides[array], *others)
+        rows.append(TapRows(key, offset, strides[array][loop], ends.get(loop, (0, count))))
+    shared, inner = shared_rows(rows, count), [array for array in reads if nest.levels[array] == "inner"]
+    fixed = sum(not strides[array][loop] for array in inner)
+    together = jammed_rows(shared, fixed, len(inner) - fixed, len(nest.statements), count)
+    if together == 1 or np.dtype("float16") in nest.arrays:
+        return nest
+    taps = list[Tap]()
+    for number, (tap, (n, later)) in enumerate(zip(nest.taps, shared, strict=True)):
+        like = {n for n in range(number) if tap.like in (first + n, nest.taps[n].like)}
+        distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
+        beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
+        pairs = strides[first + number][-1] == 2
+        taps.append(tap._replace(shared=(first + n, later), beside=beside, is_of_pairs=pairs))
+    same = tuple([not steps[loop] for steps in strides])
+    return nest._replace(taps=tuple(taps), rows=same, jammed=together)
