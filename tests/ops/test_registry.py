@@ -216,9 +216,8 @@ OF_FUNCTIONS = [p for p in OF_OPS if p not in ("clauses", "facts", "identity", "
 @pytest.mark.parametrize("promise", OF_FUNCTIONS)
 @for_each("name", COMPOSED, sampled=True)
 def test_promise_of_a_composed_function(name: str, promise: str) -> None:
-    options = {"orders": 2} if promise == "branch_points" else {}  # of its ops, all three
     for example, _ in composed_examples(name):
-        PROMISES[promise](example, None, **options)
+        PROMISES[promise](example, None)
 
 
 @pytest.mark.matrix
