@@ -115,11 +115,12 @@ EXP = c_text(FOLDER / "exp.h", {})
 LOG = c_text(FOLDER / "log.h", {})
 
 #: tanh of float32 and float64 within 2 units in the last place (2.1 of float64), as `EXP`, which it follows. The C
-#: library's takes twice as long on numbers; on vectors 0.7 to 0.9 of this one's time with AVX-512 in float32, and 1.1
-#: to 1.6 of it otherwise. tanh(x) = h / (1 + h) for h = expm1(2 * x) / 2 = 2**n * p + (2**n - 1) / 2, with
-#: n = 2 * x / log(2) rounded and p = expm1(2 * s) / 2 for x = n * log(2) / 2 + s. As h - h * h / (1 + h) where h is
-#: below 1, and else 1 - 1 / (1 + h), it has no rounded divisor's error. The polynomials are of (p - s) / s**2 by the
-#: least of the largest relative errors of p.
+#: library's takes twice as long on numbers; on vectors 0.7 to 0.9 of this one's time with AVX-512 in float32 and with
+#: SSE2, and 1.1 to 1.6 of it otherwise.
+#: tanh(x) = h / (1 + h) for h = expm1(2 * x) / 2 = 2**n * p + (2**n - 1) / 2, with n = 2 * x / log(2) rounded and
+#: p = expm1(2 * s) / 2 for x = n * log(2) / 2 + s. As h - h * h / (1 + h) where h is below 1, and else 1 - 1 / (1 + h),
+#: it has no rounded divisor's error. The polynomials are of (p - s) / s**2 by the least of the largest relative errors
+#: of p.
 TANH = c_text(FOLDER / "tanh.h", {})
 
 #: pow of float32 within 0.6 units in the last place, in float64, which any compiler vectorises; it follows `EXP`. The
