@@ -134,6 +134,11 @@ def literal(number: Any, dtype: np.dtype) -> str:
     return f"({number + 1}{suffix} - 1)" if number == np.iinfo(dtype).min and number else f"{int(number)}{suffix}"
 
 
+def unconditional(array: int) -> str:
+    """No condition: an array is read at all indices."""
+    return ""
+
+
 def grouped(expression: str) -> str:
     """An expression as a factor."""
     return f"({expression})" if " " in expression else expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backends.execution.printer_common import Lines, braced
+from backends.execution.printer_common import Lines, braced, unconditional
 from optree.compile.loopnest import Quotient
 from optree.records import NamedTuple
 
@@ -14,11 +14,6 @@ MOST_RESIDUES = 4
 
 #: The least elements between a row's bounds that have a loop without conditions; the elements of the longest vectors.
 SHORT, LONGEST_VECTOR = 8, 16
-
-
-def unconditional(array: int) -> str:
-    """No condition: all taps read."""
-    return ""
 
 
 def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: str) -> Lines:

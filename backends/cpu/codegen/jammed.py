@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from backends.cpu.codegen.bounded import unconditional
 from backends.cpu.codegen.transposes import Loop, tiles_along
-from backends.execution.printer_common import Lines, Printer, grouped
+from backends.execution.printer_common import Lines, Printer, grouped, unconditional
 from optree.compile.loopnest import LoopNest, Stage
 
 #: A value's name, and what follows in that of a conversion of it.

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from backends.cpu.codegen.bounded import bounded_columns, bounded_loop, unconditional
+from backends.cpu.codegen.bounded import bounded_columns, bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.jammed import Jammed
 from backends.cpu.codegen.registers import Tiles
@@ -34,6 +34,7 @@ from backends.execution.printer_common import (
     functions_called,
     initial_value,
     narrow_dtypes,
+    unconditional,
     without_unused,
 )
 from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of
