@@ -204,23 +204,28 @@ class ConvolutionOperator(ImageOperator):
 
         `element_of`: `window_element`, or its derivative.
         """
-        o, i, *window = self.filters(weights.shape)
+        window = self.plan_sizes(*(each.shape for each in (x, weights, *like)))
         dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]
-        few = FEW_ELEMENTS[(set(self.stride) != {1}) * (1 + len(like))]
-        is_few = None not in window and prod(window) <= few and set(self.dilation) == {1}  # type: ignore[arg-type]
-        is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C" and is_floating(dtype)
-        if not is_few or not is_depthwise:
-            return None
-        pairs = zip(paddings(self.padding, len(window)), window, strict=True)
-        if any(pair != "same" and max(pair) >= size for pair, size in pairs):
+        if window is None or not is_floating(dtype):
             return None
         axes = order_of(self.layout, spatial_of(self.layout))
         x, filters = widened(x), widened(f.transpose(weights, self.weights_order))
         behind, terms = tuple(range(1, x.ndim - self.layout.index("C"))), []
-        for element in product(*map(range, window)):  # type: ignore[arg-type]
+        for element in product(*map(range, window)):
             shifted = element_of(x, *like, window, self.stride, self.padding, axes=axes, element=element)
             terms.append(shifted * f.expand_dims(f.slice(filters, (slice(None), 0, *element)), behind))
         return in_dtype(reduce(f.add, terms), dtype)
+
+    def unrolled_window(self, *shapes: Shape) -> Shape | None:
+        """The window whose elements `by_elements` has as terms; None where there is no such sum."""
+        o, i, *window = self.filters(shapes[self.roles[1]])
+        few = FEW_ELEMENTS[(set(self.stride) != {1}) * (len(shapes) - 1)]
+        is_few = None not in window and prod(window) <= few and set(self.dilation) == {1}  # type: ignore[arg-type]
+        is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C"
+        pairs = zip(paddings(self.padding, len(window)), window, strict=True)
+        if not is_few or not is_depthwise or any(pair != "same" and max(pair) >= size for pair, size in pairs):
+            return None
+        return tuple(window)
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
         """A multiplication and an addition for each element of the convolution and of a filter."""
@@ -323,6 +328,8 @@ class Conv(ConvolutionOperator, CompositeOperator):
         x, weights = shapes
         return self.convolved_shape(x, weights)
 
+    plan_sizes = ConvolutionOperator.unrolled_window
+
     def decompose(self, *inputs: Variable) -> Any:
         return self.by_elements(f.window_element, *inputs)
 
@@ -382,6 +389,8 @@ class ConvInput(ConvDerivative, CompositeOperator):
         (((1, 2, 2, 1, 1), (2, 1, 1, 2, 2), (1, 2, 2, 2, 2)), {"groups": 2}),
         (((2, 3, 3), (3, 0, 2), (2, 0, 4)), {}),
     )
+
+    plan_sizes = ConvolutionOperator.unrolled_window
 
     def decompose(self, *inputs: Variable) -> Any:
         return self.by_elements(f.window_element_input, *inputs)

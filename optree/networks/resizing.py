@@ -255,6 +255,12 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator, CompositeOperator):
             raise ShapeError(f"images of {like} are resized to {wanted}, and the delta has {delta}")
         return like
 
+    def plan_sizes(self, *shapes: Shape) -> Any:
+        before, after = shapes[1], self.resized_shape(shapes[1])
+        sizes = [(before[axis], after[axis]) for axis in self.axes]
+        options = self.method, self.align_corners, self.is_transposed
+        return None if None in sum(sizes, ()) else tuple(_taps(*each, *options) == 1 for each in sizes)  # type: ignore[arg-type]
+
     def decompose(self, *inputs: Variable) -> Any:
         delta, like = inputs
         dtype = mean_dtype(delta.dtype)

@@ -42,10 +42,8 @@ from optree.tree.variable import (
 #: Maximum instances of a class that `make` caches, by parameters.
 SHARED = 4096
 
-
 #: Maximum entries of the cache from a function's parameters to its op.
 ARGUMENTS = 256
-
 
 #: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
@@ -59,7 +57,6 @@ class _Token:
 
 #: A token for each op, by its identity, and pattern of its value.
 _tokens: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
-
 
 _MAPS = ("index_map", "view_map")
 
@@ -426,6 +423,8 @@ class Op:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
         op_dict = bound.op_dict(TensorType(out, shape), backend)
+        if (sizes := bound.plan_sizes(*(t.shape for t in types))) is not None:
+            op_dict.token = bound._token((op_dict.token, sizes))
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
             if type(x) in WEAK:
@@ -435,6 +434,9 @@ class Op:
             return op_dict
         self.applications[specs] = op_dict
         return op_dict
+
+    def plan_sizes(self, *shapes: Shape) -> Any:
+        """Of operands' shapes what the code depends on, beyond axes of size 1, for plan keys; None for nothing."""
 
     def _check_count(self, operands: Sequence[Any]) -> None:
         names = self.operands

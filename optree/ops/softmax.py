@@ -259,6 +259,9 @@ class CrossEntropy(MeanDtypeOperator, CompositeOperator, BinaryOperator):
             raise ShapeError(f"the labels of x are of shape {x[:-1]} or {(*x[:-1], 1)}, not {labels}")
         return labels
 
+    def plan_sizes(self, *shapes: Shape) -> Any:
+        return shapes[0][-1]  # the number of classes
+
     def numpy(self, *arrays: Array) -> Any:
         x, labels = map(np.asarray, arrays)
         shifted, _ = _shift(x, (x.ndim - 1,))

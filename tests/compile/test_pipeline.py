@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 from harness.compiling import needs_compiler
+from harness.op_examples import examples_for
 
 from backends import gen_backend
-from optree import OpTreeNode, debugprint, function, settings
+from optree import Input, OpTreeNode, debugprint, function, settings
 from optree.compile import pipeline
 from optree.compile.fusion import LONGEST, Call
-from optree.compile.pipeline import OF_BACKENDS, STAGES, Options, lower
-from optree.errors import BackendError, OperandError
+from optree.compile.pipeline import OF_BACKENDS, STAGES, Options, decompose, lower, rewrite
+from optree.compile.program import flatten
+from optree.errors import BackendError, DefinitionError, OperandError, ShapeError
+from optree.registry import OPS
 from optree.run import function as functions
+from optree.testing.examples import inputs_for
 from optree.tree.types import TensorType
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -217,3 +221,32 @@ def test_the_setting_is_read_from_the_environment() -> None:
     assert (
         ran.stdout == "" and "program (first: " in ran.stderr and "kernel, outer axes (9), inner axes ()" in ran.stderr
     )
+
+
+def test_ops_are_lowered_alike_for_all_sizes_unless_these_are_in_plan_keys() -> None:
+    """The plan of a tree serves operands of other sizes, too."""
+    options, checked = Options(further=True, windows=True), 0
+
+    def names(program: Any, given: int | None = None) -> list[str]:
+        added = [] if given is None else program.leaves[given:]
+        constants = [repr(getattr(x, "value", x)) for x in added]
+        return [str(instruction.op) for instruction in program.instructions] + constants
+
+    for name in OPS:
+        try:
+            examples = examples_for(name)
+        except DefinitionError:  # it has tests of its own
+            continue
+        for example in examples:
+            inputs = inputs_for(example.draw())
+            try:
+                opened = [Input(x.type.any_size) if isinstance(x, Input) else x for x in inputs]
+                own, other = (flatten([example.tree(each)]) for each in (inputs, opened))
+            except ShapeError:  # of a matrix, of which the sizes must be equal
+                continue
+            sizes = [x.op.plan_sizes(*[getattr(y, "shape", ()) for y in x.node.inputs]) for x in own.instructions]
+            if names(own) == names(other) and not any(sizes):
+                lowered = [names(decompose(rewrite(x), options), len(x.leaves)) for x in (own, other)]
+                assert lowered[0] == lowered[1], f"{example.op}: {example.operands}"
+                checked += 1
+    assert checked > 900

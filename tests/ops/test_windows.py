@@ -357,3 +357,22 @@ def test_a_vector_is_convolved_with_another_as_numpy_does(dtype: str, few: int, 
                 found, wanted = by(x, weights, mode).asnumpyarray(), by(a[::2], v[::-2], mode)
                 assert found.dtype == wanted.dtype
                 np.testing.assert_array_equal(found, wanted, f"{by.__name__} {size} {window} {mode}")
+
+
+def test_trees_of_one_form_with_other_windows_have_plans_of_their_own() -> None:
+    """A depthwise convolution is lowered by the sizes of its filters, and a derivative of resize by its taps."""
+    be, rng = gen_backend("cpu", jit="always", datatype=np.float64), np.random.default_rng(0)
+    for window in ((2, 2), (3, 3), (3, 2), (2, 2)):
+        x, w = rng.normal(size=(2, 3, 6, 7)), rng.normal(size=(3, 1, *window))
+        images, weights = be.array(x), be.array(w)
+        views = np.lib.stride_tricks.sliding_window_view(x, window, (2, 3))
+        wanted = np.einsum("nchwij,cij->nchw", views, w[:, 0])
+        np.testing.assert_allclose(be.conv(images, weights, groups=3).asnumpyarray(), wanted, rtol=1e-12)
+        along = rng.normal(size=x.shape)
+        slope = grad(be.sum(be.conv(images, weights, groups=3) ** 2), images)
+        change = np.einsum("nchwij,cij->nchw", np.lib.stride_tricks.sliding_window_view(along, window, (2, 3)), w[:, 0])
+        np.testing.assert_allclose((slope.asnumpyarray() * along).sum(), (2 * wanted * change).sum(), rtol=1e-10)
+    for size in (5, 2, 7, 4):
+        x, delta = be.array(rng.normal(size=(1, 2, size))), rng.normal(size=(1, 2, 3))
+        slope = grad(be.sum(be.resize(x, 3, method="nearest") * be.array(delta)), x)
+        np.testing.assert_allclose(slope.asnumpyarray().sum(axis=2), delta.sum(axis=2), rtol=1e-12)
