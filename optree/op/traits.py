@@ -340,7 +340,10 @@ class CompositeOperator(Op):
     of_devices: ClassVar[bool] = False
 
     def decompose(self, *inputs: Variable) -> Variable:
-        """The value as a tree of simpler ops, of the same type and special values."""
+        """The value as a tree of simpler ops, of the same type and special values.
+
+        It may depend on sizes of operands as far as `plan_sizes` says.
+        """
         raise NotImplementedError
 
 
