@@ -51,9 +51,9 @@ class Apply:
         backend = check_same_backend(op, inputs)
         types = [x.type for x in outputs]
         operands = [as_operand(x, str(op)) for x in inputs]
-        self.node = node = applied(
-            op.op_dict(types[0] if len(types) == 1 else TupleType(types), backend, min(len(operands), 2)), operands
-        )
+        shapes = [getattr(x.type, "shape", ()) for x in inputs]
+        value_type = types[0] if len(types) == 1 else TupleType(types)
+        self.node = node = applied(op.op_dict(value_type, backend, min(len(operands), 2), shapes), operands)
         node.known_owner = self
         self.outputs = _outputs_of(node)
         for i, x in enumerate(outputs):

@@ -39,11 +39,8 @@ from optree.tree.variable import (
     spec_of,
 )
 
-#: Maximum instances of a class that `make` caches, by parameters.
-SHARED = 4096
-
-#: Maximum entries of the cache from a function's parameters to its op.
-ARGUMENTS = 256
+#: Maximum instances of a class that `make` caches, by parameters, and entries of the cache of a function's arguments.
+SHARED, ARGUMENTS = 4096, 256
 
 #: The classes of parameters that are cached, with dtypes, alone and in tuples; not float, as 0.0 equals -0.0.
 EXACT = (int, bool, str, type(None))
@@ -422,9 +419,7 @@ class Op:
         except TypeError:
             listed = ", ".join(describe(x) for x in operands)
             raise DTypeError(f"{self.name}: there is no {self.name} for {listed}") from None
-        op_dict = bound.op_dict(TensorType(out, shape), backend)
-        if (sizes := bound.plan_sizes(*(t.shape for t in types))) is not None:
-            op_dict.token = bound._token((op_dict.token, sizes))
+        op_dict = bound.op_dict(TensorType(out, shape), backend, shapes=[t.shape for t in types])
         varies = False
         for x, dtype in zip(operands, loop, strict=False):
             if type(x) in WEAK:
@@ -444,15 +439,18 @@ class Op:
             wanted = "two operands or more" if names is None else f"{len(names)} operands ({', '.join(names)})"
             raise OperandError(f"{self} takes {wanted}, not {len(operands)}")
 
-    def op_dict(self, type: Type, backend: object, children: int | None = None) -> OpDict:
-        """The first element of a node that applies the op and has this type."""
+    def op_dict(self, type: Type, backend: object, children: int | None = None, shapes: Sequence[Shape] = ()) -> OpDict:
+        """The first element of a node that applies the op, to operands of these shapes, and has this type."""
         shape = {"shape": type.shape} if isinstance(type, TensorType) else {}
-        return self.op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend, children)
+        return self.op_dict_of({**shape, "op": self.name or str(self), **self.props}, type, backend, children, shapes)
 
-    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: object, children: int | None = None) -> OpDict:
+    def op_dict_of(
+        self, entries: dict[str, Any], type: Type, backend: object, children: int | None, shapes: Sequence[Shape]
+    ) -> OpDict:
         """The same with other entries, which print."""
         spec = Spec(type, backend)
-        return OpDict(entries, self, spec, self._token(spec.token), children)
+        sizes = self.plan_sizes(*shapes) if shapes else None
+        return OpDict(entries, self, spec, self._token(spec.token if sizes is None else (spec.token, sizes)), children)
 
     def _token(self, pattern: object) -> _Token:
         if self.__props__ is None:

@@ -51,8 +51,10 @@ class Assign(NonDifferentiableOperator):
             inputs = inputs[0], inputs[0].rounded(for_dtype(inputs[1], inputs[0].dtype, "assign"))
         return super().__call__(*inputs)
 
-    def op_dict_of(self, entries: dict[str, Any], type: Type, backend: Any, children: int | None = None) -> OpDict:
-        op_dict = super().op_dict_of(entries, type, backend, children)
+    def op_dict_of(
+        self, entries: dict[str, Any], type: Type, backend: Any, children: int | None, shapes: Sequence[Shape]
+    ) -> OpDict:
+        op_dict = super().op_dict_of(entries, type, backend, children, shapes)
         op_dict.value_spec = Spec.own(
             type, backend
         )  # differs from the target's, so that no cached application takes the node for an operand

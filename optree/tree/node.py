@@ -27,7 +27,7 @@ from optree.tree import printing, variable
 from optree.tree.numpy_protocol import write_out
 from optree.tree.telling import tell
 from optree.tree.types import NUMBERS, TensorType, weak_dtype
-from optree.tree.variable import Variable, as_operand, caller_origin, is_neon, is_of, is_own, spec_of
+from optree.tree.variable import Variable, as_operand, as_variable, caller_origin, is_neon, is_of, is_own, spec_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -346,12 +346,13 @@ def _unchecked(entries: dict[str, Any], left: object, right: object) -> OpDict:
     if "shape" not in entries:
         entries = {"shape": _from_dict(entries, left, right).shape, **entries}
     kind, operands = find_op(name), operands_of((entries, left, right))
-    op = kind.make(**{key: entries[key] for key in kind.prop_names() if key in entries})
+    types = [as_variable(x).type for x in operands]
+    backend = next((x.backend for x in operands if getattr(x, "backend", None) is not None), None)
+    op = kind.make(**{key: entries[key] for key in kind.prop_names() if key in entries}).bind(types, backend)
     dtype = entries.get("dtype")
     if dtype is None:
         dtype = op.resolve_dtypes(*(weak_dtype(spec_of(x)) for x in operands))[-1]
-    backend = next((x.backend for x in operands if getattr(x, "backend", None) is not None), None)
-    return op.op_dict_of(entries, TensorType(dtype, entries["shape"]), backend)
+    return op.op_dict_of(entries, TensorType(dtype, entries["shape"]), backend, None, [x.shape for x in types])
 
 
 def operands_of(node: Any) -> list[Any]:
@@ -539,7 +540,7 @@ def _from_dict(op_dict: dict[str, Any], left: object = None, right: object = Non
 
 def _op_dict_again(entries: dict[str, Any], op: Any, type: Any, children: int) -> OpDict:
     """An op_dict, unpickled."""
-    return ARGS if op is None else op.op_dict_of(entries, type, None, children)
+    return ARGS if op is None else op.op_dict_of(entries, type, None, children, ())
 
 
 def _op_of(op_dict: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from harness.compiling import needs_compiler
 
 from backends import gen_backend, source
 from backends.cpu.compiler import find_compiler
-from optree import TensorType, debugprint, function, grad
+from optree import OpTreeNode, TensorType, debugprint, function, grad
 from optree.errors import OperandError, ShapeError
 from optree.networks.convolution import Conv
 from optree.registry import f
@@ -367,7 +367,9 @@ def test_trees_of_one_form_with_other_windows_have_plans_of_their_own() -> None:
         images, weights = be.array(x), be.array(w)
         views = np.lib.stride_tricks.sliding_window_view(x, window, (2, 3))
         wanted = np.einsum("nchwij,cij->nchw", views, w[:, 0])
-        np.testing.assert_allclose(be.conv(images, weights, groups=3).asnumpyarray(), wanted, rtol=1e-12)
+        written = OpTreeNode({"op": "conv", "groups": 3}, images, weights)  # by hand
+        for tree in (be.conv(images, weights, groups=3), written, be.conv(images, weights, groups=3) * 1.0):
+            np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=1e-12)
         along = rng.normal(size=x.shape)
         slope = grad(be.sum(be.conv(images, weights, groups=3) ** 2), images)
         change = np.einsum("nchwij,cij->nchw", np.lib.stride_tricks.sliding_window_view(along, window, (2, 3)), w[:, 0])
