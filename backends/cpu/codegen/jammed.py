@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from backends.cpu.codegen.transposes import Loop, tiles_along
@@ -21,9 +22,8 @@ class Jammed(Printer):
     """
 
     #: Those of `CPrinter`.
-    condition: Any
-    vector_loop: Any
-    element_offset: Any
+    condition: Callable[[int], str]
+    element_offset: Callable[[int, str], str]
 
     def __init__(self, nest: LoopNest) -> None:
         super().__init__(nest)
