@@ -92,12 +92,13 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     def executor(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
         return FusedKernel(program, kernel, sizes, compile, UNUSED)
 
-    join = None if host is None else partial(joined, partial(Together, host))
+    join, sizes = None if host is None else partial(joined, partial(Together, host)), dict[int, int]()
     for step in steps_of(program, implementation_of, executor, options, UNUSED, join=join):
         with collecting() as found:
             for each in step.members:
                 if isinstance(each, KernelStep) and isinstance(each.kernel, FusedKernel):
-                    _specialize(each.kernel, program, each.kernel.sizes)
+                    sizes = sizes or _sizes(program, each.kernel.sizes.dims)  # the same for all kernels
+                    _specialize(each.kernel, program, each.kernel.sizes, sizes)
         Together(host).launch(found)
 
 
@@ -111,9 +112,8 @@ def _sizes(program: Program, dims: list[Dims | None]) -> dict[int, int]:
     return found
 
 
-def _specialize(kernel: FusedKernel, program: Program, known: Sizes) -> None:
+def _specialize(kernel: FusedKernel, program: Program, known: Sizes, sizes: dict[int, int]) -> None:
     """Specialize a kernel to arrays in C order, of which only one element is allocated."""
-    sizes = _sizes(program, known.dims)
 
     def array(value: int) -> np.ndarray:
         shape = tuple(sizes.get(dim, UNKNOWN) for dim in known.dims[value] or ())

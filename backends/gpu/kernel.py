@@ -185,24 +185,24 @@ class _Specialized:
         split = nest.reductions if config.variant.split else []
         self._scratch = [(names.index(f"q{r.value}"), config.entries * accumulator_dtype(r).itemsize) for r in split]
         unbound = {*self._pointers, *self._numbers, *(index for index, _ in self._scratch)}
-        self._variant, self._sizes = config.variant, sizes
-        self._strides = [flat[index * nest.rank : (index + 1) * nest.rank] for index in arrays]
+        strides = [flat[index * nest.rank : (index + 1) * nest.rank] for index in arrays]
+        #: The bytes that it reads and writes, and those of its static shared memory, as of `Part`.
+        self._bytes = sum(
+            prod(size for size, stride in zip(sizes, own, strict=True) if stride) * dtype.itemsize
+            for own, dtype in zip(strides, nest.arrays, strict=True)
+        )
+        self._static = static_bytes(nest, config.variant.team, config.variant.threads)
         self._words = [0 if index in unbound else given[name] for index, name in enumerate(names)]
 
     def parts(self, words: Sequence[int] | None = None) -> list[Part]:
         """The launches of its kernels on some arguments."""
         given = self._words if words is None else words
-        moved = sum(
-            prod(size for size, stride in zip(self._sizes, strides, strict=True) if stride) * dtype.itemsize
-            for strides, dtype in zip(self._strides, self.nest.arrays, strict=True)
-        )
-        static = static_bytes(self.nest, self._variant.team, self._variant.threads)
 
         def bound(number: int) -> Callable[[], Any]:
             return self._host.bound(self.printed.loaded(self._host)[number], self._launches[number], given)
 
         source, launches = self.printed.source, enumerate(self._launches)
-        return [Part(source, launch, given, moved, static, partial(bound, n)) for n, launch in launches]
+        return [Part(source, launch, given, self._bytes, self._static, partial(bound, n)) for n, launch in launches]
 
     def launched(self, pointers: Sequence[int], numbers: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """Launch its kernels, or collect their launches; these, and the scratch memory that they use."""

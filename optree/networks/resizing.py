@@ -82,6 +82,12 @@ class ResizeOperator(ImageOperator):
         after: Any = self.resized_shape(tuple(shape))
         return _table(shape[axis], after[axis], self.method, self.align_corners, self.is_transposed)
 
+    def taps(self, shape: Shape, axis: int) -> int | None:
+        """The number of taps of an axis's table for images of a shape; None where sizes are unknown."""
+        before, after = shape[axis], self.resized_shape(shape)[axis]
+        known = before is not None and after is not None
+        return _taps(before, after, self.method, self.align_corners, self.is_transposed) if known else None  # type: ignore[arg-type]
+
     def resampled(self, x: Array, shape: Sequence[int]) -> Any:
         """The value, one axis after the other, in the dtype of x; the shape is that of images before."""
         for axis in self.axes:
@@ -256,10 +262,7 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator, CompositeOperator):
         return like
 
     def plan_sizes(self, *shapes: Shape) -> Any:
-        before, after = shapes[1], self.resized_shape(shapes[1])
-        sizes = [(before[axis], after[axis]) for axis in self.axes]
-        options = self.method, self.align_corners, self.is_transposed
-        return None if None in sum(sizes, ()) else tuple(_taps(*each, *options) == 1 for each in sizes)  # type: ignore[arg-type]
+        return tuple(self.taps(shapes[1], axis) == 1 for axis in self.axes)
 
     def decompose(self, *inputs: Variable) -> Any:
         delta, like = inputs
@@ -340,11 +343,8 @@ class ResizeTable(ResizeOperator, NonDifferentiableOperator):
         (shape,) = shapes
         if self.axis is None:
             return tuple(1 if axis in self.axes else size for axis, size in enumerate(shape))
-        before, after = shape[self.axis], self.resized_shape(shape)[self.axis]
-        if before is None or after is None:
-            return (None, before if self.transposed else after)
-        taps = _taps(before, after, self.method, self.align_corners, self.transposed)
-        return (taps, before if self.transposed else after)
+        size = shape[self.axis] if self.transposed else self.resized_shape(shape)[self.axis]
+        return (self.taps(shape, self.axis), size)
 
     def resolve_dtypes(self, *dtypes: np.dtype | type) -> tuple[np.dtype, ...]:
         return promote(dtypes[0]), wide_dtype(mean_dtype(dtypes[0])) if self.weights else INT64
