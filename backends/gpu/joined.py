@@ -32,6 +32,7 @@ CALLS = 64
 
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\w+\) (\w+)\(')
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+_TYPE = re.compile(r"^typedef .*\b(\w+);$", re.MULTILINE)
 
 
 class Part(NamedTuple):
@@ -102,15 +103,23 @@ def source_of(parts: Sequence[Part]) -> str:
         lines += [f"namespace {name}", "{", f"{inner}}}"]
     parameters, body = list[str](), ["unsigned int block = blockIdx.x;"]
     for n, part in enumerate(parts):
-        x, y, given = f"x{n}", f"y{n}", parameters_of(part.source)[part.launch.name]
+        name = names[part.source, part.launch.block]
+        x, y, given = f"x{n}", f"y{n}", _qualified(part, name)
         parameters += [f"unsigned int {x}", f"unsigned int {y}", *(f"{type}p{n}_{name}" for type, name in given)]
         blocks = [f"Blocks{{block % {x}, block / {x}}}", f"Blocks{{{x}, {y}}}"]
         arguments = ", ".join([*blocks, *(f"p{n}_{name}" for _, name in given)])
-        call = f"{names[part.source, part.launch.block]}::{part.launch.name}({arguments});"
+        call = f"{name}::{part.launch.name}({arguments});"
         some = [f"if (threadIdx.x < {part.launch.block})"] if part.launch.block < threads else []
         body += [f"if (block < {x} * {y})", *braced([*some, call, "return;"]), f"block -= {x} * {y};"]
     lines += [f'extern "C" __global__ void __launch_bounds__({threads}) kernel(']
     return "\n".join([*lines, ",\n".join(f"    {each}" for each in parameters) + ")", *braced(body), ""])
+
+
+def _qualified(part: Part, namespace: str) -> list[tuple[str, str]]:
+    """The types and names of a part's parameters, outside of the namespace that its own types are defined in."""
+    own = "|".join(_TYPE.findall(part.source))
+    given = parameters_of(part.source)[part.launch.name]
+    return [(re.sub(rf"\b({own})\b", rf"{namespace}::\1", type) if own else type, name) for type, name in given]
 
 
 def launch_of(parts: Sequence[Part]) -> tuple[Launch, list[int]]:

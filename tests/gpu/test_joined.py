@@ -25,9 +25,11 @@ def trees(be: Any) -> list[Any]:
     rng = np.random.RandomState(0)
     x, y = be.array(rng.rand(40, 50).astype(np.float32)), be.array(rng.rand(7, 3000).astype(np.float32))
     half, long = be.array(rng.rand(333), dtype="float16"), be.array(rng.rand(1 << 16).astype(np.float32))
+    pairs = [be.array((rng.rand(99) + 1j).astype(dtype)) for dtype in ("complex64", "complex128")]
     return [
         *(x * 2 + 1, half * 3, be.softmax(x, axis=1), be.softmax(y, axis=1), be.sum(x, axis=0), be.sum(long)),
         *(x.T.copy() + 1, be.sum(long * 2), be.exp(y), x + x.T[:1, :1]),
+        *(pairs[0] * 2, pairs[1] * pairs[1] + 1, be.real(pairs[1] * 2)),
     ]
 
 
