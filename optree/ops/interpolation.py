@@ -150,7 +150,7 @@ class Interpolate(BlockOperator):
 
     @portable
     def numpy(self, *arrays: Array) -> Any:
-        x, xp, fp = (as_array(a, *arrays).astype("float64", copy=False) for a in arrays)
+        x, xp, fp = (as_array(a, *arrays).astype("float64", order="C", copy=False) for a in arrays)  # for CuPy
         return as_array(np.interp(x.reshape(-1), xp.reshape(-1), fp.reshape(-1)), x).reshape(x.shape)
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:
