@@ -134,9 +134,9 @@ def jammed(
     together = jammed_rows(shared, fixed, len(inner) - fixed, len(nest.statements), count)
     if together == 1 or np.dtype("float16") in nest.arrays:
         return nest
-    taps = list[Tap]()
+    taps, alike = list[Tap](), [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
     for number, (tap, (n, later)) in enumerate(zip(nest.taps, shared, strict=True)):
-        like = {n for n in range(number) if tap.like in (first + n, nest.taps[n].like)}
+        like = [n for n in range(number) if alike[n] == alike[number]]
         distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
         beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
         pairs = strides[first + number][-1] == 2

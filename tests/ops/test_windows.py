@@ -121,6 +121,20 @@ def test_rows_of_windows_that_share_loads_are_loops(seed: int) -> None:
 
 
 @needs_compiler
+def test_rows_of_windows_on_several_arrays_load_from_each() -> None:
+    be = gen_backend("cpu", datatype="float64", jit=True)
+    rng = np.random.RandomState(0)
+    x, weights = be.zeros((20, 42)), rng.normal(size=(2, 18, 40))
+    operands, whole, terms, wanted = [be.array(w) for w in weights], x + 0, [], np.zeros((20, 42))
+    for number, which in enumerate((1, 1, 0, 1, 1, 0, 1, 0, 1)):
+        row, column = divmod(number, 3)
+        terms.append(whole.at[row : row + 18, column : column + 40] * operands[which])
+        wanted[row : row + 18, column : column + 40] += weights[which]
+    slope = function([], grad(be.sum(sum(terms[1:], terms[0])), x))()
+    np.testing.assert_allclose(slope.get(), wanted, rtol=1e-12, atol=1e-12)
+
+
+@needs_compiler
 def test_rows_of_windows_load_what_they_share_once() -> None:
     be = gen_backend("cpu", jit=True)
     (text,) = source(be.conv(be.ones((2, 3, 20, 40)), be.ones((3, 1, 3, 3)), groups=3, padding=1))
