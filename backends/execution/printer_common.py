@@ -57,6 +57,10 @@ class Dialect(NamedTuple):
         """The type of a partial accumulator."""
         return self.read_type(wide_dtype(reduction.dtype))
 
+    def accumulator_type(self, reduction: Reduction) -> str:
+        """The type of an accumulator."""
+        return self.read_type(accumulator_dtype(reduction))
+
     def converted(self, expression: str, dtype: np.dtype) -> str:
         """An expression, converted to a dtype; for a narrow one, a float rounded to its precision at once."""
         if is_complex(dtype):  # it has that dtype
@@ -588,7 +592,7 @@ class Printer:
     def accumulators(self, r: Reduction) -> list[tuple[str, str, str]]:
         """The types, names and initial values of a reduction's accumulators."""
         index = (self.dialect.types["int64"], f"index{r.value}", "0")
-        extreme = (self.dialect.type_of(accumulator_dtype(r)), f"r{r.value}", initial_value(r))
+        extreme = (self.dialect.accumulator_type(r), f"r{r.value}", initial_value(r))
         return [extreme, index] if r.accumulator.replaces else [extreme]
 
     def initialised(self, reductions: Sequence[Reduction]) -> Lines:

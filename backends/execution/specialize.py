@@ -80,6 +80,11 @@ NO_BASES: Mapping[int, int] = MappingProxyType({})
 #: The stage of a store that follows all stages.
 AFTER_STAGES = inf
 
+#: The name of a function in an error that says that it is not declared, or not defined.
+_UNKNOWN = re.compile(
+    r"(?:undefined (?:symbol|reference)|implicit declaration of function|undeclared function)\W*(\w+)"
+)
+
 
 #: A call of a kernel for arrays of one layout, which it checks: a function of a program's values to its status, 0 if it
 #: has run.
@@ -556,8 +561,8 @@ class FusedKernel(ExecutableKernel):
         return bool(self._foreign)
 
     def _name_symbol(self, error: CompilerError) -> None:
-        """Begin a linker's or loader's error for an undefined symbol with the op whose expression has it."""
-        missing = re.search(r"undefined (?:symbol|reference)[^\w]*(\w+)", str(error))
+        """Begin an error that names an unknown function with the op whose expression has it."""
+        missing = _UNKNOWN.search(str(error))
         users = [op for op, written in self._foreign.items() if missing and re.search(rf"\b{missing[1]}\b", written)]
         if missing and users:
             error.args = (f"{names(users)}: there is no {missing[1]} in C, which its kernel expression has: {error}",)

@@ -251,7 +251,7 @@ class CPrinter(Printer):
 
     def scratch_pointers(self, thread: str = "") -> Lines:
         """The scratch arrays, of each thread or shared."""
-        accumulators_types = {r.value: self.dialect.type_of(accumulator_dtype(r)) for r in self.nest.reductions}
+        accumulators_types = {r.value: self.dialect.accumulator_type(r) for r in self.nest.reductions}
         lines = []
         for i, (letter, value, _) in enumerate(self.scratch):
             type = accumulators_types[value] if letter == "q" else self.type_of(value)

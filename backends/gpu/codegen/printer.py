@@ -19,7 +19,6 @@ from backends.execution.printer_common import (
     Dialect,
     Lines,
     Printer,
-    accumulator_dtype,
     braced,
     complex_types,
     functions_called,
@@ -157,7 +156,7 @@ class CudaPrinter(Printer):
         pointer, arrays = super().pointer_type, range(len(nest.arrays))
         found = [(f"{'long long ' if nest.tap_of(p) else pointer(p)}a{p}", f"a{p}") for p in arrays]
         if variant.split:
-            found += [(f"{CUDA.type_of(accumulator_dtype(r))} *q{r.value}", f"q{r.value}") for r in nest.reductions]
+            found += [(f"{CUDA.accumulator_type(r)} *q{r.value}", f"q{r.value}") for r in nest.reductions]
         words = [f"n{axis}" for axis in range(nest.rank)]
         words += [*(f"s{array}_{axis}" for array, axis in self.strides()), *nest.bounds]
         found += [(f"long long {name}", name) for name in words]
@@ -301,7 +300,7 @@ class CudaPrinter(Printer):
         joined = [r for r in nest.reductions if any(re.search(rf"parts{r.value}\b", line) for line in body)]
         for r in joined:
             size = parts_size(team, self.variant.threads)
-            lines.append(f"__shared__ {CUDA.type_of(accumulator_dtype(r))} parts{r.value}[{size}];")
+            lines.append(f"__shared__ {CUDA.accumulator_type(r)} parts{r.value}[{size}];")
         if joined and team == "block":
             body += [f"if (p + gridDim.x < {count})", *braced(["__syncthreads();"])]
         return [*lines, *GRID_STRIDE, f"for (Index p = blockIdx.x; p < {count}; p += gridDim.x)", *braced(body)]
@@ -478,7 +477,7 @@ class CudaPrinter(Printer):
         body += [f"{self.declared(reduction.value)} = {self.dialect.converted(finished, reduction.dtype)};"]
         body += [line for statement in self.online.statements for line in self.assigned(statement)]
         column = f", const int {self.column}" if self.column else ""
-        head = f"const auto base_of = [&](const {CUDA.type_of(accumulator_dtype(reduction))} {name}{column})"
+        head = f"const auto base_of = [&](const {CUDA.accumulator_type(reduction)} {name}{column})"
         return [*lines, head, *braced([*body, f"return {self.base_value()[0]};"])[:-1], "};"]
 
     # Indices
