@@ -19,6 +19,9 @@ MOST_BESIDE = 8
 #: compile; and the maximum of their loads over those of rows by themselves.
 JAMMED, MOST_STATEMENTS, FEWER_LOADS = (4, 2), 400, 0.8
 
+#: The bytes of zeros on both sides of the pointer to a row out of bounds; longer rows than half of that are not jammed.
+MOST_ZEROS = 1 << 20
+
 
 class Reach(NamedTuple):
     """The elements of an array that a tap reads."""
@@ -132,7 +135,11 @@ def jammed(
     shared, inner = shared_rows(rows, count), [array for array in reads if nest.levels[array] == "inner"]
     fixed = sum(not strides[array][loop] for array in inner)
     together = jammed_rows(shared, fixed, len(inner) - fixed, len(nest.statements), count)
-    if together == 1 or np.dtype("float16") in nest.arrays:
+    lengths = [
+        sizes[-1] * abs(strides[array][-1]) * dtype.itemsize for array, dtype in enumerate(nest.reads) if array >= first
+    ]
+    are_zeros = all(str(tap.outside) in ("0", "0.0") for tap in nest.taps) and max(lengths) <= MOST_ZEROS // 2
+    if together == 1 or not are_zeros or np.dtype("float16") in nest.arrays:
         return nest
     taps, alike = list[Tap](), [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
     for number, (tap, (n, later)) in enumerate(zip(nest.taps, shared, strict=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -264,6 +265,32 @@ def products_of(nest: LoopNest) -> dict[int, Statement]:
     )
     sums = all(r.accumulator.sums and not r.stage for r in nest.reductions)
     return products if is_alone and are_products and sums else {}
+
+
+def with_multiply_adds(nest: LoopNest) -> LoopNest:
+    """The nest whose products with taps are added to the other term of their only sum with one rounding, if it is."""
+    used = Counter(i for s in nest.statements for i in (s.arguments if isinstance(s, Statement) else (s.argument,)))
+    used.update(nest.writes)
+    products = {
+        s.value: s
+        for s in nest.statements
+        if isinstance(s, Statement)
+        and (s.expression, used[s.value]) == ("{0} * {1}", 1)
+        and s.dtype in FLOATS
+        and any(map(nest.tap_of, s.arguments))
+    }
+    statements = list(nest.statements)
+    for number, s in enumerate(statements):
+        if isinstance(s, Statement) and s.expression == "{0} + {1}" and s.dtype in FLOATS:
+            at = next((at for at in (1, 0) if s.arguments[at] in products), None)
+            product = None if at is None else products[s.arguments[at]]
+            if product is not None and at is not None and {*product.loop, *s.loop} == {s.dtype}:
+                add = "multiply_add" if s.dtype == np.float32 else "multiply_add_double"
+                arguments = (*product.arguments, s.arguments[1 - at])
+                statements[number] = s._replace(
+                    expression=f"{add}({{0}}, {{1}}, {{2}})", arguments=arguments, loop=(s.dtype,) * 3
+                )
+    return nest._replace(statements=tuple(statements))
 
 
 def strided_reads(nest: LoopNest) -> list[int]:

@@ -81,6 +81,10 @@ def sum_of_taps(be: Any) -> Any:
     )
 
 
+def depthwise(be: Any) -> Any:
+    return be.conv(be.ones((2, 3, 8, 40)), be.ones((3, 1, 3, 2)), groups=3, padding=1)
+
+
 def adam(be: Any) -> Any:
     w, m, v = be.ones((64,)), be.zeros((64,)), be.zeros((64,))
     g, rate = TensorType("float32", (None,))("g"), TensorType("float32", ())("rate")
@@ -133,6 +137,7 @@ TREES = (
     pool,
     spaced,
     sum_of_taps,
+    depthwise,
     adam,
     softmax,
     squared_error,

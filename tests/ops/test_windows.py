@@ -139,7 +139,7 @@ def test_rows_of_windows_load_what_they_share_once() -> None:
     be = gen_backend("cpu", jit=True)
     (text,) = source(be.conv(be.ones((2, 3, 20, 40)), be.ones((3, 1, 3, 3)), groups=3, padding=1))
     whole = text[text.index("for (int64_t c = from") : text.index("for (int side")]
-    assert len(re.findall(r"= x\w+\[i\];", whole)) == 18  # six rows and three columns for four rows
+    assert len(re.findall(r"= y\w+\[i\];", whole)) == 18  # six rows and three columns for four rows
     assert len(re.findall(r"x\w+\[i\] = ", whole)) == 4
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from backends.cpu.codegen.transposes import Loop, tiles_along
 from backends.execution.printer_common import Lines, Printer, grouped, unconditional
+from backends.execution.taps import MOST_ZEROS
 from optree.compile.loopnest import LoopNest, Stage
 
 #: A value's name, and what follows in that of a conversion of it.
@@ -19,6 +20,7 @@ class Jammed(Printer):
 
     A value of row 2 is called ``v5r2``; what is the same in several rows is loaded and computed in the first of them.
     Statements are in the order of the rows that their taps read, so each is used up before the next is loaded.
+    A tap's pointer is ``y5r2``; out of bounds of the loops around the vector loop, it is into zeros.
     """
 
     #: Those of `CPrinter`.
@@ -27,6 +29,7 @@ class Jammed(Printer):
 
     def __init__(self, nest: LoopNest) -> None:
         super().__init__(nest)
+        nest = self.nest
         self.loop, self.is_bounded, self.row, self.all_rows = nest.rank - 2, True, 0, [f"rows == {nest.jammed}"]
         #: From a value and a row to those of its name, and the row that it reads, of the arrays' own.
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
@@ -59,6 +62,10 @@ class Jammed(Printer):
         return sorted({made for made in self._made.values() if self.nest.tap_of(made[0])})
 
     def flags(self) -> Lines:
+        """None: the pointers of rows out of bounds are into zeros."""
+        return []
+
+    def _row_flags(self) -> Lines:
         own = [(number, loop) for number, loop in enumerate(self.nest.ranges) if loop == self.loop]
         rows = range(1, self.nest.jammed)
         return super().flags() + [
@@ -66,6 +73,17 @@ class Jammed(Printer):
             for number, loop in own
             for row in rows
         ]
+
+    def within(self, array: int, loops: Collection[int], index: Callable[[int], str | None]) -> str:
+        return super().within(array, [loop for loop in loops if loop == self.last], index)
+
+    def _row_of(self, array: int) -> str:
+        """The condition that a tap's row is within bounds."""
+        return super().within(array, range(self.last), lambda loop: None)
+
+    def functions(self) -> tuple[Lines, Lines]:
+        functions, body = super().functions()  # type: ignore[misc]
+        return [f"static char zeros[{2 * MOST_ZEROS}];", "", *functions], body
 
     def in_range(self, number: int, index: str | None) -> str:
         is_own = index is None and self.row and self.nest.ranges[number] == self.loop
@@ -81,13 +99,18 @@ class Jammed(Printer):
         body = [f"const int64_t i{loop} = q * {height}, below = n{loop} - i{loop};"]
         body += [f"const int64_t rows = below < {height} ? below : {height};", *super().row_pointers()]
         body += [f"const int64_t after{row} = {row} < rows ? {row} : rows - 1;" for row in range(1, height)]
-        moved = {made for made in self._made.values() if made[0] < len(nest.reads) and made[1]}
+        moved = {made for made in self._made.values() if made[0] < len(nest.reads)}
         moved |= {(array, row) for array, _ in stage.writes for row in range(1, height)}
-        for array, row in sorted(moved):
+        body += self._row_flags()
+        for array, self.row in sorted(moved - {(array, 0) for array in range(len(nest.reads) - len(nest.taps))}):
             beside, ahead = getattr(nest.tap_of(array), "beside", None) or (-1, 0)
-            pointer = f"x{array} + after{row} * {self.stride(array, loop)}"
-            pointer = f"x{beside}r{row} + {ahead}" if (beside, row) in moved else pointer
-            body.append(f"{self.pointer_type(array)}x{array}r{row} = {pointer};")
+            pointer = f"x{array} + after{self.row} * {self.stride(array, loop)}" if self.row else f"x{array}"
+            row = self._row_of(array)
+            if (beside, self.row) in moved and row == self._row_of(beside):
+                pointer = f"{self._pointer(beside, self.row)} + {ahead}"
+            elif row:
+                pointer = f"{row} ? {pointer} : ({self.pointer_type(array)})(zeros + {MOST_ZEROS})"
+            body.append(f"{self.pointer_type(array)}{self._pointer(array, self.row)} = {pointer};")
         body += [f"{self.declared(array)} = {self.loaded(array, f'x{array}', '0')};" for array in self._invariant]
         return body
 
@@ -121,9 +144,9 @@ class Jammed(Printer):
                 lines.append(f"{is_there}{target} = {self._of_row(self.stored(array, value), row)};")
         return lines
 
-    @staticmethod
-    def _pointer(array: int, row: int) -> str:
-        return f"x{array}r{row}" if row else f"x{array}"
+    def _pointer(self, array: int, row: int) -> str:
+        name = f"{'y' if self.nest.tap_of(array) else 'x'}{array}"
+        return f"{name}r{row}" if row else name
 
     def _of_row(self, text: str, row: int) -> str:
         """A text with the names that its values have in a row."""

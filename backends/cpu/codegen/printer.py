@@ -37,7 +37,7 @@ from backends.execution.printer_common import (
     unconditional,
     without_unused,
 )
-from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of
+from optree.compile.loopnest import LoopNest, Reduction, Spaced, Stage, Statement, stages_of, with_multiply_adds
 from optree.dtypes import FLOAT16, is_narrow, wide_dtype
 
 #: The least work, in elements times `LoopNest.cost`, that is worth waking threads for, which takes tens of
@@ -193,7 +193,7 @@ class CPrinter(Printer):
 
     def __init__(self, nest: LoopNest) -> None:
         column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
-        super().__init__(nest, column=column, columns=columns)
+        super().__init__(with_multiply_adds(nest) if nest.taps else nest, column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
