@@ -167,9 +167,9 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Oper
         width = [(0, count if i == axis else 0) for i in range(x.ndim)]
         return f.pad(slice_along(x, axis, 0, 0), width, _fitting(0 if mode == "empty" else value, x.dtype))
     _expect_elements(x, axis, mode)
-    edge = slice_along(x, axis, -1, None) if after else slice_along(x, axis, 0, 1)
     sizes = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if mode == "linear_ramp":
+        edge = f.expand_dims(f.slice(x, (*(slice(None),) * axis, -after)), axis)  # of size 1, also of an open axis
         steps = np.linspace(0, 1, count, endpoint=False).reshape(-1, *(1,) * (x.ndim - 1 - axis))
         if after:
             steps = steps[::-1].copy()

@@ -425,9 +425,7 @@ def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: s
     else:
         found = _at_known_indices(rows, q, method, what, dtype)
     if is_floating(rows.dtype) and not omits:
-        last = f.slice(rows, (Ellipsis, slice(-1, None)))
-        last = last if found.ndim == rows.ndim else f.squeeze(last, -1)
-        found = f.where(f.isnan(last), math.nan, found)
+        found = f.where(f.isnan(_last(rows, found.ndim == rows.ndim)), math.nan, found)
     return _in_place(found, found.ndim == rows.ndim, axes, keepdims)
 
 
@@ -450,15 +448,21 @@ def _weighted(x: Operand, q: Operand, axis: Axis, method: str, keepdims: bool, w
     order = f.argsort(rows, -1)
     rows, share = f.take_along_axis(rows, order, -1), f.cumsum(f.take_along_axis(heavy, order, -1), -1)
     share = in_dtype(share, promote(share.dtype, np.dtype("float64")))
-    share = share / f.slice(share, (Ellipsis, slice(-1, None)))
+    share = share / _last(share, True)
     share = f.where(f.eq(share, 0), -1, share)  # an element without weight is no quantile
     parts = as_variable(q if isinstance(q, Variable) else np.asarray(q, np.float64))
     is_before = f.expand_dims(share, -2) < f.reshape(parts, (*(1,) * (rows.ndim - 1), -1, 1))
     index = f.minimum(f.sum(is_before, axis=-1, keepdims=False), f.count(f.flat_indices(rows), -1) - 1)
     found = f.take_along_axis(rows, f.cast(index, "int64"), -1)
     if is_floating(rows.dtype):
-        found = f.where(f.isnan(f.slice(rows, (Ellipsis, slice(-1, None)))), math.nan, found)
+        found = f.where(f.isnan(_last(rows, True)), math.nan, found)
     return _in_place(found if parts.ndim else f.squeeze(found, -1), parts.ndim > 0, axes, keepdims)
+
+
+def _last(rows: Variable, keeps_axis: bool) -> Variable:
+    """The last element of each row; the axis that is kept is known to have size 1, also where that of rows is open."""
+    last: Variable = f.slice(rows, (Ellipsis, -1))
+    return f.expand_dims(last, -1) if keeps_axis else last
 
 
 def _in_rows(x: Variable, axes: tuple[int, ...], what: str) -> Variable:

@@ -81,6 +81,23 @@ def test_a_call_tells_sizes_that_are_open(be64, build):
 
 
 @pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: np.quantile(x, [0.2, 0.9], axis=0),
+        lambda x: np.percentile(x, [10, 50]),
+        lambda x: np.quantile(x, [0.2, 0.9], axis=0, weights=x * x + 1, method="inverted_cdf"),
+        lambda x: np.pad(x, 2, mode="linear_ramp", end_values=(1, 2)),
+    ],
+)
+def test_several_quantiles_and_ramps_along_open_axes(be64, build):
+    v = TensorType("float64", (None, 3))("v")
+    run = function([v], build(v))
+    for rows in (1, 4):
+        values = np.random.RandomState(rows).normal(size=(rows, 3))
+        np.testing.assert_allclose(run(values).get(), build(values), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
         (lambda x: f.cumsum(x, axis=2), AxisError, "cumsum: axis 2 is out of range.* x"),
