@@ -100,6 +100,10 @@ def _tokens(be, x):
     return be.cross_entropy(be.embedding(table, x), x % 6)
 
 
+def _scaled(be, x):
+    return be.sum(x, keepdims=False) * be.array(3.0, name="scale")
+
+
 def _gradient(be, x):
     w = be.array(drawn(8, 3))
     return optree.grad(be.mean(be.square(be.tanh(be.dot(x, w))), keepdims=False), w)
@@ -111,6 +115,7 @@ PROGRAMS = {
     "recurrent": (_recurrent, (None, None, 3), drawn(5, 2, 3)),
     "attention": (_attention, (2, 5, 8), drawn(2, 5, 8)),
     "tokens": (_tokens, (None, None), np.array([[1, 2, 3], [5, 4, 0]])),
+    "scaled": (_scaled, (None, 8), drawn(4, 8)),
     "gradient": (_gradient, (None, 8), drawn(4, 8)),
     "sums": (lambda be, x: be.scan(lambda s, y: (s + y, s * y), be.zeros((3,)), x), (None, 3), drawn(4, 3)),
 }

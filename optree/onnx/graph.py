@@ -63,13 +63,12 @@ class Graph:
         if not isinstance(leaf, Tensor):
             raise ExportError(f"onnx.save: {describe(leaf)} is no tensor")
         name = self.unique(leaf.name or "tensor")
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(leaf.get()), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(leaf.get(), order="C"), name))
         return Value(name, leaf.type)
 
     def constant(self, value: object, dtype: DTypeLike | None = None) -> str:
         """The name of an initializer."""
-        array = np.asarray(value, dtype)
-        array = array if array.ndim == 0 else np.ascontiguousarray(array)
+        array = np.asarray(value, dtype, order="C")
         key = array.tobytes(), array.shape, array.dtype
         if key not in self._constants:
             self._constants[key] = self.unique(f"constant{len(self._constants)}")

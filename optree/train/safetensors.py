@@ -66,7 +66,7 @@ def write(
     """
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # aligned, as the header's length is
     names = [name for name in order if arrays[name].dtype == np.complex128]
-    arrays = arrays | {name: np.ascontiguousarray(arrays[name])[..., None].view(np.float64) for name in names}
+    arrays = arrays | {name: np.asarray(arrays[name], order="C")[..., None].view(np.float64) for name in names}
     pairs = {PAIRS: json.dumps(names)} if names else {}
     length = len(_header(arrays, order, metadata | pairs))
     file.seek(LENGTH + length)

@@ -329,6 +329,15 @@ def test_what_a_checkpoint_does_not_hold_is_refused(tmp_path: Path, state: Any, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers_come_back_in_every_shape(be: Any, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    values = np.full(shape, 1.5 - 2j, dtype)
+    found = be.zeros(shape, dtype)
+    train.load(train.save(tmp_path / "z.safetensors", {"z": be.array(values, dtype)}), {"z": found})
+    np.testing.assert_array_equal(found.get(), values)
+
+
 def test_arrays_of_another_byte_order_come_back(tmp_path: Path) -> None:
     path = train.save(tmp_path / "x.safetensors", {"x": np.arange(3, dtype=">f4")})
     assert train.read(path)["x"].tolist() == [0, 1, 2]
