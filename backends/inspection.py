@@ -13,13 +13,12 @@ from backends.cpu.runtime import C
 from backends.execution.executor import KernelStep, steps_of
 from backends.execution.joined import joined
 from backends.execution.memory import Memory, unallocated_array
-from backends.execution.routines import Implementation, ImplementationOf, routine_of
+from backends.execution.routines import Implementation, routine_of
 from backends.execution.specialize import FusedKernel, collecting
 from backends.gpu.calls import ROUTINES
 from backends.gpu.joined import Together
 from backends.gpu.kernel import CUDA, Host, RecordingHost, launched_by
 from backends.gpu.launch_config import DeviceLimits, Launch, limits_of
-from optree.compile.fusion import Kernel
 from optree.compile.loopnest import LoopNest
 from optree.compile.pipeline import lower
 from optree.compile.program import ONE, Dims, Program, Sizes
@@ -89,9 +88,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
         takes_epilogue = routine is not None and routine.takes_epilogue
         return Implementation(program.instructions[index].op.value, takes_epilogue=takes_epilogue)
 
-    def executor(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
-        return FusedKernel(program, kernel, sizes, compile, UNUSED)
-
+    executor = partial(FusedKernel, compile=compile, memory=UNUSED)
     join, sizes = None if host is None else partial(joined, partial(Together, host)), dict[int, int]()
     for step in steps_of(program, implementation_of, executor, options, UNUSED, join=join):
         with collecting() as found:

@@ -18,7 +18,6 @@ MODULES = {
     "libraries": "backends.cpu.libraries",
     "loops": "backends.execution.loops",
     "loops_in_c": "backends.cpu.routines.loops",
-    "numpy_blocks": "backends.cpu.numpy_blocks",
     "gpu": "backends.gpu",
     "neon": "backends.neon.backend",
     "inspection": "backends.inspection",

@@ -99,13 +99,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         setting.variable.removeprefix("OPTREE_").lower(): setting
         for setting in (
             Setting(
-                "OPTREE_BLOCK_BYTES",
-                "an integer of 1 or more",
-                _count,
-                1 << 22,
-                "The bytes of a kernel's values in one block if NumPy runs it; they should fit a core's cache.",
-            ),
-            Setting(
                 "OPTREE_CACHE_BYTES",
                 "an integer of 1 or more",
                 _count,

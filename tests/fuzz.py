@@ -28,7 +28,6 @@ from unittest.mock import patch
 
 import numpy as np
 from harness import array_programs, savers
-from harness.blocks import small
 from harness.drawn import ALL_DTYPES, COMPLEX, SAME, Call, calls, specials, stretched
 from harness.draws import DRAWS, FLOATS, STATES, Generator
 from harness.foreign import ByArray, ByDLPack, ForeignArray, assert_refused
@@ -40,7 +39,6 @@ from harness.trees import SMOOTH, USABLE, Exactness, assert_alike, assert_equal,
 
 from backends import gen_backend
 from backends.cpu import in_blocks
-from backends.cpu.backend import BLOCKS
 from backends.cpu.codegen import printer
 from backends.cpu.routines import attention, convolution, loops, products
 from optree import OpTreeNode, check_grad, function, grad, jit, vmap
@@ -113,12 +111,6 @@ PLACES: tuple[tuple[Callable[[Any], Any], Callable[[Any], Any]], ...] = (
 )
 
 
-def _numpy_in_blocks() -> Any:
-    be = gen_backend("cpu", datatype=np.float64, jit=False)
-    be.when = BLOCKS._replace(small=0)
-    return be
-
-
 def _from_numpy_to_kernels() -> Any:
     be = gen_backend("cpu", datatype=np.float64)
     be.when = be.when._replace(work=1 << 11)
@@ -142,14 +134,13 @@ def _in_threads() -> Iterator[None]:
         yield
 
 
-#: The executors, each by a backend: compiled kernels, always, shared by threads, or where they pay, NumPy whole or in
-#: blocks of an element or a few, the GPU's calls on a stand-in for CuPy, and the GPU's code on simulated devices.
+#: The executors, each by a backend: compiled kernels, always, shared by threads, or where they pay, NumPy,
+#: the GPU's calls on a stand-in for CuPy, and the GPU's code on simulated devices.
 WAYS: dict[str, Callable[[], Any]] = {
     "kernels": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
     "threads": lambda: gen_backend("cpu", datatype=np.float64, jit=True),
     "auto": _from_numpy_to_kernels,
     "numpy": lambda: gen_backend("cpu", datatype=np.float64, jit=False),
-    "blocks": _numpy_in_blocks,
     "stand-in": lambda: home("stand-in", datatype=np.float64),
     "gpu": lambda: home("gpu", datatype=np.float64),
 }
@@ -157,7 +148,6 @@ WAYS: dict[str, Callable[[], Any]] = {
 #: Under which settings executors run.
 SETTINGS: dict[str, Callable[[], Any]] = {
     "kernels": _in_c,
-    "blocks": small,
     "threads": _in_threads,
 }
 

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: name -> text in the environment, its value, and texts that are errors.
 EXAMPLES = {
-    "block_bytes": ("65536", 65536, ("0", "-1", "half", "1.5")),
     "cache_bytes": ("1048576", 1 << 20, ("0", "-1", "1GB", "1.5")),
     "cache_dir": ("/var/tmp/kernels", Path("/var/tmp/kernels"), ()),
     "compile_seconds": ("2.5", 2.5, ("0", "-1", "nan", "inf", "soon")),
@@ -117,7 +116,7 @@ def test_python_values_are_checked_like_text():
 
 
 def test_unknown_names_are_errors_that_list_the_known():
-    with pytest.raises(SettingError, match=r"no setting 'threads'; there are block_bytes, .*, show"):
+    with pytest.raises(SettingError, match=r"no setting 'threads'; there are cache_bytes, .*, show"):
         value("threads")
     with pytest.raises(SettingError, match="no setting 'threads'"), override(threads=2):
         pass

@@ -34,7 +34,7 @@ UNNEEDED = {
         "backends.gpu.cupy_device",
         "backends.gpu.codegen.printer",
     ),
-    *("backends.gpu.launch_config", "backends.cpu.numpy_blocks", "optree.autodiff.api", "optree.autodiff.jacobians"),
+    *("backends.gpu.launch_config", "optree.autodiff.api", "optree.autodiff.jacobians"),
     *("optree.testing", "optree.testing.conformance", "optree.xp", "optree.xp.array"),
     *("optree.rest", "optree.networks.convolution", "optree.ops.linalg", "optree.ops.softmax", "dataclasses"),
     *("backends.cpu.libraries", "backends.cpu.routines.convolution", "backends.cpu.ahead", "backends.execution.loops"),

@@ -31,7 +31,7 @@ from backends.execution.executor import (
 from backends.execution.memory import empty_array
 from backends.execution.memory_planner import BoundSteps, planned_steps
 from backends.execution.routines import ImplementationOf
-from backends.execution.specialize import ExecutableKernel, FusedKernel, Specialized
+from backends.execution.specialize import FusedKernel, Specialized
 from optree.arrays import GIVEN, check_unmasked
 from optree.compile.aliasing import last_uses, outlined
 from optree.compile.fusion import LONGEST, Kernel
@@ -56,24 +56,14 @@ REPEATED = 1 << 12
 #: The overhead of a NumPy call, in elements.
 CALL = 1 << 10
 
-#: With fewer elements than this in every value, NumPy's calls on whole arrays are as quick as blocks.
-SMALL_FOR_BLOCKS = 1 << 20
-
 
 class When(NamedTuple):
-    """The executor of kernels, how programs are lowered for it, and the thresholds below which NumPy runs a plan."""
+    """The executor of kernels, how programs are lowered for it, and the threshold below which NumPy runs a plan."""
 
     executor: Executor
     options: Options
-    #: Elements of the largest value.
-    small: int
     #: Work of the plan so far, in elements times instructions.
     work: int
-
-
-def compiled_kernel(program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
-    """A kernel specialised and compiled as C."""
-    return FusedKernel(program, kernel, sizes, CompiledNest)
 
 
 class WhileItCompiles:
@@ -87,9 +77,7 @@ class WhileItCompiles:
         #: The compiler's failure.
         self.failure: CompilerError | None = None
 
-    def __call__(
-        self, program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
-    ) -> FusedKernel:
+    def __call__(self, program: Program, kernel: Kernel, sizes: Sizes) -> FusedKernel:
         return _OptionalKernel(program, kernel, sizes, self)
 
     def compiled(self, nest: LoopNest) -> CompiledNest:
@@ -136,18 +124,8 @@ class _OptionalKernel(FusedKernel):
         self._executor.give_up(error, self.is_foreign)
 
 
-def numpy_kernel(
-    program: Program, kernel: Kernel, sizes: Sizes, implementation_of: ImplementationOf
-) -> ExecutableKernel | None:
-    """A kernel run by NumPy in blocks; None if one of its ops cannot be."""
-    return lazy.numpy_blocks.block_kernel(program, kernel, sizes, implementation_of)
-
-
 #: Compiled kernels from the first call on.
-ALWAYS = When(compiled_kernel, C, 0, 0)
-
-#: NumPy in blocks, without a compiler. NumPy draws numbers faster in blocks than one by one.
-BLOCKS = When(numpy_kernel, Options(draws=False, parts=False), SMALL_FOR_BLOCKS, 0)
+ALWAYS = When(partial(FusedKernel, compile=CompiledNest), C, 0)
 
 
 class KernelPlan(Plan):
@@ -194,7 +172,7 @@ class KernelPlan(Plan):
         self.bound: BoundSteps | None = None
 
     def _choose(self, values: list[Any], roots: Sequence[Any] | None) -> Sequence[Any]:
-        """Run by NumPy calls below the thresholds of `when`, and by kernels above."""
+        """Run by NumPy calls below the threshold of `when`, and by kernels above."""
         # Hot: every assignment that is not compiled comes through here.
         shapes = [x.shape if x.__class__ is np.ndarray else None for x in values]
         known, size, small = self._known
@@ -202,7 +180,7 @@ class KernelPlan(Plan):
             size, small = self._measured(values)
             self._known = shapes, size, small
         self.work += self.count * size
-        if size < self.when.small or self.work < self.when.work:
+        if self.work < self.when.work:
             if self._calls is None:
                 self._calls = self.by_numpy()
             return self._calls(values, roots)
@@ -214,7 +192,7 @@ class KernelPlan(Plan):
         if self._kernels is None:
             self._kernels = self._fused(values)
         found = self._kernels(values, roots)
-        if not (self.when.small or small):  # later calls do not choose
+        if not small:  # later calls do not choose
             self.run = self._kernels
             if self.bound is not None and not self.arguments:  # the steps are bound for all calls
                 self.run = self._quiet(self.bound.runs[()])
@@ -233,8 +211,8 @@ class KernelPlan(Plan):
 
     @property
     def is_by_numpy(self) -> bool:
-        """Whether NumPy runs the plan, always or so far."""
-        return bool(self.when.small) or self.work < self.when.work
+        """Whether NumPy runs the plan so far."""
+        return self.work < self.when.work
 
     def _made_steps(self, values: list[Any]) -> list[Step]:
         """The steps by kernels, compiled at once for the layouts that follow from the leaves; others when they run."""
@@ -308,8 +286,9 @@ class CPUBackend(Backend):
             when_crowded(self.forget_plans)
         self._optional = WhileItCompiles()
         self._functions: dict[tuple[str, Sequence[str]], dict[str, Any]] = {}
-        optional = When(self._optional, C, 0, 0 if jit == "always" else WORK)
-        self.when = BLOCKS if self.compiler is None else ALWAYS if jit is True else optional
+        optional = When(self._optional, C, 0 if jit == "always" else WORK)
+        #: None without a compiler: NumPy runs all plans.
+        self.when = None if self.compiler is None else ALWAYS if jit is True else optional
         if "logging" in sys.modules:  # else there is no handler
             _log_once(self.info())
 
@@ -324,7 +303,7 @@ class CPUBackend(Backend):
         if self.compiler is None:
             why = "there is no C compiler" if self.jit else "jit=False asks for no compiler"
             faster = "install gcc or clang" if self.jit else "leave jit=False out, with gcc or clang installed"
-            runs = f"NumPy, large work in blocks on several threads, for {why}; to run kernels compiled to C, {faster}"
+            runs = f"NumPy, for {why}; to run kernels compiled to C, {faster}"
         else:
             when = "where they pay" if self.jit == "auto" else "always"
             if self._optional.failure is not None:
@@ -460,13 +439,14 @@ class CPUBackend(Backend):
 
     @property
     def lowering(self) -> Options:
-        return self.when.options
+        return Options() if self.when is None else self.when.options
 
     def compile(self, program: Program, reuse: bool = False) -> Plan:
         by_numpy = partial(self._by_numpy, outlined(program), reuse)
-        lowered = self._for_kernels(program, shown=True)
-        if lowered is None:
+        found = self._for_kernels(program, shown=True)
+        if found is None:
             return Plan(by_numpy())
+        lowered, when = found
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
         arguments = [i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Input)] if reuse else None
@@ -477,10 +457,10 @@ class CPUBackend(Backend):
 
         def by_nests(of: KernelPlan, outline: Program) -> KernelPlan:
             added = [self.value_of(leaf) for leaf in outline.leaves[len(of.program.leaves) :]]
-            return plan(outline, [*of.constants, *added], of.when._replace(small=0, work=0))
+            return plan(outline, [*of.constants, *added], of.when._replace(work=0))
 
         multiplies = any(isinstance(each.op, ProductOperator | TensorDot) for each in lowered.instructions)
-        return plan(outline, constants, self.when, by_nests if multiplies and self.compiler is not None else None)
+        return plan(outline, constants, when, by_nests if multiplies and self.compiler is not None else None)
 
     def compile_within(self, program: Program) -> Within:
         plan = self.compile(program)
@@ -497,8 +477,8 @@ class CPUBackend(Backend):
         return partial(quietly, run_steps, steps, registers, outputs_of(program), note)
 
     def planned(self, program: Program) -> Steps:
-        fusable = self._for_kernels(program)
-        lowered, executor = (program, None) if fusable is None else (fusable, self.when.executor)
+        lowered, when = self._for_kernels(program) or (program, None)
+        executor = None if when is None else when.executor
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         return planned_steps(
             lowered, steps_of(lowered, self._implementations(lowered, True), executor, self.lowering), constants
@@ -507,20 +487,23 @@ class CPUBackend(Backend):
     def show(self, program: Program, stage: str) -> str:
         if stage == "source":
             return "\n".join(self.sources(program, "c"))
-        lowered, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))
-        if lowered is None:
+        found, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))
+        if found is None:
             return steps_text(program, calls)
+        lowered, when = found
         kernels = steps_text(
-            lowered, steps_of(lowered, self._implementations(lowered, False), self.when.executor, self.lowering)
+            lowered, steps_of(lowered, self._implementations(lowered, False), when.executor, when.options)
         )
-        if not self.when.work and not self.when.small:
+        if not when.work:
             return kernels
         return f"by NumPy:\n{steps_text(program, calls)}\n\nby kernels, where they pay:\n{kernels}"
 
-    def _for_kernels(self, program: Program, shown: bool = False) -> Program | None:
-        """The program, lowered; None if it is too long to be fused."""
-        lowered = self.lowered(program, shown) if len(program.instructions) <= LONGEST else program
-        return lowered if len(lowered.instructions) <= LONGEST else None
+    def _for_kernels(self, program: Program, shown: bool = False) -> tuple[Program, When] | None:
+        """The program, lowered, and its executor; None if NumPy runs it, because it is too long to be fused."""
+        if self.when is None or len(program.instructions) > LONGEST:
+            return None
+        lowered = self.lowered(program, shown)
+        return (lowered, self.when) if len(lowered.instructions) <= LONGEST else None
 
     def _implementations(self, program: Program, reuse: bool) -> ImplementationOf:
         """The implementations of a program's instructions."""

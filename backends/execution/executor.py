@@ -43,10 +43,8 @@ from optree.tree.types import TensorType
 #: Maximum entries of a step's table of calls.
 CALLS = 256
 
-#: An executor of kernels: from a program, a kernel, the program's sizes and its instructions' implementations to the
-#: executable kernel; None if it does not run that.
-Executor = Callable[[Program, Kernel, Sizes, ImplementationOf], ExecutableKernel | None]
-
+#: An executor of kernels: from a program, a kernel, and the program's sizes to the executable kernel.
+Executor = Callable[[Program, Kernel, Sizes], ExecutableKernel]
 
 #: From a program, its steps and the instructions of each to steps of which some are joined, in another order.
 Join = Callable[[Program, list["Step"], list[Sequence[int]]], tuple[list["Step"], list[Sequence[int]]]]
@@ -186,25 +184,20 @@ def _make_kernels(draft: Draft) -> None:
         groups += [(index,) for index in range(len(draft.program.instructions))]
         return
     for step in draft.fused:
-        kernel, before = None, draft.earlier.get(step.instructions[-1])
+        instructions, before = step.instructions, draft.earlier.get(step.instructions[-1])
         if isinstance(step, Kernel):
             assert draft.sizes is not None
-            kernel = draft.executor(draft.program, step, draft.sizes, known.__getitem__)
-        if before is not None:
-            value, operands = len(draft.program.leaves) + before, draft.program.instructions[before].inputs
-            with_sum: Any = known[before].with_sum
-            whole = None if kernel is None else with_sum(kernel, operands, value)
-            if whole is not None:
-                draft.kernels[len(groups)] = whole
-                groups.append([before, *step.instructions])
-                continue
-            groups.append([before])
-        if kernel is not None:
+            kernel = draft.executor(draft.program, step, draft.sizes)
+            if before is not None:
+                value, operands = len(draft.program.leaves) + before, draft.program.instructions[before].inputs
+                with_sum: Any = known[before].with_sum
+                whole = with_sum(kernel, operands, value)
+                if whole is None:
+                    groups.append([before])
+                else:
+                    kernel, instructions = whole, [before, *instructions]
             draft.kernels[len(groups)] = kernel
-        if kernel is None and isinstance(step, Kernel):
-            groups += [[index] for index in step.instructions]
-        else:
-            groups.append(step.instructions)
+        groups.append(instructions)
 
 
 def _find_targets(draft: Draft) -> None:
@@ -273,7 +266,7 @@ TRANSFORMATIONS = (
     Transformation(_add_epilogues, "before other continuations: a product with its epilogue is a call"),
     Transformation(_continue_calls, "before kernels are made: later steps may read another value for its shape"),
     Transformation(_make_calls, "of the program as it is now; kernels that do not run are replaced by these"),
-    Transformation(_make_kernels, "by the executor; where it declines, calls"),
+    Transformation(_make_kernels, "by the executor"),
     Transformation(_find_targets, "of kernels, which cannot fail, and of calls that write in any layout"),
     Transformation(_make_steps, "without assignments of what is computed in its target"),
     Transformation(_join_kernels, "of steps whose targets are known; those of independent kernels"),
@@ -293,7 +286,7 @@ def steps_of(
 ) -> list[Step]:
     """The steps of a program, with their liveness; values that are only assigned are computed in their targets.
 
-    `executor`: without it, and where it declines, each instruction is a call.
+    `executor`: without it each instruction is a call.
     `options`: the backend's, of lowering: the stage of fusion is run by them.
     `memory`: the memory of the arrays.
     `is_atomic`: whether targets are as they were if a later step fails.

@@ -215,21 +215,6 @@ class ExecutableKernel:
         known = self.sizes
         return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
 
-    def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
-        """The size of each axis of the domain.
-
-        `arrays`: those that are loaded, then those that are stored; None where there is none.
-        """
-        sizes = [1] * self.rank
-        shapes = [None if x is None else x.shape for x in arrays]
-        values = (*self.reads, *self.writes, *self.shape_inputs)
-        for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
-            if shape is not None:
-                for axis, size in zip(self.axes[value], shape, strict=True):
-                    if axis is not None:
-                        sizes[axis] = size
-        return sizes
-
 
 class Operands(NamedTuple):
     """The arrays and numbers of a kernel's call, each under its index in the list of values."""
@@ -417,8 +402,15 @@ class FusedKernel(ExecutableKernel):
         return Specialized(shapes, nest, (loop_sizes, words))
 
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
-        """See `ExecutableKernel.domain_sizes`; also by the shapes of what is read at affine indices."""
-        sizes = super().domain_sizes(arrays, input_shapes)
+        """The size of each axis of the domain; `arrays` and `input_shapes` as of `specialize`."""
+        sizes = [1] * self.rank
+        shapes = [None if x is None else x.shape for x in arrays]
+        values = (*self.reads, *self.writes, *self.shape_inputs)
+        for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
+            if shape is not None:
+                for axis, size in zip(self.axes[value], shape, strict=True):
+                    if axis is not None:
+                        sizes[axis] = size
         for value, (op, inputs, _) in self.taps.items():
             shape = op.output_shape(*self._shapes(inputs, arrays, input_shapes, sizes))
             for axis, size in zip(self.axes[value], shape, strict=True):

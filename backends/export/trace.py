@@ -27,7 +27,6 @@ from backends.execution.loops import wanted_of
 from backends.execution.memory import element_strides, unallocated_array
 from backends.execution.memory_planner import slots_of
 from backends.execution.printer_common import narrow_dtypes
-from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from backends.export.cuda import CudaFiles
 from backends.export.library import DTYPES, Call, Files, Library, Polynomial, Region
@@ -65,6 +64,9 @@ from optree.tree.variable import Input, Variable, in_dtype
 #: too short to be tiled.
 VALUES, NEXT = (67, 72, 83, 98), 100
 
+#: The executor of kernels that are not compiled: a library's nests are printed together.
+KERNELS = partial(FusedKernel, compile=lambda nest: nest)
+
 #: The maximum number of open sizes, and the maximum of each.
 MOST, LARGEST = 3, 1 << 31
 
@@ -97,12 +99,7 @@ def exported(f: Any, be: Any, target: str, name: str, weights: str, example: Seq
 def _steps(backend: Any, program: Program, options: Options) -> tuple[Program, list[Step]]:
     """A program in the ops of a language's kernels, and its steps."""
     lowered = lower(program, options, "parts", "parts")
-    return lowered, steps_of(lowered, partial(implementation, backend, lowered, None, {}), _kernel, options)
-
-
-def _kernel(program: Program, kernel: Any, sizes: Sizes, implementation_of: ImplementationOf) -> FusedKernel:
-    """A kernel that is not compiled: a library's nests are printed together."""
-    return FusedKernel(program, kernel, sizes, lambda nest: nest)
+    return lowered, steps_of(lowered, partial(implementation, backend, lowered, None, {}), KERNELS, options)
 
 
 class _Function:

@@ -20,7 +20,6 @@ from backends.execution.executor import CallStep, Step, runnable, steps_of, step
 from backends.execution.joined import joined
 from backends.execution.memory import Memory
 from backends.execution.memory_planner import planned_steps
-from backends.execution.routines import ImplementationOf
 from backends.execution.specialize import FusedKernel
 from backends.gpu.calls import ROUTINES, convolutions_by, implementation_of
 from backends.gpu.cuda_graphs import Counts, Graphs, is_capturable
@@ -50,9 +49,9 @@ from backends.gpu.runtime import KernelHost, target_of
 from optree import settings
 from optree.arrays import has, is_portable
 from optree.compile.aliasing import alias_sets, last_uses, outlined
-from optree.compile.fusion import LONGEST, Kernel
+from optree.compile.fusion import LONGEST
 from optree.compile.pipeline import Options
-from optree.compile.program import Instruction, Plan, Program, Sizes, Steps, outputs_of, run_steps
+from optree.compile.program import Instruction, Plan, Program, Steps, outputs_of, run_steps
 from optree.dtypes import is_complex, is_inexact
 from optree.errors import BackendError, DeviceMemoryError, DTypeError, OperandError, OptreeError, describe, names
 from optree.locks import cached_property
@@ -502,14 +501,9 @@ class GPUBackend(Backend):
         plain = partial(implementation_of, self, program, last_uses(program) if reuse else None)
         options = self.lowering._replace(shown=shown, tensors=tensors)
         if self.kernels is not None and len(program.instructions) <= LONGEST:
-            compile = partial(CudaNest, host=self.kernels)
-
-            def fused(program: Program, kernel: Kernel, sizes: Sizes, _: ImplementationOf) -> FusedKernel:
-                return FusedKernel(program, kernel, sizes, compile, self.memory)
-
+            fused = partial(FusedKernel, compile=partial(CudaNest, host=self.kernels), memory=self.memory)
             join = partial(joined, partial(Together, self.kernels))
             return steps_of(program, plain, fused, options, self.memory, is_atomic, join)
-
         return steps_of(program, plain, options=options)
 
     def remark(self, instruction: Instruction) -> str:

@@ -27,10 +27,8 @@ from optree.errors import BackendError, OperandError, names
 from optree.op.traits import (
     CompositeOperator,
     ElementwiseOperator,
-    FloatOperator,
     PartOperator,
     ReductionOperator,
-    UnaryOperator,
 )
 from optree.records import NamedTuple
 from optree.registry import OPS, f
@@ -51,14 +49,11 @@ class Options(NamedTuple):
     #: Names of passes and rules to leave out.
     without: tuple[str, ...] = ()
     #: A backend's choice of what `decompose` expands.
-    draws: bool = True
     further: bool = False
     #: Whether a backend's kernels find the indices of extremes.
     indices: bool = False
     #: Whether a backend's kernels read operands at affine indices.
     windows: bool = False
-    #: Whether kernels compute complex numbers by their parts; of others, functions alone are, where NumPy is slow.
-    parts: bool = True
     #: Whether the stages that ``OPTREE_SHOW`` names are printed as they run.
     shown: bool = False
 
@@ -365,13 +360,11 @@ def _tables(fixed: bool, without: tuple[str, ...], known: int) -> list[tuple[str
 def decompose(program: Program, options: Options = Options()) -> Program:  # noqa: B008
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
-    Of the options, `draws`: whether random draws are decomposed too.
-    `further`: whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which it leaves to
-    NumPy, and ops `of_devices`.
+    Of the options, `further`: whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which
+    it leaves to NumPy, and ops `of_devices`.
     `windows`: whether ops of windows are, for kernels that read operands at affine indices.
-    `parts`: whether all ops of complex numbers are, with formulas of their parts.
     """
-    table = _kernel_rules(options.draws, options.further, options.windows, options.parts, dict.__len__(OPS))
+    table = _kernel_rules(options.further, options.windows, dict.__len__(OPS))
     return apply_rules(program, table, options.fixed, len(program.leaves)) if _may_apply(program, table) else program
 
 
@@ -396,15 +389,14 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 
 
 @lru_cache
-def _kernel_rules(draws: bool, further: bool, windows: bool, parts: bool, known: int) -> dict[str | None, list[Any]]:
+def _kernel_rules(further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
-    applied: list[Any] = [_composites if draws else _composites_not_drawn]
-    applied += [reduced_in_two, assigned_by_a_kernel]
+    applied: list[Any] = [_composites, reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
     applied += [_composites_of_windows, squares_of_elements] * windows
     applied += [_composites_of_devices] * further
     table: dict[str | None, list[Any]] = {name: [rule] for rule in applied for name in rule.ops}
-    return {**table, None: [by_parts if parts else functions_by_parts]}
+    return {**table, None: [by_parts]}
 
 
 def _decomposed(which: Callable[[Any], bool]) -> Any:
@@ -418,7 +410,6 @@ def _decomposed(which: Callable[[Any], bool]) -> Any:
 
 
 _composites = _decomposed(lambda op: not (op.of_windows or op.of_devices))
-_composites_not_drawn = _decomposed(lambda op: not (op.of_windows or op.of_devices or op.destroy_map))
 _composites_of_windows = _decomposed(lambda op: op.of_windows)
 _composites_of_devices = _decomposed(lambda op: op.of_devices)
 
@@ -454,13 +445,6 @@ def by_parts(value: Value) -> Any:
     with np.errstate(all="ignore"):  # of numbers
         found = formula(*(_parts(x, dtype) for x, dtype in zip(value.inputs, loop, strict=True)))
     return f.complex(*found) if type(found) is tuple else found  # a tree is a tuple too
-
-
-@on(when=of_complex)
-def functions_by_parts(value: Value) -> Any:
-    """The same of functions, which NumPy computes one number after the other."""
-    is_function = isinstance(value.op, UnaryOperator) and isinstance(value.op, FloatOperator | PartOperator)
-    return by_parts(value) if is_function else None
 
 
 def _parts(x: Value, dtype: np.dtype) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import re
 import signal
 import stat
 import subprocess
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -200,6 +201,31 @@ def test_that_a_compiler_works_is_remembered(monkeypatch, tmp_path, counted, jit
     gen_backend("cpu", jit=jit)
     assert calls.stat().st_size == ran
     assert counted() == {"hits": 1, "disk_hits": 1, "misses": 1}
+
+
+def test_without_a_compiler_everything_runs_and_says_so(tmp_path):
+    code = f"""
+        import os
+        os.chdir({str(tmp_path)!r})
+        import logging
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[logging.FileHandler("log")])
+        import numpy as np
+        from backends import gen_backend
+        be, again = gen_backend("cpu"), gen_backend("cpu")
+        x = np.random.RandomState(0).randn(1024, 1024).astype(np.float32)
+        y = (be.softmax(be.array(x), axis=1) * 2).asnumpyarray()
+        e = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(y, 2 * e / e.sum(1, keepdims=True), rtol=1e-5)
+        print(be.info(), be.stats()["kernels"]["misses"])
+    """
+    said = done(python(f"import os; os.chdir({str(tmp_path)!r})\n" + textwrap.dedent(code), PATH="", CC=""))
+    assert "there is no C compiler" in said and "gcc or clang" in said and said.split()[-1] == "0"
+    assert (tmp_path / "log").read_text().count("NumPy, for there is no C compiler") == 1
+
+
+def test_what_jit_false_says():
+    be = gen_backend("cpu", jit=False)
+    assert be.info().startswith("NumPy, for jit=False")
 
 
 def test_an_expression_that_does_not_compile_is_known_by_its_op_and_its_line():

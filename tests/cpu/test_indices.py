@@ -12,7 +12,6 @@ from backends import gen_backend, source
 from backends.cpu import runtime
 from backends.cpu.codegen import printer
 from backends.cpu.codegen.searches import SEARCHED
-from optree import debugprint
 from optree.errors import ShapeError
 from optree.settings import override
 from optree.tree.types import TensorType
@@ -205,12 +204,3 @@ def test_a_million_bools_are_not_shared() -> None:
             (text,) = source(np.argmax(TensorType(dtype, (1024, 1024))("x")))
             assert ("first_of_bools" in text) == (dtype == "bool")
     assert [runtime.is_parallel(nest, (1 << 20,)) for nest in nests] == [False, True]
-
-
-def test_without_a_compiler_the_rest_runs_in_blocks() -> None:
-    be = gen_backend("cpu", jit=False)
-    x = np.random.default_rng(4).normal(size=(300, 500)).astype(np.float32)
-    tree = np.argmax(np.abs(be.array(x) - 1) * 2, axis=1)
-    np.testing.assert_array_equal(tree.asnumpyarray(), np.argmax(np.abs(x - 1) * 2, axis=1))
-    kernel, call = debugprint(tree, "str", "plan").split("by kernels")[1].splitlines()[1:3]
-    assert kernel.startswith("kernel(") and "argmax" in call

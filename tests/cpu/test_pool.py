@@ -1,13 +1,15 @@
-"""The block executor's threads: an interrupt at any moment leaves no lock taken, and nobody at work."""
+"""The pool of threads: an interrupt at any moment leaves no lock taken, and nobody at work."""
 
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from typing import Any
 
 import numpy as np
+import pytest
 from harness.compiling import done, python
 
 from backends.execution.thread_pool import share
@@ -110,3 +112,64 @@ def test_work_that_nobody_came_for_is_let_go() -> None:
     finally:
         go_on.set()
         caller.join(30)
+
+
+def test_a_task_that_fails_is_told_and_the_others_end():
+    with override(num_threads=3):
+        seen: list[int] = []
+
+        def work(task: int) -> None:
+            if task == 5:
+                raise RuntimeError("five")
+            seen.append(task)
+
+        with pytest.raises(RuntimeError, match="five"):
+            share(range(200), lambda: work)
+        share(range(200, 300), lambda: work)
+        assert set(range(200, 300)) <= set(seen)
+
+
+def test_threads_help_each_other():
+    """Each of two tasks waits for the other to have begun."""
+    barrier = threading.Barrier(2, timeout=60)
+    with override(num_threads=2):
+        share(range(2), lambda: lambda task: barrier.wait())
+
+
+def test_numpy_warns_in_no_thread():
+    barrier, found = threading.Barrier(3, timeout=60), {}
+
+    def work(task: int) -> None:
+        barrier.wait()
+        found[threading.get_ident()] = np.geterr()["divide"]
+
+    with override(num_threads=3), np.errstate(all="raise"):
+        share(range(3), lambda: work)
+    assert found.pop(threading.get_ident()) == "raise"  # of which the backend takes care
+    assert [*found.values()] == ["ignore"] * 2
+
+
+FORKING = """
+    import os, sys
+    import numpy as np
+    from backends import gen_backend
+
+    be = gen_backend("cpu", jit=False)
+    x = be.array(np.arange(1 << 20).reshape(16, -1))
+    def check():
+        assert np.cumsum(x, axis=1).asnumpyarray().max() > (1 << 20) - 1
+    check()
+    child = os.fork()
+    if not child:
+        check()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    check()
+    import atexit
+    atexit.register(check)  # when no thread can begin any more
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_children_have_threads_of_their_own():
+    done(python(FORKING, OPTREE_NUM_THREADS=3))

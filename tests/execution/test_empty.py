@@ -25,12 +25,11 @@ from optree.tree.variable import Input
 EXECUTORS = [
     pytest.param("kernels", marks=needs_compiler),
     pytest.param("numpy"),
-    pytest.param("blocks"),
     pytest.param("stand-in"),
 ]
 
 #: Those that are no kernels.
-IN_TURN = ("numpy", "blocks", "stand-in")
+IN_TURN = ("numpy", "stand-in")
 
 _backend = cache(lambda way: WAYS[way]())
 

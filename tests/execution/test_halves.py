@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.arrays import comparable
-from harness.blocks import in_blocks
 from harness.expressions import ulps_between
 from harness.halves import CLOSE, EXACT, SIZES, exact_sums, halves, positive_numbers, sums, traps, wild
 
@@ -34,16 +33,12 @@ def be() -> Any:
     return gen_backend("cpu", rng_seed=0, jit=False)
 
 
-@pytest.fixture(params=["compiled", "blocks"])
-def kernels(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture
+def kernels() -> Any:
     """A backend that runs all it can as kernels."""
-    if request.param == "blocks":
-        with in_blocks(1 << 12, num_threads=2, rng_seed=0) as backend:
-            yield backend
-    elif find_compiler() is None:
+    if find_compiler() is None:
         pytest.skip("no C compiler")
-    else:
-        yield gen_backend("cpu", rng_seed=0, jit=True)
+    return gen_backend("cpu", rng_seed=0, jit=True)
 
 
 @pytest.fixture(params=SIZES, ids=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -45,11 +45,8 @@ class Collector(RecordingHost):
     def backend(self, **options: Any) -> Any:
         """A CPU backend whose kernels this host runs, all that there are."""
         be = gen_backend("cpu", rng_seed=0, jit=False, **options)
-
-        def executor(program: Any, kernel: Any, sizes: Any, call_of: Any) -> FusedKernel:
-            return FusedKernel(program, kernel, sizes, self.compiled, self.memory)
-
-        be.when = When(executor, Options(draws=False, windows=True), 0, 0)
+        executor = partial(FusedKernel, compile=self.compiled, memory=self.memory)
+        be.when = When(executor, Options(windows=True), 0)
         return be
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.blocks import in_blocks
 from harness.homes import home
 
 from backends import gen_backend
@@ -20,7 +18,7 @@ from optree.errors import DTypeError, OperandError, OptreeError, ShapeError
 from optree.ops.assignment import Assign
 from optree.run.updates import assignments
 
-WAYS = ("kernels", "blocks", "NumPy", "reference", "debug")
+WAYS = ("kernels", "NumPy", "reference", "debug")
 
 
 @pytest.fixture(params=WAYS)
@@ -31,12 +29,8 @@ def way(request: Any) -> str:
 
 
 @pytest.fixture
-def be(way: str) -> Iterator[Any]:
-    if way == "blocks":
-        with in_blocks() as backend:
-            yield backend
-    else:
-        yield gen_backend("cpu", jit=way == "kernels")
+def be(way: str) -> Any:
+    return gen_backend("cpu", jit=way == "kernels")
 
 
 @pytest.fixture

@@ -129,17 +129,16 @@ def test_the_update_of_packed_weights_is_one_kernel() -> None:
         assert len(launches(optree.function([x], loss, updates=opt.updates(loss)))) <= len(SHAPES) + 2
 
 
-@pytest.mark.parametrize("be", [gen_backend("cpu", jit=True), gen_backend("cpu", jit=False)], ids=["jit", "NumPy"])
-def test_products_go_directly_into_the_vector_of_gradients(be: Any) -> None:
+def test_products_go_directly_into_the_vector_of_gradients() -> None:
+    be = gen_backend("cpu", jit=True)
     weights = train.packed([be.ones((4, 3), name="w"), be.ones(3, name="b")])
     x = TensorType("float32", (None, 4))("x")
     loss = be.sum(be.tanh(be.dot(x, weights[0]) + weights[1]), keepdims=False)
     opt = train.SGD(weights, 0.1)
     step = optree.function([x], loss, updates=opt.updates(loss))
     plan = optree.debugprint(step, file="str", stage="plan")
-    kernels = plan.partition("by kernels")[2] or plan
-    assert "call Store" not in kernels, kernels  # not even the bias, which a kernel makes, is copied
-    assert "dot(" in kernels
+    assert "call Store" not in plan, plan  # not even the bias, which a kernel makes, is copied
+    assert "dot(" in plan
 
 
 def test_another_number_compiles_nothing() -> None:
