@@ -93,7 +93,7 @@ def specialize_all(program: Program, compile: Callable[[LoopNest], Any], host: H
     for step in steps_of(program, implementation_of, executor, options, UNUSED, join=join):
         with collecting() as found:
             for each in step.members:
-                if isinstance(each, KernelStep) and isinstance(each.kernel, FusedKernel):
+                if isinstance(each, KernelStep):
                     sizes = sizes or _sizes(program, each.kernel.sizes.dims)  # the same for all kernels
                     _specialize(each.kernel, program, each.kernel.sizes, sizes)
         Together(host).launch(found)

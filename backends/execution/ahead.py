@@ -70,13 +70,12 @@ class Foresight:
 
     def _kernel(self, step: KernelStep) -> None:
         kernel, values = step.kernel, self.values
-        if isinstance(kernel, FusedKernel):
-            arrays = [None if values[i] is None else kernel.memory.array(values[i]) for i in kernel.reads]
-            input_shapes = [self.shapes[i] for i in kernel.shape_inputs]
-            if not any(x is None for x in (*arrays, *input_shapes)):
-                targets = [values[step.target_of[i]] if i in step.target_of else None for i in kernel.writes]
-                stored = [None] * len(targets) if kernel.overlaps(arrays, targets) else targets
-                self.found.append(Foreseen(kernel, [*arrays, *stored], input_shapes, self._group))
+        arrays = [None if values[i] is None else kernel.memory.array(values[i]) for i in kernel.reads]
+        input_shapes = [self.shapes[i] for i in kernel.shape_inputs]
+        if not any(x is None for x in (*arrays, *input_shapes)):
+            targets = [values[step.target_of[i]] if i in step.target_of else None for i in kernel.writes]
+            stored = [None] * len(targets) if kernel.overlaps(arrays, targets) else targets
+            self.found.append(Foreseen(kernel, [*arrays, *stored], input_shapes, self._group))
         for i in kernel.writes:
             if i in step.target_of:
                 values[i] = values[step.target_of[i]]

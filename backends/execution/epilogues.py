@@ -100,43 +100,6 @@ def with_epilogues(
     return list(remaining.values()), found
 
 
-def before_sums(
-    program: Program, sizes: Sizes, steps: Sequence[Kernel | Call], calls: Collection[int]
-) -> tuple[list[Kernel | Call], dict[int, int]]:
-    """Merge calls into the kernels that only add to their values: these steps, and the calls.
-
-    The calls are found by the last instructions of the kernels.
-
-    `calls`: the indices of the calls that may be merged.
-    """
-    first = len(program.leaves)
-    made_by = {
-        first + step.instruction: n
-        for n, step in enumerate(steps)
-        if isinstance(step, Call) and step.instruction in calls and not step.fused
-    }
-    found: dict[int, int] = {}
-    remaining, aliases = dict(enumerate(steps)), Aliases(program)
-    for n, step in enumerate(steps):
-        if not isinstance(step, Kernel) or step.reduced:
-            continue
-        value = max(made_by.keys() & step.axes.keys() - step.windowed, key=made_by.__getitem__, default=None)
-        if value is None or not step.is_whole(value) or not _is_sum(program, step, value):
-            continue
-        if _may_wait(program, sizes, aliases, value, steps[made_by[value] + 1 : n], step.instructions):
-            found[step.instructions[-1]] = value - first
-            del remaining[made_by.pop(value)]
-    return list(remaining.values()), found
-
-
-def _is_sum(program: Program, kernel: Kernel, value: int) -> bool:
-    """Whether a kernel stores one value alone, the sum of a value and its other operands."""
-    if kernel.writes != [len(program.leaves) + kernel.instructions[-1]]:
-        return False
-    terms = _terms(program, kernel, program.type_of(value).dtype)
-    return terms is not None and value in terms and all(factor == ONE for factor in terms.values())
-
-
 def _may_wait(
     program: Program,
     sizes: Sizes,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.execution.epilogues import Epilogue, ProductWithEpilogue, before_sums, with_epilogues
+from backends.execution.epilogues import Epilogue, ProductWithEpilogue, with_epilogues
 from backends.execution.memory import HOST, Memory
 from backends.execution.routines import Implementation, ImplementationOf
 from backends.execution.specialize import (
@@ -24,7 +24,7 @@ from backends.execution.specialize import (
     NO_MEMORY,
     OTHER_LAYOUT,
     OVERLAPS,
-    ExecutableKernel,
+    FusedKernel,
     Run,
     at_once,
     layouts_of,
@@ -43,8 +43,8 @@ from optree.tree.types import TensorType
 #: Maximum entries of a step's table of calls.
 CALLS = 256
 
-#: An executor of kernels: from a program, a kernel, and the program's sizes to the executable kernel.
-Executor = Callable[[Program, Kernel, Sizes], ExecutableKernel]
+#: An executor of kernels: from a program, a kernel, and the program's sizes to what runs the kernel.
+Executor = Callable[[Program, Kernel, Sizes], FusedKernel]
 
 #: From a program, its steps and the instructions of each to steps of which some are joined, in another order.
 Join = Callable[[Program, list["Step"], list[Sequence[int]]], tuple[list["Step"], list[Sequence[int]]]]
@@ -95,7 +95,7 @@ class Draft:
 
     `implementations`, `calls`: for each instruction its implementation, and its own step, on demand.
     `fused`: list of Kernel or Call.
-    `epilogues`, `earlier`: by their last instructions, products' epilogues and the calls that kernels add to.
+    `epilogues`: products' epilogues, by their last instructions.
     `groups`: the instructions of each step.
     `kernels`: of the groups that have one.
     `targets`: for each value that is computed in the tensor that it is assigned to: the tensor, and the assignment.
@@ -119,9 +119,8 @@ class Draft:
         self.implementations: dict[int, Implementation] = OnDemand(implementation_of)
         self.fused: list[Kernel | Call] = []
         self.epilogues: dict[int, Epilogue] = {}
-        self.earlier: dict[int, int] = {}
         self.groups: list[Sequence[int]] = []
-        self.kernels: dict[int, ExecutableKernel] = {}
+        self.kernels: dict[int, FusedKernel] = {}
         self.targets: dict[int, tuple[int, int]] = {}
         self.steps: list[Step] = []
         self.join = join
@@ -149,11 +148,6 @@ def _add_epilogues(draft: Draft) -> None:
         draft.fused, draft.epilogues = with_epilogues(draft.program, draft.sizes, draft.fused, products)
 
 
-def _continue_calls(draft: Draft) -> None:
-    if draft.sizes is not None and (calls := draft.having("with_sum")):
-        draft.fused, draft.earlier = before_sums(draft.program, draft.sizes, draft.fused, calls)
-
-
 def _make_calls(draft: Draft) -> None:
     make = partial(_call_step, draft.program, draft.implementations, draft.epilogues, draft.sizes, draft.memory)
     draft.calls = OnDemand(make)
@@ -179,25 +173,15 @@ def _call_step(
 
 
 def _make_kernels(draft: Draft) -> None:
-    groups, known = draft.groups, draft.implementations
+    groups = draft.groups
     if draft.executor is None:
         groups += [(index,) for index in range(len(draft.program.instructions))]
         return
     for step in draft.fused:
-        instructions, before = step.instructions, draft.earlier.get(step.instructions[-1])
         if isinstance(step, Kernel):
             assert draft.sizes is not None
-            kernel = draft.executor(draft.program, step, draft.sizes)
-            if before is not None:
-                value, operands = len(draft.program.leaves) + before, draft.program.instructions[before].inputs
-                with_sum: Any = known[before].with_sum
-                whole = with_sum(kernel, operands, value)
-                if whole is None:
-                    groups.append([before])
-                else:
-                    kernel, instructions = whole, [before, *instructions]
-            draft.kernels[len(groups)] = kernel
-        groups.append(instructions)
+            draft.kernels[len(groups)] = draft.executor(draft.program, step, draft.sizes)
+        groups.append(step.instructions)
 
 
 def _find_targets(draft: Draft) -> None:
@@ -263,8 +247,7 @@ class Transformation(NamedTuple):
 #: From a program to its steps, in order.
 TRANSFORMATIONS = (
     Transformation(_fuse, "first: kernels and calls, which the others change"),
-    Transformation(_add_epilogues, "before other continuations: a product with its epilogue is a call"),
-    Transformation(_continue_calls, "before kernels are made: later steps may read another value for its shape"),
+    Transformation(_add_epilogues, "before kernels are made: a product with its epilogue is a call"),
     Transformation(_make_calls, "of the program as it is now; kernels that do not run are replaced by these"),
     Transformation(_make_kernels, "by the executor"),
     Transformation(_find_targets, "of kernels, which cannot fail, and of calls that write in any layout"),
@@ -488,7 +471,7 @@ class KernelStep(Step):
 
     def __init__(
         self,
-        kernel: ExecutableKernel,
+        kernel: FusedKernel,
         targets: Mapping[int, tuple[int, int]],
         first: int,
         instructions: Sequence[int],
@@ -637,13 +620,10 @@ class KernelStep(Step):
         return [None if register is None else values[register] for register in registers]
 
     def _run_otherwise(self, values: list[Any]) -> None:
-        """Run the kernel without a call, or by its instructions' implementations."""
-        kernel, given = self.kernel, self.given(values)
-        is_apart = kernel.overlaps([values[i] for i in kernel.reads], given)
-        outputs = kernel.run(values, [None] * len(given) if is_apart else given)
-        if outputs is None:
-            outputs = list(run_steps(self._fallback, [], taker(kernel.writes), _unnoted, values))
-        for i, output, x in zip(kernel.writes, outputs, given, strict=True):
+        """Run the kernel by its instructions' implementations."""
+        given, writes = self.given(values), self.kernel.writes
+        outputs = run_steps(self._fallback, [], taker(writes), _unnoted, values)
+        for i, output, x in zip(writes, outputs, given, strict=True):
             if x is not None and output is not x:
                 x[...] = output
             values[i] = output if x is None else x
@@ -669,7 +649,7 @@ class KernelStep(Step):
             for value in self.kernel.writes
         ]
         uses = _numbered(sorted(self.kernel.uses))
-        return f"kernel({uses}){self.kernel.label} writes {' and '.join(written)}"
+        return f"kernel({uses}) writes {' and '.join(written)}"
 
 
 def _after_views(views: Sequence[CallStep], run: Run, values: list[Any]) -> int:
@@ -699,7 +679,7 @@ def _unnoted(error: Exception, index: int, roots: object) -> None:
 def _targets(
     program: Program,
     steps: Sequence[Sequence[int]],
-    kernels: Mapping[int, ExecutableKernel],
+    kernels: Mapping[int, FusedKernel],
     calls: Mapping[int, CallStep],
     fits: Callable[[int, int], bool],
     is_atomic: bool,

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from backends.execution.executor import KernelStep, Step
-from backends.execution.specialize import FusedKernel
 from optree.compile.aliasing import Aliases
 from optree.compile.program import Program, RegisterCall
 
@@ -59,7 +58,7 @@ def joined(
 
 def _is_joinable(step: Step) -> bool:
     """Whether a step is a kernel that can run with others; one that may not compile is named by its error."""
-    return isinstance(step, KernelStep) and isinstance(step.kernel, FusedKernel) and not step.kernel.is_foreign
+    return isinstance(step, KernelStep) and not step.kernel.is_foreign
 
 
 def _in_order(program: Program, steps: Sequence[Step], groups: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -35,9 +35,6 @@ class Implementation(NamedTuple):
     is_atomic: bool = False
     #: Whether it computes what an `Epilogue` says along with a product.
     takes_epilogue: bool = False
-    #: From an executable kernel that only adds to its value, which nothing else needs, its operands and its value among
-    #: the program's, to an executable kernel of both; None if there is none.
-    with_sum: Callable[..., Any] | None = None
     #: Whether a CUDA graph can capture it.
     is_captured: bool = False
     #: Whether it is a library's, for which a CUDA graph pays.
@@ -74,7 +71,6 @@ class Routine(NamedTuple):
             call,
             call if self.writes_out else None,
             takes_epilogue=self.takes_epilogue,
-            with_sum=getattr(call, "with_sum", None),
             is_captured=self.is_captured,
             is_routine=self.computes,
             label="" if self.label is None else self.label(backend),

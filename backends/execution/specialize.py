@@ -133,89 +133,6 @@ class Specialized(NamedTuple):
     layout: Layout
 
 
-class ExecutableKernel:
-    """A kernel of a program, as an executor runs it.
-
-    `windowed`: the values that it reads at other indices than it stores.
-    `reads`, `writes`: the values of the program that it loads and stores.
-    `shape_inputs`: the values of which it uses the shape alone.
-    `uses`: all values that it uses from outside.
-    `axes`: the axes of the kernel's domain that each value runs along.
-    `last_read`, `written_in`: the last stage that loads each array, and the stage that stores each; without those
-    outside of stages.
-    `dtypes`: the dtypes of the stored values.
-    `memory`: the memory of the arrays.
-    `sizes`: the program's.
-    `label`: what it does before, for listings.
-    """
-
-    label = ""
-    windowed: Set[int] = frozenset()
-    reads: list[int]
-    shape_inputs: list[int]
-    uses: set[int]
-    dtypes: dict[int, np.dtype]
-
-    def __init__(self, kernel: Kernel, sizes: Sizes, memory: Memory) -> None:
-        self.rank, self.reduced, self.axes, self.writes = len(kernel.domain), kernel.reduced, kernel.axes, kernel.writes
-        self.windowed = kernel.windowed
-        self.last_read: dict[int, int] = {}
-        self.written_in: dict[int, int] = {}
-        self.memory, self.sizes = memory, sizes
-
-    def run(self, values: Sequence[Any], targets: Sequence[Any]) -> list[Any] | None:
-        """The values that it stores, without a call; None if it is to be run by its instructions' implementations.
-
-        `values`: those of all leaves and instructions of the program, None where there is none.
-        `targets`: for each stored value an array to store it in, or None for a new one.
-        """
-        return None
-
-    def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
-        """The loop nest for arrays of the layout of these; None where there is none.
-
-        `arrays`: those that are loaded, then those that are stored, None for a new one in C order.
-        """
-        return None
-
-    def call(
-        self, found: Specialized, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
-    ) -> Run:
-        """The call for arrays of the same layout as these.
-
-        `written`: the index among `values` of the array that each value is stored in.
-        `bases`: for each loaded array that is a view by ops that shapes and strides alone decide, the array of which it
-        is one: the call finds the view's elements from that, and needs no view.
-        """
-        raise NotImplementedError
-
-    def in_place(self, reads: Sequence[Any], writes: Sequence[Any]) -> list[bool]:
-        """For each stored array and, within it, each loaded one, whether the two may begin at the same address.
-
-        Each element is then loaded for itself alone, and not after it has been stored.
-        """
-        return [
-            self.axes[i] == self.axes[j]
-            and j not in self.windowed
-            and (x.shape, x.strides) == (y.shape, y.strides)
-            and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
-            for i, x in zip(self.writes, writes, strict=True)
-            if x is not None
-            for j, y in zip(self.reads, reads, strict=True)
-        ]
-
-    def overlaps(self, reads: Sequence[Any], writes: Sequence[Any]) -> bool:
-        """Whether it would store a value, where an array is given for that, over one that it loads."""
-        in_place = self.in_place(reads, writes)
-        stored = [x for x in writes if x is not None]
-        return Overlaps(reads, stored, in_place).at([self.memory.address(x) for x in (*reads, *stored)])
-
-    def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shapes of `shape_inputs`."""
-        known = self.sizes
-        return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
-
-
 class Operands(NamedTuple):
     """The arrays and numbers of a kernel's call, each under its index in the list of values."""
 
@@ -283,15 +200,21 @@ class CheckedCall:
         return [as_int64(values[i], dtype) for i, dtype in self.numbers]
 
 
-class FusedKernel(ExecutableKernel):
+class FusedKernel:
     """A kernel of a program, specialised and compiled at its first run for each kind of layout.
 
     `sizes`: the program's.
     `compile`: from a `LoopNest` to its `CompiledNest`.
     `memory`: the memory of the arrays.
 
+    `reads`, `writes`: the values of the program that it loads and stores.
+    `windowed`: the values that it reads at other indices than it stores.
     `numbers`: the values that it takes as Python numbers, once for each dtype in which they are passed.
+    `shape_inputs`: the values of which it uses the shape alone.
+    `uses`: all values that it uses from outside.
     `flat_indices`: the values that it computes as an element's index in C order.
+    `axes`: the axes of the kernel's domain that each value runs along.
+    `dtypes`: the dtypes of the loaded and stored values.
     """
 
     def __init__(
@@ -302,8 +225,11 @@ class FusedKernel(ExecutableKernel):
         compile: Callable[[LoopNest], Any],
         memory: Memory = HOST,
     ) -> None:
-        super().__init__(kernel, sizes, memory)
-        self._compile = compile
+        self.rank, self.reduced, self.writes = len(kernel.domain), kernel.reduced, kernel.writes
+        self.windowed: Set[int] = kernel.windowed
+        self.memory, self.sizes, self._compile = memory, sizes, compile
+        #: The last stage that loads each array, and the stage that stores each; without those outside of stages.
+        self.last_read, self.written_in = dict[int, int](), dict[int, int]()
         #: The compiled nests, and the errors of those that were compiled ahead, which are raised when they are needed.
         self._nests = Cache("nests of kernels", NESTS)
         self.reads, self.numbers, self.shape_inputs = _operands(program, kernel)
@@ -317,7 +243,7 @@ class FusedKernel(ExecutableKernel):
         self.taps = {first + i: program.instructions[i] for i in kernel.instructions if maps[i].is_affine}
         #: The values where elements are looked up.
         self.tables = {program.instructions[i].inputs[0] for i in kernel.instructions if maps[i].looks_up}
-        self.axes = {i: (None,) * program.type_of(i).ndim for i in self.windowed} | self.axes
+        self.axes = {i: (None,) * program.type_of(i).ndim for i in self.windowed} | kernel.axes
         read = [*self.reads, *self.flat_indices, *self.taps]
         self.uses = {*self.reads, *self.shape_inputs, *(i for i, _ in self.numbers)}
         self.dtypes = {i: program.type_of(i).dtype for i in (*self.reads, *self.writes)}
@@ -348,7 +274,10 @@ class FusedKernel(ExecutableKernel):
         self._is_contraction = bool(self.reduced and not self.taps and products_of(self.nest(1, 0, ())))
 
     def specialize(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> Specialized | None:
-        """See `ExecutableKernel.specialize`; None if its domain is empty, or an array is unaligned."""
+        """The loop nest for arrays of the layout of these; None if its domain is empty, or an array is unaligned.
+
+        `arrays`: those that are loaded, then those that are stored, None for a new one in C order.
+        """
         sizes = self.domain_sizes(arrays, input_shapes)
         shapes = [tuple(1 if axis is None else sizes[axis] for axis in self.axes[i]) for i in self.writes]
         tables = [arrays[self.reads.index(i)] for i in sorted(self.tables, key=self.reads.index)]
@@ -401,6 +330,32 @@ class FusedKernel(ExecutableKernel):
         words += [x.size for x in tables]
         return Specialized(shapes, nest, (loop_sizes, words))
 
+    def in_place(self, reads: Sequence[Any], writes: Sequence[Any]) -> list[bool]:
+        """For each stored array and, within it, each loaded one, whether the two may begin at the same address.
+
+        Each element is then loaded for itself alone, and not after it has been stored.
+        """
+        return [
+            self.axes[i] == self.axes[j]
+            and j not in self.windowed
+            and (x.shape, x.strides) == (y.shape, y.strides)
+            and self.last_read.get(j, 0) <= self.written_in.get(i, AFTER_STAGES)
+            for i, x in zip(self.writes, writes, strict=True)
+            if x is not None
+            for j, y in zip(self.reads, reads, strict=True)
+        ]
+
+    def overlaps(self, reads: Sequence[Any], writes: Sequence[Any]) -> bool:
+        """Whether it would store a value, where an array is given for that, over one that it loads."""
+        in_place = self.in_place(reads, writes)
+        stored = [x for x in writes if x is not None]
+        return Overlaps(reads, stored, in_place).at([self.memory.address(x) for x in (*reads, *stored)])
+
+    def input_shapes(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of `shape_inputs`."""
+        known = self.sizes
+        return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
+
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
         """The size of each axis of the domain; `arrays` and `input_shapes` as of `specialize`."""
         sizes = [1] * self.rank
@@ -439,7 +394,12 @@ class FusedKernel(ExecutableKernel):
     def call(
         self, found: Specialized, values: Sequence[Any], written: Sequence[int], bases: Mapping[int, int] = NO_BASES
     ) -> Run:
-        """See `ExecutableKernel.call`."""
+        """The call for arrays of the same layout as these.
+
+        `written`: the index among `values` of the array that each value is stored in.
+        `bases`: for each loaded array that is a view by ops that shapes and strides alone decide, the array of which it
+        is one: the call finds the view's elements from that, and needs no view.
+        """
         reads, writes = ({i: values[i] for i in numbers} for numbers in (self.reads, written))
         viewed = {i: (base, values[base]) for i, base in bases.items()}
         in_place = self.in_place([*reads.values()], [*writes.values()])

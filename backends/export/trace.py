@@ -312,7 +312,6 @@ class Trace:
 
     def _kernel(self, step: KernelStep) -> None:
         kernel = step.kernel
-        assert isinstance(kernel, FusedKernel)
         reads = [self._array(i) for i in kernel.reads]
         given = step.given(self.registers)
         if kernel.overlaps(reads, given):  # the values are stored apart, and copied

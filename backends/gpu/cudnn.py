@@ -3,9 +3,8 @@
 A convolution is planned once for the layouts of its operands; its plan is then
 executed on CuPy's current stream, which may be captured. Plans are deterministic.
 
-A plan's epilogue adds an array of the value's shape and then a bias for each channel. No other graph of a sum is
-accepted by engines for every dtype and layout. cuDNN's activations are not used, because their values at infinity
-differ from NumPy's: the front end clips a ReLU at the largest finite number.
+Plans have no epilogues: a bias and what follows it are one kernel of ours. cuDNN's activations differ from NumPy's at
+infinity, for the front end clips a ReLU at the largest finite number.
 """
 
 from __future__ import annotations
@@ -68,16 +67,11 @@ class Problem(NamedTuple):
     windows: Layout
     #: The windows along each spatial axis.
     slidings: tuple[Sliding, ...]
-    #: The bias of an epilogue: (1, C, 1, ...).
-    bias: Layout | None = None
-    #: The array of an epilogue that is added before the bias.
-    addend: Layout | None = None
 
     @property
     def layouts(self) -> dict[str, Layout]:
         """The layouts of all arrays, by their names, in the order in which plans take them."""
-        found = {name: getattr(self, name) for name in ("images", "filters", "windows", "addend", "bias")}
-        return {name: layout for name, layout in found.items() if layout is not None}
+        return {"images": self.images, "filters": self.filters, "windows": self.windows}
 
 
 def installed() -> Any:
@@ -126,7 +120,7 @@ class CuDNN(Locked):
     def run(self, plan: Plan, addresses: Sequence[int], workspace: int, stream: int) -> None:
         """Execute a plan on a stream.
 
-        `addresses`: those of images, filters and windows, and of an epilogue's addend and bias.
+        `addresses`: those of images, filters and windows.
         `workspace`: the address of as many bytes as the plan needs; 0 if it needs none.
         """
         with self.lock:
@@ -184,10 +178,6 @@ def _graph(frontend: ModuleType, problem: Problem, options: dict[str, Any]) -> t
         dilation=[s.dilation for s in slid],
     )
     computed = layouts[problem.computed]
-    for each in ("addend", "bias"):
-        if each in tensors:
-            value.set_dim(list(computed.shape)).set_stride(list(computed.strides))
-            value = graph.add(a=value, b=tensors[each])
     value.set_output(True).set_data_type(dtype).set_dim(list(computed.shape)).set_stride(list(computed.strides))
     tensors[problem.computed] = value
     graph.validate()
@@ -206,40 +196,23 @@ def problem_of(
     filters: DeviceArray,
     windows: DeviceArray,
     slidings: Sequence[Sliding],
-    bias: DeviceArray | None = None,
-    addend: DeviceArray | None = None,
 ) -> Problem | None:
     """The problem of a convolution of device arrays.
 
     None for layouts that cuDNN does not support: negative or zero strides, negative padding before an axis, and
     unaligned addresses.
-
-    `bias`: a vector with an element for each channel of the windows.
-    `addend`: an array of the shape of the windows.
     """
-    arrays = [x for x in (images, filters, windows, addend, bias) if x is not None]
+    arrays = images, filters, windows
     if any(stride <= 0 or stride % x.itemsize for x in arrays for stride in x.strides):
         return None
     if any(x.data.ptr % ALIGNED for x in arrays) or any(s.before < 0 for s in slidings):
         return None
-    layouts, along = [_layout(x) for x in arrays if x is not bias], tuple(slidings)
+    layouts, along = [Layout(tuple(x.shape), element_strides(x)) for x in arrays], tuple(slidings)
     if len(along) == 1:  # an image of one row
         layouts, along = [_as_row(layout) for layout in layouts], (Sliding(1, 1, 1, 1, 0, 1), *along)
     dtype = images.dtype
-    first, second, third, *others = layouts
-    vector = None if bias is None else _as_channels(bias, len(third.shape))
-    whole = others[0] if others else None
-    return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along, vector, whole)
-
-
-def _as_channels(x: DeviceArray, ndim: int) -> Layout:
-    """The layout of a vector as (1, C, 1, ...)."""
-    size, step = x.size, x.strides[0] // x.itemsize
-    return Layout((1, size, *[1] * (ndim - 2)), (size * step, *[step] * (ndim - 1)))
-
-
-def _layout(x: DeviceArray) -> Layout:
-    return Layout(tuple(x.shape), element_strides(x))
+    first, second, third = layouts
+    return Problem(computed, dtype, tf32 and dtype == np.float32, first, second, third, along)
 
 
 def _as_row(layout: Layout) -> Layout:

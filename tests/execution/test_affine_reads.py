@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.emulated import Emulator
 
 from backends import gen_backend
 from backends.cpu import backend as cpu
+from backends.execution.specialize import FusedKernel
 from optree import debugprint, grad
 
 pytestmark = needs_compiler
@@ -26,7 +28,8 @@ def be(request: Any, monkeypatch: Any) -> Any:
     if request.param == "cuda":
         return Emulator().backend()
     if request.param == "plain":
-        monkeypatch.setattr(cpu, "CompiledNest", plain_c.PlainKernel)
+        executor = partial(FusedKernel, compile=plain_c.PlainKernel)
+        monkeypatch.setattr(cpu, "ALWAYS", cpu.ALWAYS._replace(executor=executor))
     return gen_backend("cpu", jit=True)
 
 

@@ -16,6 +16,7 @@ from harness.staged import TREES as STAGED
 
 from backends import gen_backend
 from backends.cpu import backend as cpu
+from backends.execution.specialize import FusedKernel
 from optree import Input, function
 from optree.compile.program import flatten
 
@@ -32,7 +33,7 @@ def printed(monkeypatch: Any) -> list[str]:
             super().__init__(nest)
             found.append(plain_c.source(nest))
 
-    monkeypatch.setattr(cpu, "CompiledNest", Kernel)
+    monkeypatch.setattr(cpu, "ALWAYS", cpu.ALWAYS._replace(executor=partial(FusedKernel, compile=Kernel)))
     return found
 
 

@@ -110,7 +110,7 @@ class Tensor:
 
 
 class Graph:
-    """A graph of one convolution and its addends, whose methods are called in the front end's order."""
+    """A graph of one convolution, whose methods are called in the front end's order."""
 
     def __init__(
         self, of: FakeCuDNN, handle: Handle, io_data_type: Any, intermediate_data_type: Any, compute_data_type: Any
@@ -119,7 +119,6 @@ class Graph:
         assert handle.is_alive
         assert intermediate_data_type is compute_data_type
         self.stage, self._numbers, self.refused = "described", count(1), set()
-        self.added: list[Tensor] = []
 
     def tensor(self, dim: list[int], stride: list[int], name: str = "") -> Tensor:
         assert len(dim) == len(stride) >= 4, "cuDNN's images have two spatial axes or three"
@@ -140,14 +139,6 @@ class Graph:
         spatial = len(self.operands[0].dim) - 2
         assert all(len(each) == spatial for each in given.values())
         self.given = given
-        self.output = Tensor(next(self._numbers), [], [], None)
-        return self.output
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        assert a is self.output
-        assert a.dim and not a.is_output, "what engines take as virtual has a size, and no memory"
-        self.added.append(b)
-        self.name += "+bias" if _is_bias(b, a) else "+addend"
         self.output = Tensor(next(self._numbers), [], [], None)
         return self.output
 
@@ -175,10 +166,7 @@ class Graph:
 
     def check_support(self) -> None:
         self._becomes("checked", "planned")
-        # Engines add a bias, or an array and then a bias, to a convolution alone.
-        is_known = self.name.partition("+")[2] in ("", "bias") or self.name == "conv_fprop+addend+bias"
-        is_known = is_known and (not self.added or self.name.startswith("conv_fprop"))
-        if not is_known or self.name in self.of.unsupported:
+        if self.name in self.of.unsupported:
             raise cudnnGraphNotSupportedError("no engine")
 
     def build_plans(self) -> None:
@@ -195,29 +183,25 @@ class Graph:
         assert handle.is_alive
         machine = self.of.machine
         assert handle.stream == machine.stream.ptr
-        assert set(pack) == {*self.operands, *self.added, self.output}
+        assert set(pack) == {*self.operands, self.output}
         assert not any(address % 16 for address in pack.values())
         memory = _bytes(workspace, self.get_workspace_size()) if self.get_workspace_size() else np.empty(0, np.uint8)
         first, second, target = (each.array(pack[each]) for each in (*self.operands, self.output))
-        added = [each.array(pack[each]) for each in self.added]
-        assert not any(np.may_share_memory(x, target) for x in (first, second, *added))
+        assert not any(np.may_share_memory(x, target) for x in (first, second))
 
         def work() -> None:
             memory[...] = 0xCD
             wide = DTYPES[self.compute.name]
-            value = self._value(first.astype(wide), second.astype(wide), target.shape)
-            for x in added:
-                value = value + x.astype(wide)
-            target[...] = value.astype(target.dtype)
+            target[...] = self._value(first.astype(wide), second.astype(wide), target.shape).astype(target.dtype)
 
         self.of.executed.append(self.name)
         machine.kernels += 1
-        machine.do(work, first, second, *added, target, memory)
+        machine.do(work, first, second, target, memory)
 
     def _value(self, first: Any, second: Any, shape: tuple[int, ...]) -> np.ndarray:
         layout = layout_of(None, len(shape), "NC", "layout")
-        name = self.name.partition("+")[0]
-        windows, given = {"conv_fprop": second, "conv_dgrad": second}.get(name), self.given
+        name, given = self.name, self.given
+        windows = {"conv_fprop": second, "conv_dgrad": second}.get(name)
         channels = {"conv_fprop": first.shape, "conv_dgrad": shape, "conv_wgrad": first.shape}[name][1]
         op: Any = Conv.make(
             stride=tuple(given["stride"]),
@@ -231,11 +215,6 @@ class Graph:
         value: np.ndarray = by(first, second) if name == "conv_fprop" else by(first, second, shape)
         assert value.shape == shape, "the sizes of the operands and of the value go together"
         return value
-
-
-def _is_bias(x: Tensor, of: Tensor) -> bool:
-    """Whether a tensor has an element for each channel of another."""
-    return list(x.dim) == [1, of.dim[1]] + [1] * (len(of.dim) - 2)
 
 
 def _bytes(address: int, size: int) -> np.ndarray:
