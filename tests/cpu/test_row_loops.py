@@ -26,6 +26,12 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 Step = Callable[[Any, Any], Any]
 
 
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of few rows, however few elements these have."""
+    monkeypatch.setattr(loops, "LEAST", 1)
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts and threads of each loop that runs in one call."""
@@ -106,6 +112,14 @@ def test_bits_do_not_depend_on_the_number_of_threads(runs: list[tuple[int, int]]
     for other in found[1:]:
         assert all((x == y).all() for x, y in zip(found[0], other, strict=True))
     assert [threads for _, threads in runs] == [1, 1, 2, 2, 5, 5]
+
+
+def test_rows_of_few_elements_are_in_few_parts(runs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LEAST", 100)
+    be = gen_backend("cpu", jit=True)
+    state, _ = be.scan(lambda x, _: (x * 0.5 + 1, None), be.zeros((1000,)), None, length=3)
+    assert (optree.function([], state)().get() == 1.75).all()
+    assert [parts for parts, _ in runs] == [10]
 
 
 def looped(jit: bool | str, step: Step, batch: int = 32, units: int = 12, steps: int = 4) -> list[np.ndarray]:

@@ -9,10 +9,10 @@ many steps in one call, its small kernels are compiled again, as one function wi
 (`body_source`). A loop in a step is one call of it, whose words hold its own arguments and words.
 
 If each row of the states depends on that row alone (`RowAxes`), the rows are divided into parts. A thread runs all
-steps of its parts without synchronisation. A part has 8 rows or a few more for any number of threads, so results do
-not depend on the thread count. If rows depend on each other, or there is work for more threads than parts, one thread
-runs the steps and shares the larger kernels. Steps with large products, or with calls that are not compiled C, run
-one by one from Python.
+steps of its parts without synchronisation. A part has 8 rows or more, of `LEAST` elements, for any number of threads:
+so calls of kernels take little of the time, and results do not depend on the thread count. If rows depend on each
+other, or there is work for more threads than parts, one thread runs the steps and shares the larger kernels. Steps with
+large products, or with calls that are not compiled C, run one by one from Python.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ PRODUCTS = ("multiply_stacks", "product_scratch")
 #: Python handles signals only between calls.
 STEP, MULTIPLICATION, CALL = 1 << 20, 0.125, 1 << 32
 
+#: The least elements that the kernels of a part of the rows compute in a step.
+LEAST = 1 << 11
+
 #: Maximum entries of a loop's cache of compiled calls, by array layouts.
 LAYOUTS = 16
-
 
 #: The steps of a call from which a loop's small kernels are compiled as one function, the maximum elements of such a
 #: kernel, those of one whose loops are unrolled, and the maximum bytes of scratch memory on the stack.
@@ -118,7 +120,8 @@ class CompiledLoop:
         #: References that keep nests and constants alive, because the words hold their addresses.
         self._held: list[Any] = [x.array for x in trace.memories if x.is_fixed]
         count = next((x.shape[a] for x, a in zip(trace.registers, self._axes(), strict=True) if a is not None), 1)
-        self.parts = max(1, count // ROWS)
+        made = sum(trace.registers[i].size for call in trace.calls for i in call.writes)
+        self.parts = max(1, count // max(ROWS, count * LEAST // max(1, made)))
         for n in range(self.parts):
             begin, first, starts = count * n // self.parts, len(self._calls), len(self._addresses)
             self._add_part(begin, count * (n + 1) // self.parts - begin)
