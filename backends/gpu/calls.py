@@ -42,6 +42,7 @@ from optree.networks.convolution import Conv, ConvInput, ConvTranspose, ConvWeig
 from optree.networks.recurrent import Parts
 from optree.networks.vision import ArgmaxRoi
 from optree.op.traits import CopyOperator, LoopOperator
+from optree.ops.bits import CommonFactor
 from optree.ops.collectives import Begin
 from optree.ops.contraction import Dot, MatMul, TensorDot
 from optree.ops.fourier import Fft, InverseFft, InverseRealFft, RealFft
@@ -186,6 +187,8 @@ def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:
     loop = op.resolve_dtypes(*given)
     if op.numpy.__name__.startswith("logical"):  # CuPy's take no complex numbers
         loop = tuple(BOOL if is_complex(dtype) else dtype for dtype in loop)
+    if isinstance(op, CommonFactor) and loop[0].kind == "i":
+        return partial(_of_sizes, op.numpy, loop[0])
     pairs = enumerate(zip(given, loop, strict=False))
     casts = [(position, wanted) for position, (dtype, wanted) in pairs if dtype not in (int, float, wanted)]
     if not casts:
@@ -199,6 +202,13 @@ def _ufunc_call(program: Program, index: int) -> Callable[..., Any]:
         return op.numpy(*operands, **out)
 
     return call
+
+
+def _of_sizes(ufunc: Callable[..., Any], dtype: np.dtype, *values: Any, **out: Any) -> Any:
+    """A ufunc of signed integers by their sizes: of others, CuPy's `lcm` differs from NumPy's where it overflows."""
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    sizes = (abs(x.astype(dtype)).astype(unsigned) if is_array(x) else unsigned.type(abs(x)) for x in values)
+    return ufunc(*sizes, **out)
 
 
 def _device_value(device: Any, instruction: Instruction, value: Callable[..., Any]) -> Callable[..., Any]:

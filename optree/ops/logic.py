@@ -296,7 +296,7 @@ class Direction(UnaryOperator, ElementwiseOperator):
         size = f.hypot(*x)
         divisor = f.where(f.eq(size, 0), 1, size)
         are_infinite = f.logical_and(f.isinf(x[0]), f.isinf(x[1]))
-        signs = [f.where(f.isinf(part), f.copysign(f.where(are_infinite, math.nan, 1.0), part), 0) for part in x]
+        signs = [f.where(f.isinf(part), f.where(are_infinite, math.nan, f.copysign(1.0, part)), 0) for part in x]
         return tuple(f.where(f.isinf(size), sign, part / divisor) for part, sign in zip(x, signs, strict=True))
 
     def grad(self, inputs: Sequence[Any], output_gradients: Sequence[Any]) -> Sequence[Any]:

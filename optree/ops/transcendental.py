@@ -208,6 +208,12 @@ class Log1p(FloatFunction):
     kernel = "log1p({0})"
     examples = Examples(sample=(-0.5, 2.0))
 
+    def by_parts(self, z: Any) -> Any:
+        x, y = z
+        re, im = Log.make().by_parts((x + 1, y))
+        is_near = f.lt(f.maximum(f.abs(x), f.abs(y)), 0.5)
+        return f.where(is_near, 0.5 * f.log1p(x * (x + 2) + y * y), re), im
+
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta / (x + 1.0)
 
