@@ -200,11 +200,12 @@ class Backend(RandomMethods, Functions):
         """The options of lowering for this backend."""
         return Options()
 
-    def show(self, program: Program, stage: str) -> str:
+    def show(self, program: Program, stage: str, is_function: bool = False) -> str:
         """The text of a stage of this backend for a program.
 
         `stage`: one of 'source', 'plan'; the source of its kernels, for arrays in C order; or the steps that run, with
         their memory.
+        `is_function`: whether it is a function's, whose tensors keep their shapes.
         """
         raise NotImplementedError
 

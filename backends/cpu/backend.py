@@ -484,7 +484,7 @@ class CPUBackend(Backend):
             lowered, steps_of(lowered, self._implementations(lowered, True), executor, self.lowering), constants
         )
 
-    def show(self, program: Program, stage: str) -> str:
+    def show(self, program: Program, stage: str, is_function: bool = False) -> str:
         if stage == "source":
             return "\n".join(self.sources(program, "c"))
         found, calls = self._for_kernels(program), steps_of(program, self._implementations(program, False))

@@ -401,8 +401,7 @@ class GPUBackend(Backend):
         lowered = self.lowered(program, shown=True)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
         outline = outlined(lowered)
-        tensors = tuple(i for i, leaf in enumerate(lowered.leaves) if reuse and isinstance(leaf, Tensor))
-        steps = self._steps(outline, reuse, shown=True, tensors=tensors)
+        steps = self._steps(outline, reuse, shown=True, tensors=_tensors(lowered) if reuse else ())
         waits = settings.value("sync")
         uncaptured = self._uncaptured or ("OPTREE_SYNC=1 waits for each step" if waits else "")
         captured = reuse and not uncaptured and bool(steps)
@@ -480,13 +479,12 @@ class GPUBackend(Backend):
     def planned(self, program: Program) -> Steps:
         lowered = self.lowered(program)
         constants = [self.value_of(leaf) for leaf in lowered.leaves[len(program.leaves) :]]
-        tensors = tuple(i for i, leaf in enumerate(lowered.leaves) if isinstance(leaf, Tensor))
-        return planned_steps(lowered, self._steps(lowered, True, tensors=tensors), constants)
+        return planned_steps(lowered, self._steps(lowered, True, tensors=_tensors(lowered)), constants)
 
-    def show(self, program: Program, stage: str) -> str:
+    def show(self, program: Program, stage: str, is_function: bool = False) -> str:
         if stage == "plan":
             lowered = self.lowered(program)
-            return steps_text(lowered, self._steps(lowered, False))
+            return steps_text(lowered, self._steps(lowered, False, tensors=_tensors(lowered) if is_function else ()))
         return "" if self.kernels is None else "\n".join(self.sources(program, "cuda", self.kernels.device))
 
     def _graphs(self, program: Program, outline: Program, steps: list[Step], open: list[Any]) -> Graphs:
@@ -567,3 +565,8 @@ def _written_leaves(program: Program) -> list[int]:
     origins = alias_sets(program, leaves)
     overwritten = [each.inputs[n] for each in program.instructions for n in each.op.destroyed_inputs()]
     return sorted({i for value in overwritten for i in origins[value] if i in leaves})
+
+
+def _tensors(program: Program) -> tuple[int, ...]:
+    """A program's leaves that are tensors, which a function keeps the shapes of."""
+    return tuple(i for i, leaf in enumerate(program.leaves) if isinstance(leaf, Tensor))

@@ -233,7 +233,7 @@ def stage_text(given: Any, name: str, options: Options, backend: Any = None, is_
         raise BackendError(f"the stage {name!r} is a backend's, and there is none; gen_backend makes one")
     begin = int(is_flat)
     if name in OF_BACKENDS:
-        return str(backend.show(lower(given, options, _NAMES[begin]), name))
+        return str(backend.show(lower(given, options, _NAMES[begin]), name, is_flat))
     end = _NAMES.index(name)
     if end > begin:
         given = lower(given, options, _NAMES[begin], _NAMES[end - 1])

@@ -19,7 +19,7 @@ from backends.execution.specialize import CheckedCall, FusedKernel
 from backends.gpu.launch_config import DEVICES, Launch
 from backends.gpu.launchers import LAUNCHERS, SHARED_CARVEOUT, SHARED_LIMIT
 from backends.gpu.runtime import KernelHost, target_of
-from optree import Op, TensorType, function, grad
+from optree import Op, TensorType, debugprint, function, grad
 from optree.errors import BackendError, CompilerError, DeviceMemoryError
 from optree.op.traits import ElementwiseOperator, FloatOperator, UnaryOperator
 from optree.settings import override
@@ -153,6 +153,8 @@ def test_late_updates_of_equal_shapes_are_one_launch(gpu: Any) -> None:
     for mine, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4)
     assert gpu.stats()["kernels"]["launches"] == 3, "those of both layers are one kernel, in the launch of the others"
+    plan = debugprint(step, file="str", stage="plan")
+    assert plan.count("kernel(") == 4 and plan.count("and kernel(") == 1
 
 
 def test_softmax_is_one_launch_and_writes_over_its_operand(gpu: Any) -> None:
