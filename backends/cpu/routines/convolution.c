@@ -17,7 +17,7 @@
 #include "vectors.h"
 #include "transpose.h"
 
-enum { WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4 };
+enum { WIDTH = PANEL * LANES, AXES = 4, MOST_ROWS = 7, FEW = 4, SHORT = 16 };
 
 typedef struct {
     word share, threads, scratch, scratch_bytes;
@@ -109,6 +109,19 @@ static void copy_row(T *to, word to_step, const T *from, word stride, word begin
         to[i * to_step] = 0;
 }
 
+/* Copy a row of at most SHORT elements of each channel. */
+static void copy_short_rows(T *to, word to_channel, const T *from, word channel, word step, word count, word channels)
+{
+    for (word c = 0; c < channels; c++, to += to_channel, from += channel)
+        if (step == 1)
+            copy_few(to, from, count);
+        else if (step == 2 && count == 4)
+            to[0] = from[0], to[1] = from[2], to[2] = from[4], to[3] = from[6];
+        else
+            for (word i = 0; i < count; i++)
+                to[i] = from[i * step];
+}
+
 /* Pack all channels of a row: for each phase of axis 3 in a line of its own, or with channels behind positions. */
 static void pack_row(const problem *p, const block *b, const T *x, word channels, T *to, int behind)
 {
@@ -122,6 +135,9 @@ static void pack_row(const problem *p, const block *b, const T *x, word channels
         return;
     }
     const word step = behind ? 1 : p->step[3], length = b->length;
+    const int is_short = !behind && length <= SHORT && (p->x_channel != 1 || channels == 1);
+    if (is_short) /* calls for each end of a row would take longer than the row */
+        memset(to, 0, channels * b->channel * sizeof(T));
     for (word phase = 0; phase < b->phases; phase++) {
         const word from = begin + phase;
         const word first = from < 0 ? least(length, (-from + step - 1) / step) : 0;
@@ -139,7 +155,9 @@ static void pack_row(const problem *p, const block *b, const T *x, word channels
             else
                 for (word c = 0; c < channels; c++)
                     copy_row(to + c, channels, x + c * p->x_channel, stride, from, 1, size, length);
-        } else if (p->x_channel == 1 && channels > 1) {
+        } else if (is_short)
+            copy_short_rows(line + first, b->channel, source, p->x_channel, step * stride, last - first, channels);
+        else if (p->x_channel == 1 && channels > 1) {
             for (word c = 0; c < channels; c++) {
                 memset(line + c * b->channel, 0, first * sizeof(T));
                 memset(line + c * b->channel + last, 0, (length - last) * sizeof(T));

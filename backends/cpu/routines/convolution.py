@@ -46,6 +46,10 @@ TASKS, PARTS, PARTS_BYTES = 4, 8, 1 << 25
 WIDTH, BEYOND = 32, 128
 
 
+#: Of all convolutions: memory that the last one used is still in the cache.
+_SCRATCH = Scratch()
+
+
 class Axis(NamedTuple):
     """One axis of positions."""
 
@@ -216,7 +220,6 @@ class Problem:
     def run(
         self,
         function: Any,
-        scratch: Scratch,
         x: int,
         other: int,
         weights: int,
@@ -230,18 +233,18 @@ class Problem:
         runs after task n of this problem.
         """
         problems = [(self, weights), *following]
-        most = max(problem.scratch for problem, _ in problems) * size
+        most = max([problem.scratch for problem, _ in problems]) * size
         bytes_each = most + -most % LINE
         description, found = struct("convolution.c", "problem"), [array("q")]
-        with scratch.of(bytes_each * threads) as address:
+        with _SCRATCH.of(bytes_each * threads) as address:
             for problem, weights in reversed(problems):
                 words = problem.words[:]
                 description.set(
                     words, share=share_address(), threads=threads, scratch=address, scratch_bytes=bytes_each
                 )
                 begins = x + problem.begins[0] * size, other + problem.begins[1] * size
-                description.set(words, x=begins[0], out=begins[1], weights=weights)
-                description.set(words, next=found[-1].buffer_info()[0] if found[-1] else 0)
+                following_at = found[-1].buffer_info()[0] if found[-1] else 0
+                description.set(words, x=begins[0], out=begins[1], weights=weights, next=following_at)
                 found.append(words)
             function(found[-1].buffer_info()[0])
 
@@ -257,7 +260,7 @@ class _Plan:
     """
 
     def __init__(self, functions: dict[str, Any], op: ConvolutionOperator, arrays: Sequence[np.ndarray]) -> None:
-        self.functions, self.op, self.scratch = functions, op, Scratch()
+        self.functions, self.op = functions, op
         self.is_direct = "convolve_directly" in functions
         x, weights, delta = arrays
         self.x, self.delta = _image(op, x), _image(op, delta)
@@ -283,16 +286,13 @@ class _Plan:
             ]
         )
 
-    def call_on_panels(
-        self, name: str, problem: Problem, ends: tuple[Channels, Filters], weights: int, packed: int, parts: int = 1
-    ) -> None:
-        """Call `pack_weights` or `add_parts` on weights at an address, and the packed ones or sums."""
-        channels, filters = ends
-        words = struct("convolution.c", "panels").words(
+    def panels(self, problem: Problem, channels: Channels, filters: Filters, parts: int = 1) -> array[int]:
+        """The words of weights and their panels, without their addresses."""
+        return struct("convolution.c", "panels").words(
             share=share_address(),
             threads=self.threads,
-            weights=weights,
-            packed=packed,
+            weights=0,
+            packed=0,
             groups=channels.groups,
             inputs=channels.given,
             outputs=channels.result,
@@ -303,6 +303,11 @@ class _Plan:
             parts=parts,
             offsets=self.offsets(problem, filters),
         )
+
+    def call_on_panels(self, name: str, panels: array[int], weights: int, packed: int) -> None:
+        """Call `pack_weights` or `add_parts` on weights at an address, and the packed ones or sums."""
+        words = panels[:]
+        struct("convolution.c", "panels").set(words, weights=weights, packed=packed)
         call_packed(self.functions[name], words)
 
     @property
@@ -343,6 +348,10 @@ class _Images(_Plan):
         super().__init__(functions, op, arrays)
         self.is_whole = True
         self.problems = [self._problem(*phase) for phase in self.phases()]
+        self.calls = self._together()
+        if not self.is_direct:
+            ends = self.made_channels, self.made_filters
+            self.packings = [(self.panel_bytes(p, ends[0]), self.panels(p, *ends)) for p in self.problems]
 
     @property
     def made_channels(self) -> Channels:
@@ -374,21 +383,21 @@ class _Images(_Plan):
         """Write the value."""
         if not self.is_whole:
             out[...] = 0
-        for problem, *following in self._together():
+        if not self.is_direct:
+            for problem, (size, panels) in zip(self.problems, self.packings, strict=True):
+                with _SCRATCH.of(size) as packed:
+                    self.call_on_panels("pack_weights", panels, weights.ctypes.data, packed)
+                    self._run(problem, "convolve", x, packed, out)
+            return
+        for problem, *following in self.calls:
             if self.is_along_groups:
                 listed = np.ascontiguousarray(self._listed(problem, weights)[:, 0, :, 0].T)
                 self._run(problem, "convolve_channels", x, listed.ctypes.data, out)
                 continue
-            if self.is_direct:
-                listed = self._listed(problem, weights)
-                others = [self._listed(each, weights) for each in following]
-                rest = [(each, w.ctypes.data) for each, w in zip(following, others, strict=True)]
-                self._run(problem, "convolve_directly", x, listed.ctypes.data, out, rest)
-                continue
-            with self.scratch.of(self.panel_bytes(problem, self.made_channels)) as packed:
-                ends = self.made_channels, self.made_filters
-                self.call_on_panels("pack_weights", problem, ends, weights.ctypes.data, packed)
-                self._run(problem, "convolve", x, packed, out)
+            listed = self._listed(problem, weights)
+            others = [self._listed(each, weights) for each in following]
+            rest = [(each, w.ctypes.data) for each, w in zip(following, others, strict=True)]
+            self._run(problem, "convolve_directly", x, listed.ctypes.data, out, rest)
 
     def _run(
         self,
@@ -400,7 +409,7 @@ class _Images(_Plan):
         following: Sequence[tuple[Problem, int]] = (),
     ) -> None:
         addresses = x.ctypes.data, out.ctypes.data, weights
-        problem.run(self.functions[name], self.scratch, *addresses, self.itemsize, self.threads, following)
+        problem.run(self.functions[name], *addresses, self.itemsize, self.threads, following)
 
     def _together(self) -> list[list[Problem]]:
         """The problems grouped by C call: direct ones with equally many blocks share a call."""
@@ -473,6 +482,8 @@ class _ByWeights(_Plan):
         wanted = TASKS * self.threads if self.threads > 1 else 1
         splits = min(panels, -(-wanted // (parts * channels.groups)))
         self.parts, self.problem = parts, Problem(axes, channels, self.x, self.delta, block, parts, splits)
+        if not self.is_direct:
+            self.totals = self.panels(self.problem, channels, self.filters, parts)
 
     def run(self, x: np.ndarray, delta: np.ndarray, out: np.ndarray) -> None:
         """Write the derivative into `out`."""
@@ -493,13 +504,12 @@ class _ByWeights(_Plan):
             for number, element in enumerate(self.elements(self.problem)):
                 groups[(..., *element)] = sums[..., number]
             return
-        with self.scratch.of(self.size * self.parts) as sums_address:
+        with _SCRATCH.of(self.size * self.parts) as sums_address:
             self._run("correlate", operands, sums_address)
-            ends = self.channels, self.filters
-            self.call_on_panels("add_parts", self.problem, ends, out.ctypes.data, sums_address, self.parts)
+            self.call_on_panels("add_parts", self.totals, out.ctypes.data, sums_address)
 
     def _run(self, name: str, operands: tuple[int, int], sums: int) -> None:
-        self.problem.run(self.functions[name], self.scratch, *operands, sums, self.itemsize, self.threads)
+        self.problem.run(self.functions[name], *operands, sums, self.itemsize, self.threads)
 
 
 # The routine
@@ -534,9 +544,9 @@ class Convolution:
         if types is None:
             *_, dtype = op.resolve_dtypes(*(x.dtype for x in arrays))
             shape = op.output_shape(*(x.shape for x in arrays))
-            types = shape, dtype, wide_dtype(dtype), self._transforms([*(x.shape for x in arrays)], shape, dtype)
+            types = shape, dtype, wide_dtype(dtype), self._transforms([*(x.shape for x in arrays)], shape, dtype), None
             self.types[known] = types
-        shape, dtype, wide, transforms = types
+        shape, dtype, wide, transforms, functions = types
         first, second = (np.asarray(x, wide) for x in arrays[:2])
         if transforms is not None:
             begin, size = transforms
@@ -544,7 +554,9 @@ class Convolution:
             found = convolved(first.reshape(-1), right, size)[begin : begin + prod(shape)].astype(dtype, copy=False)
             if np.isfinite(found).all():  # otherwise a number that is not makes all others nan, which are finite
                 return stored(found.reshape(shape), out)  # type: ignore[no-any-return]
-        functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
+        if functions is None:
+            functions = self.functions_for(wide, [*(x.shape for x in arrays)], shape)
+            self.types[known] = (*types[:4], functions)
         if functions is None:
             return stored(rounded(op.value(first, second, *arrays[2:]), dtype, copy=False), out)  # type: ignore[no-any-return]
         fits = out is not None and out.dtype == wide and not any(overlap(out, x) for x in (first, second))
