@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from optree.errors import ShapeError, built_at
-from optree.op.unlisted import KNOWN, check_unlisted
 from optree.ops.assignment import Assign
 from optree.records import NamedTuple
 from optree.tree.node import OpTreeNode, applied, operands_of, parts_of
@@ -68,8 +67,6 @@ def flatten(roots: Sequence[Any]) -> Program:
     """
     builder = Builder()
     outputs = [builder.add(root) for root in roots]
-    if KNOWN:
-        check_unlisted(builder.ops)
     return builder.program(outputs)
 
 

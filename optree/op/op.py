@@ -23,7 +23,7 @@ from optree.op.batching import by_index_map, in_loop
 from optree.op.examples import DEFAULT, Cases, Examples
 from optree.op.index_map import DerivedMap, IndexMap
 from optree.op.registration import check_and_register
-from optree.op.unlisted import MARKS, Unlisted, unlisted_of
+from optree.op.unlisted import MARKS, has_unlisted
 from optree.tree.gradient_types import grad_undefined
 from optree.tree.node import OpDict, OpTreeNode, applied
 from optree.tree.types import WEAK, Shape, Spec, TensorType, Type, check_fits, is_huge, promote, weak_dtype
@@ -217,18 +217,12 @@ class Op:
         object.__setattr__(self, name, value)
 
     @property
-    def unlisted(self) -> Unlisted | None:
-        """Its attributes beside the parameters, as they were at its first use: ops with others share no plan."""
+    def is_alone(self) -> bool:
+        """Whether it shares no plan with equal ops: without `__props__`, or with other attributes at its first use."""
         own = self.__dict__
-        if "unlisted" not in own:
-            # A fast path for most ops, which have parameters alone.
-            props = self.__props__
-            is_plain = props is None or (
-                all(name in MARKS or name[0] == "_" or name in props for name in tuple(own))
-                and not any("__slots__" in vars(kind) for kind in type(self).__mro__)
-            )
-            own["unlisted"] = None if is_plain else unlisted_of(self)
-        return own["unlisted"]  # type: ignore[no-any-return]
+        if "alone" not in own:
+            own["alone"] = self.__props__ is None or has_unlisted(self)
+        return own["alone"]  # type: ignore[no-any-return]
 
     def identity(self) -> Any:
         """The key by which ops are equal: class and parameters; the op itself without `__props__`."""
@@ -453,11 +447,11 @@ class Op:
         return OpDict(entries, self, spec, self._token(spec.token if sizes is None else (spec.token, sizes)), children)
 
     def _token(self, pattern: object) -> _Token:
-        if self.__props__ is None:
-            return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
         self.check_parameters()
+        if self.is_alone:
+            return self.__dict__.setdefault("tokens", {}).setdefault(pattern, _Token())
         # Not by the op itself, which holds its op_dicts and so the token: neither would ever go.
-        return _tokens.setdefault((self.identity(), self.unlisted, pattern), _Token())
+        return _tokens.setdefault((self.identity(), pattern), _Token())
 
     def check_parameters(self) -> None:
         """Raise DefinitionError for parameters without a hash, before the first tree is made."""
