@@ -266,6 +266,16 @@ def test_stacks_of_small_products_are_kernels_in_assignments_too(dtype: str) -> 
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_stacks_of_single_columns_are_kernels_under_functions_if_their_sums_are_short() -> None:
+    be, draw = gen_backend("cpu", jit=True, datatype="float64"), np.random.RandomState(0)
+    for inner in (3, 16, 17):
+        x, y = draw.rand(70, 5, inner), draw.rand(70, inner, 1)
+        step = function([], be.tanh(be.matmul(be.array(x), be.array(y))))
+        np.testing.assert_allclose(step().get(), np.tanh(np.matmul(x, y)), rtol=1e-14)
+        assert bool(step._plan.by_products) == (inner <= 16)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 def test_stacks_of_small_products_compile_for_few_shapes() -> None:
     be = gen_backend("cpu", jit=True)
     x, y = (TensorType("float32", (None, None, None))(name) for name in "xy")

@@ -53,8 +53,8 @@ ROWS, ROW_BYTES, BYTES = 512, 1 << 12, 1 << 22
 FEW_MULTIPLICATIONS, FEW_ROWS, LANES = 1 << 15, 32, 8
 
 #: The maximum multiplications of each product of a stack that is a loop nest, which takes 0.2 to 0.95 of the time of
-#: calls: `MAX_STATED`, or this where columns are not whole vectors.
-IN_PART_OF_A_VECTOR = 1 << 7
+#: calls: `MAX_STATED`, or this where columns are not whole vectors; and the maximum sum of one with a single column.
+IN_PART_OF_A_VECTOR, IN_A_COLUMN = 1 << 7, 16
 
 #: Whether np.matmul copies a target that BLAS cannot write. NumPy 2.2 multiplies element by element, 80 times slower.
 COPIES = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
@@ -89,7 +89,8 @@ def _is_small(instruction: Instruction, shapes: Sequence[Any]) -> bool:
 def _is_small_stack(program: Program, index: int, instruction: Instruction, shapes: Sequence[Any]) -> bool:
     """Whether a product is of many matrices with few elements each.
 
-    A nest would compute functions of them on vectors with few lanes in use, so these are calls.
+    A nest would compute functions of a few columns on vectors with few lanes in use, so these are calls. Single columns
+    mostly take 0.3 to 0.9 of a call's time up to IN_A_COLUMN, under functions too, and up to 2.7 times as long above.
     """
     op, given = instruction.op, [shapes[i] for i in instruction.inputs]
     if not isinstance(op, ProductOperator) or None in given or min(map(len, given)) < 3:
@@ -97,7 +98,10 @@ def _is_small_stack(program: Program, index: int, instruction: Instruction, shap
     shape: Any = op.output_shape(*given)
     stack, most = prod(shape[:-2]), MAX_STATED if shape[-1] % LANES == 0 else IN_PART_OF_A_VECTOR
     is_small = stack >= MIN_STACK and 0 < op.flops(given, [shape]) <= 2 * most * stack
-    return is_small and is_floating(instruction.type.dtype) and not _is_read_by_functions(program, index)
+    is_small = is_small and is_floating(instruction.type.dtype)
+    if shape[-1] == 1:
+        return is_small and given[0][-1] <= IN_A_COLUMN
+    return is_small and not _is_read_by_functions(program, index)
 
 
 def _is_read_by_functions(program: Program, index: int) -> bool:
