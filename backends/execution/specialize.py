@@ -33,7 +33,7 @@ from optree.compile.loopnest import (
 )
 from optree.compile.program import Program, Sizes
 from optree.dtypes import is_complex, is_floating, is_narrow
-from optree.errors import CompilerError, names
+from optree.errors import CompilerError, ShapeError, names
 from optree.op.traits import NumberOperator, ReductionOperator, kernel_of
 from optree.records import NamedTuple
 
@@ -357,15 +357,20 @@ class FusedKernel:
         return [known.shape_of(i, values) if known.is_known(i) else np.shape(values[i]) for i in self.shape_inputs]
 
     def domain_sizes(self, arrays: Sequence[Any], input_shapes: Sequence[tuple[int, ...]]) -> list[int]:
-        """The size of each axis of the domain; `arrays` and `input_shapes` as of `specialize`."""
-        sizes = [1] * self.rank
+        """The size of each axis of the domain; `arrays` and `input_shapes` as of `specialize`.
+
+        Raises ShapeError if arrays differ in one: an op gave another size than it had promised.
+        """
+        known = dict[int, int]()
         shapes = [None if x is None else x.shape for x in arrays]
         values = (*self.reads, *self.writes, *self.shape_inputs)
         for value, shape in zip(values, (*shapes, *input_shapes), strict=True):
-            if shape is not None:
-                for axis, size in zip(self.axes[value], shape, strict=True):
-                    if axis is not None:
-                        sizes[axis] = size
+            for axis, size in zip(self.axes[value], shape or (), strict=shape is not None):
+                if axis is not None and known.setdefault(axis, size) != size:
+                    raise ShapeError(
+                        f"an op gave a value of another size than its type says: sizes {known[axis]} and {size} meet"
+                    )
+        sizes = [known.get(axis, 1) for axis in range(self.rank)]
         for value, (op, inputs, _) in self.taps.items():
             shape = op.output_shape(*self._shapes(inputs, arrays, input_shapes, sizes))
             for axis, size in zip(self.axes[value], shape, strict=True):

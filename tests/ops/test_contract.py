@@ -19,7 +19,7 @@ from backends import gen_backend, source
 from optree import Apply, Constant, Op, TensorType, constant, function, grad, xp
 from optree.compile.program import flatten
 from optree.compile.reference import evaluate
-from optree.errors import DefinitionError, OperandError
+from optree.errors import DefinitionError, OperandError, ShapeError
 from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiableOperator, UnaryOperator
 from optree.registry import OPS
 from optree.testing import check_op
@@ -234,6 +234,30 @@ def test_wrong_cells_are_found(fill, message):
     tree = Wrong("wrong", None, 1)(double("x"))
     with pytest.raises(DefinitionError, match=f"wrong.*{message}"):
         value_of(tree, 1.0)
+
+
+class Counted(Op):
+    """The numbers below `found`, which it says to be `promised`."""
+
+    __props__ = ("promised", "found")
+
+    def __init__(self, promised: int, found: int) -> None:
+        self.promised, self.found = promised, found
+
+    def make_node(self, x):
+        return Apply(self, [x], [TensorType("float64", (self.promised,))()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.arange(float(self.found))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("promised", "found"), [(2000, 3), (3, 2), (2, 3), (3, 1)])
+def test_a_kernel_reads_no_element_beyond_a_value_that_is_shorter_than_promised(promised, found):
+    be = gen_backend("cpu", datatype="float64", jit=True)
+    value = Counted(promised, found)(be.ones(2)) * 2 + be.ones(promised)
+    with pytest.raises(ShapeError, match=f"than its type says: sizes {found} and {promised} meet"):
+        value.get()
 
 
 def test_a_thunk_of_ones_own(be):
