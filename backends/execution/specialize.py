@@ -15,7 +15,7 @@ import numpy as np
 
 from backends.execution.memory import HOST, Memory, Overlaps
 from backends.execution.rounding import rounded_when_stored
-from backends.execution.taps import Reach, jammed, reach
+from backends.execution.taps import Reach, reach, rows_together
 from optree import settings
 from optree.cache import Cache
 from optree.compile.fusion import Kernel, loop_dtypes
@@ -296,7 +296,7 @@ class FusedKernel:
         columns = inner is not None and outer is not None and not _are_rows(outer[1], inner[1], self._levels)
         rows = inner if self.reduced else outer
         if taps and rows is not None and not (columns or self._is_ordered):
-            with_long_rows(*rows)  # in place
+            with_long_rows(*rows, least=-len(rows[0]) if self.reduced else -2)  # in place
         loops = [domain for domain in (outer, inner) if domain is not None]
         loop_sizes = [size for domain in loops for size in domain[0]]
         loop_strides = [[step for domain in loops for step in domain[1][array]] for array in range(len(strides))]
@@ -324,9 +324,9 @@ class FusedKernel:
             nest = nest._replace(
                 taps=tuple(made), ranges=tuple([loop for loop, *_ in ranges]), quotients=tuple(quotients)
             )
-            if not (self.reduced or quotients) and nest.rank > 1 and self._is_bound_by_loads:
+            if not quotients and nest.rank > 1 and self._is_bound_by_loads:
                 bounds = [{loop_of[x]: ends for x, ends in tap.bounds.items()} for tap in taps]
-                nest = jammed(nest, loop_sizes, loop_strides, [tap.offset for tap in taps], bounds)
+                nest = rows_together(nest, loop_sizes, loop_strides, [tap.offset for tap in taps], bounds)
         words += [x.size for x in tables]
         return Specialized(shapes, nest, (loop_sizes, words))
 
@@ -436,7 +436,8 @@ class FusedKernel:
 
     def _collapsed(self, axes: list[int], sizes: Sequence[int], strides: Strides) -> tuple[list[int], Strides] | None:
         """The loops over some axes, those of the longest strides outermost; None for outer axes of size 1."""
-        first = next((x for x, level in zip(strides, self._levels, strict=True) if level == "inner"), strides[-1])
+        inner = [x for x, level in zip(strides, self._levels, strict=False) if level == "inner"]
+        first = max(inner, key=np.count_nonzero, default=strides[-1])  # the first that varies along most axes
         lead = strides[len(self._levels) - 1] if not self.reduced else first
         is_fixed = self._is_ordered and self.reduced.issuperset(axes)
         order = axes if is_fixed else sorted(axes, key=lambda axis: -abs(lead[axis]))
@@ -646,17 +647,20 @@ def collapsed_axes(sizes: Sequence[int], strides: Strides) -> tuple[list[int], S
     return found_sizes, found
 
 
-def with_long_rows(sizes: list[int], strides: Strides) -> tuple[list[int], Strides]:
-    """Loops of which the last two are exchanged where the last is short: a row costs as much as some elements.
+def with_long_rows(sizes: list[int], strides: Strides, least: int = -2) -> tuple[list[int], Strides]:
+    """Loops of which the last, if it is short, is exchanged with the next that is not: a row costs as some elements do.
+
+    `least`: the first loop that it is exchanged with.
 
     Examples
     --------
     >>> with_long_rows([8, 32, 3], [[96, 3, 1]])
     ([8, 3, 32], [[96, 1, 3]])
     """
-    if len(sizes) > 1 and sizes[-1] < SHORT_LOOP <= sizes[-2]:
+    long = [loop for loop in range(least, -1) if len(sizes) + loop >= 0 and sizes[loop] >= SHORT_LOOP]
+    if long and sizes[-1] < SHORT_LOOP:
         for loops in sizes, *strides:
-            loops[-2:] = loops[-1], loops[-2]
+            loops[long[-1]], loops[-1] = loops[-1], loops[long[-1]]
     return sizes, strides
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optree.compile.loopnest import LoopNest, Tap
+from optree.compile.loopnest import FLOATS, LoopNest, Tap, stages_of
 from optree.op.traits import Along
 from optree.records import NamedTuple
 
@@ -115,6 +115,44 @@ def jammed_rows(shared: Sequence[tuple[int, int]], fixed: int, varying: int, sta
     return 1
 
 
+def rows_together(
+    nest: LoopNest,
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    offsets: Sequence[int],
+    bounds: Sequence[Any],
+) -> LoopNest:
+    """The nest with several rows together, if its taps then share many loads; or whose rows are summed up together.
+
+    `offsets`, `bounds`: of each tap.
+    """
+    first, narrow = len(nest.reads) - len(nest.taps), np.dtype("float16") in nest.arrays
+    lengths = [sizes[-1] * abs(strides[n][-1]) * dtype.itemsize for n, dtype in enumerate(nest.reads) if n >= first]
+    are_zeros = all(str(tap.outside) in ("0", "0.0") for tap in nest.taps) and max(lengths) <= MOST_ZEROS // 2
+    if narrow or not are_zeros:
+        return nest
+    if nest.reductions:
+        are_sums = all(r.accumulator.sums and r.dtype in FLOATS for r in nest.reductions)
+        is_plain = not (nest.columns or "inner" in nest.levels[len(nest.reads) :]) and nest.rank > nest.outer + 1
+        is_plain &= all(abs(steps[-1]) <= 1 for steps in strides[first : len(nest.reads)])
+        if not (are_sums and is_plain and len(stages_of(nest)) == 1):
+            return nest
+        return nest._replace(taps=with_distances(nest, strides, offsets), lanes=True)
+    return jammed(nest, sizes, strides, offsets, bounds)
+
+
+def with_distances(nest: LoopNest, strides: Sequence[Sequence[int]], offsets: Sequence[int]) -> tuple[Tap, ...]:
+    """The taps of a nest, with the distances of those that are beside others."""
+    first, taps = len(nest.reads) - len(nest.taps), list[Tap]()
+    alike = [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
+    for number, tap in enumerate(nest.taps):
+        like = [n for n in range(number) if alike[n] == alike[number]]
+        distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
+        beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
+        taps.append(tap._replace(beside=beside, is_of_pairs=strides[first + number][-1] == 2))
+    return tuple(taps)
+
+
 def jammed(
     nest: LoopNest,
     sizes: Sequence[int],
@@ -122,10 +160,7 @@ def jammed(
     offsets: Sequence[int],
     bounds: Sequence[Any],
 ) -> LoopNest:
-    """The nest with several rows together, if its taps then share many loads.
-
-    `offsets`, `bounds`: of each tap.
-    """
+    """The elementwise nest with several rows together, if its taps then share many loads; see `rows_together`."""
     first, loop = len(nest.reads) - len(nest.taps), nest.rank - 2
     count, rows, reads = sizes[loop], list[TapRows](), range(first)
     for array, (tap, offset, ends) in enumerate(zip(nest.taps, offsets, bounds, strict=True), first):
@@ -135,18 +170,8 @@ def jammed(
     shared, inner = shared_rows(rows, count), [array for array in reads if nest.levels[array] == "inner"]
     fixed = sum(not strides[array][loop] for array in inner)
     together = jammed_rows(shared, fixed, len(inner) - fixed, len(nest.statements), count)
-    lengths = [
-        sizes[-1] * abs(strides[array][-1]) * dtype.itemsize for array, dtype in enumerate(nest.reads) if array >= first
-    ]
-    are_zeros = all(str(tap.outside) in ("0", "0.0") for tap in nest.taps) and max(lengths) <= MOST_ZEROS // 2
-    if together == 1 or not are_zeros or np.dtype("float16") in nest.arrays:
+    if together == 1:
         return nest
-    taps, alike = list[Tap](), [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
-    for number, (tap, (n, later)) in enumerate(zip(nest.taps, shared, strict=True)):
-        like = [n for n in range(number) if alike[n] == alike[number]]
-        distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
-        beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
-        pairs = strides[first + number][-1] == 2
-        taps.append(tap._replace(shared=(first + n, later), beside=beside, is_of_pairs=pairs))
-    same = tuple([not steps[loop] for steps in strides])
-    return nest._replace(taps=tuple(taps), rows=same, jammed=together)
+    taps = zip(with_distances(nest, strides, offsets), shared, strict=True)
+    made = tuple([tap._replace(shared=(first + n, later)) for tap, (n, later) in taps])
+    return nest._replace(taps=made, rows=tuple([not steps[loop] for steps in strides]), jammed=together)

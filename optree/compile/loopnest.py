@@ -159,6 +159,8 @@ class LoopNest(NamedTuple):
     stated: tuple[int, ...] = ()
     #: The rows of an elementwise nest that are computed together, so that their taps share loads (unroll-and-jam).
     jammed: int = 1
+    #: Whether the sums of a nest that reads taps are accumulated in vectors over all rows.
+    lanes: bool = False
 
     @property
     def cost(self) -> int:
@@ -267,21 +269,25 @@ def products_of(nest: LoopNest) -> dict[int, Statement]:
     return products if is_alone and are_products and sums else {}
 
 
-def with_multiply_adds(nest: LoopNest) -> LoopNest:
-    """The nest whose products with taps are added to the other term of their only sum with one rounding, if it is."""
+def _products_of_taps(nest: LoopNest) -> dict[int, Statement]:
+    """The products of floats with taps that are used once."""
     used = Counter(i for s in nest.statements for i in (s.arguments if isinstance(s, Statement) else (s.argument,)))
     used.update(nest.writes)
-    products = {
+    return {
         s.value: s
         for s in nest.statements
         if isinstance(s, Statement)
         and (s.expression, used[s.value]) == ("{0} * {1}", 1)
-        and s.dtype in FLOATS
+        and {*s.loop, s.dtype} in ({each} for each in FLOATS)
         and any(map(nest.tap_of, s.arguments))
     }
-    statements = list(nest.statements)
+
+
+def with_multiply_adds(nest: LoopNest) -> LoopNest:
+    """The nest whose products with taps are added to the other term of their only sum with one rounding, if it is."""
+    products, statements = _products_of_taps(nest), list(nest.statements)
     for number, s in enumerate(statements):
-        if isinstance(s, Statement) and s.expression == "{0} + {1}" and s.dtype in FLOATS:
+        if isinstance(s, Statement) and s.expression == "{0} + {1}":
             at = next((at for at in (1, 0) if s.arguments[at] in products), None)
             product = None if at is None else products[s.arguments[at]]
             if product is not None and at is not None and {*product.loop, *s.loop} == {s.dtype}:
@@ -291,6 +297,12 @@ def with_multiply_adds(nest: LoopNest) -> LoopNest:
                     expression=f"{add}({{0}}, {{1}}, {{2}})", arguments=arguments, loop=(s.dtype,) * 3
                 )
     return nest._replace(statements=tuple(statements))
+
+
+def added_products(nest: LoopNest) -> dict[int, Statement]:
+    """The products with taps that are added to a sum with one rounding, by the numbers of the sums."""
+    products = _products_of_taps(nest)
+    return {r.value: products[r.argument] for r in nest.reductions if r.argument in products}
 
 
 def strided_reads(nest: LoopNest) -> list[int]:

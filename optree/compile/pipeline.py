@@ -394,7 +394,7 @@ def _kernel_rules(further: bool, windows: bool, known: int) -> dict[str | None, 
     applied: list[Any] = [_composites, reduced_in_two, assigned_by_a_kernel]
     applied += [product_with_a_vector, argument_of_extreme] * further
     applied += [_composites_of_windows, squares_of_elements] * windows
-    applied += [_composites_of_devices] * further
+    applied += [_composites_of_devices] * further + [_composites_of_hosts] * (windows and not further)
     table: dict[str | None, list[Any]] = {name: [rule] for rule in applied for name in rule.ops}
     return {**table, None: [by_parts]}
 
@@ -409,9 +409,10 @@ def _decomposed(which: Callable[[Any], bool]) -> Any:
     return decomposed
 
 
-_composites = _decomposed(lambda op: not (op.of_windows or op.of_devices))
+_composites = _decomposed(lambda op: not (op.of_windows or op.of_devices or op.of_hosts))
 _composites_of_windows = _decomposed(lambda op: op.of_windows)
 _composites_of_devices = _decomposed(lambda op: op.of_devices)
+_composites_of_hosts = _decomposed(lambda op: op.of_hosts)
 
 
 @on(having=Having(lambda op: op.index_map.is_affine), of=("square",))

@@ -45,10 +45,6 @@ MOST = 3
 #: The positions from which sums of products of floats are quicker than `numpy.correlate`.
 FEW_POSITIONS = 1 << 16
 
-#: The maximum elements of a filter by which a depthwise convolution is a sum of shifted images: with a stride of 1,
-#: with others, and of its derivative by images with others.
-FEW_ELEMENTS = (49, 25, 9)
-
 #: The positions of a block of the correlation of two vectors.
 BLOCK = 1 << 15
 
@@ -76,6 +72,8 @@ class ConvolutionOperator(ImageOperator):
     weights_layout: Any = None
     #: The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
+    #: The maximum elements of a filter by which it is a sum of shifted images: with a stride of 1, and with others.
+    few: ClassVar[tuple[int, int]] = (49, 25)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         what, ndims = str(self.name), {t.ndim for t in types}
@@ -219,7 +217,7 @@ class ConvolutionOperator(ImageOperator):
     def unrolled_window(self, *shapes: Shape) -> Shape | None:
         """The window whose elements `by_elements` has as terms; None where there is no such sum."""
         o, i, *window = self.filters(shapes[self.roles[1]])
-        few = FEW_ELEMENTS[(set(self.stride) != {1}) * (len(shapes) - 1)]
+        few = self.few[set(self.stride) != {1}]
         is_few = None not in window and prod(window) <= few and set(self.dilation) == {1}  # type: ignore[arg-type]
         is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C"
         pairs = zip(paddings(self.padding, len(window)), window, strict=True)
@@ -375,6 +373,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
     of_windows = True
     operands = ("delta", "weights", "like")
     roles = (2, 1, 0)
+    few = (49, 9)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 3, 4), (3, 2, 3), (1, 2, 8)), {"stride": 2, "padding": "same"}),
@@ -404,16 +403,18 @@ class ConvInput(ConvDerivative, CompositeOperator):
         return [self.other(Conv)(upon, weights), self.other(ConvWeights)(upon, delta, weights), None]
 
 
-class ConvWeights(ConvDerivative):
+class ConvWeights(ConvDerivative, CompositeOperator):
     """The derivative of a convolution by its weights `like`, whose shape alone is read, times delta.
 
     The parameters are those of `conv`, and so are the images x.
     """
 
     name = "conv_weights"
+    of_hosts = True
     operands = ("x", "delta", "like")
     batch = Op.batch_in_loop
     roles = (0, 2, 1)
+    few = (49, 0)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 2, 8), (1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),
@@ -428,6 +429,27 @@ class ConvWeights(ConvDerivative):
         (((1, 2, 2, 2, 2), (1, 2, 2, 1, 1), (2, 1, 1, 2, 2)), {"groups": 2}),
         (((0, 2, 4), (0, 3, 3), (3, 2, 2)), {}),
     )
+
+    plan_sizes = ConvolutionOperator.unrolled_window
+
+    def decompose(self, *inputs: Variable) -> Any:
+        x, delta, like = inputs
+        window: Any = self.plan_sizes(x.shape, delta.shape, like.shape)
+        dtype = self.resolve_dtypes(x.dtype, delta.dtype, like.dtype)[-1]
+        if window is None or not is_floating(dtype):
+            return None
+        x, delta, spatial = widened(x), widened(delta), spatial_of(self.layout)
+        others = tuple(axis for axis in range(x.ndim) if axis != self.layout.index("C"))
+        props = {
+            "window": window,
+            "stride": self.stride,
+            "padding": self.padding,
+            "axes": order_of(self.layout, spatial),
+        }
+        shifted = [f.window_element(x, element=element, **props) for element in product(*map(range, window))]
+        sums = f.concatenate([f.sum(each * delta, axis=others, keepdims=False) for each in shifted])
+        groups = f.reshape(sums, (*window, -1, 1))
+        return in_dtype(f.transpose(groups, order_of(spatial + "OI", self.weights_layout)), dtype)
 
     def by_products(self, *arrays: Any, matmul: Matmul = np.matmul) -> Any:
         x, delta, like = arrays

@@ -334,10 +334,13 @@ class CompositeOperator(Op):
         Whether the tree has an `AffineOperator`, so that it is for kernels with affine reads alone.
     of_devices : bool
         Whether the tree is for a GPU, because a CPU takes less time by the op's value.
+    of_hosts : bool
+        Whether the tree, with an `AffineOperator`, is for a CPU.
     """
 
     of_windows: ClassVar[bool] = False
     of_devices: ClassVar[bool] = False
+    of_hosts: ClassVar[bool] = False
 
     def decompose(self, *inputs: Variable) -> Variable:
         """The value as a tree of simpler ops, of the same type and special values.

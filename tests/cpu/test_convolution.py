@@ -109,6 +109,16 @@ def test_depthwise_convolutions_with_channels_last(channels: int, weights_layout
             _check(tree.asnumpyarray(), made.value(*arrays), str(made))
 
 
+def test_depthwise_convolutions_of_flipped_images_with_channels_last(compiled: Any) -> None:
+    rng = np.random.RandomState(0)
+    x, w, delta = (rng.normal(size=shape) for shape in ((2, 9, 11, 3), (3, 1, 3, 3), (2, 9, 11, 3)))
+    images = compiled.array(np.ascontiguousarray(x[:, ::-1]), "float64")[:, ::-1]  # before its first element
+    op = compiled.conv(images, compiled.array(w, "float64"), layout="NHWC", groups=3, padding=1).op
+    _check(op(images, compiled.array(w, "float64")).asnumpyarray(), op.value(x, w), "forward")
+    tree = op.other(ConvWeights)(images, compiled.array(delta, "float64"), compiled.array(w, "float64"))
+    _check(tree.asnumpyarray(), tree.op.value(x, delta, w), "by weights")
+
+
 def test_the_number_of_threads_changes_no_bit(compiled: Any) -> None:
     rng = np.random.RandomState(0)
     x, w, d = (compiled.array(rng.normal(size=s)) for s in ((6, 20, 30, 30), (40, 20, 3, 3), (6, 40, 28, 28)))

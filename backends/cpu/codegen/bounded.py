@@ -1,11 +1,12 @@
-"""C of the innermost loop where taps read within bounds, or at quotients of its index."""
+"""C of rows where taps read within bounds, or at quotients of the vector loop's index."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from backends.execution.printer_common import Lines, braced, unconditional
+from backends.execution.printer_common import Lines, Printer, braced, unconditional
+from backends.execution.taps import MOST_ZEROS
 from optree.compile.loopnest import Quotient
 from optree.records import NamedTuple
 
@@ -36,7 +37,7 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
     if schedule.spacing > 1:  # whole multiples of it, and the elements before and after
         lines += [f"int64_t first = {schedule.up(start)}, final = {schedule.down(end)};"]
         lines += ["if (final < first)", f"    first = final = {start};"]
-        rest = _twice(_elements(printer, element, ("lower", "upper"), whole), (start, "first"), ("final", end))
+        rest = in_two(_elements(printer, element, ("lower", "upper"), whole), (start, "first"), ("final", end))
         start, end = "first", "final"
     tests = _Tests(printer, along, end)
     rows = [*tests.rows, *printer.all_rows]
@@ -55,7 +56,7 @@ def bounded_loop(printer: Any, element: Callable[[], Lines], start: str, end: st
     free = _elements(printer, element, ("c", f"c + {size}") if size > 1 else ("from", "to"), unconditional, schedule)
     free = [f"for (int64_t c = from; c < to; c += {size})", *braced(free)] if size > 1 else free
     tested = _elements(printer, element, ("lower", "upper"), tests.condition, schedule)
-    return [*lines, *tests.limits(), *free, *_twice(tested, (start, "from"), ("to", end)), *rest]
+    return [*lines, *tests.limits(), *free, *in_two(tested, (start, "from"), ("to", end)), *rest]
 
 
 def bounded_columns(printer: Any, loop: Callable[[], Lines]) -> Lines:
@@ -76,11 +77,38 @@ def bounded_columns(printer: Any, loop: Callable[[], Lines]) -> Lines:
     return lines
 
 
-def _twice(loop: Lines, before: tuple[str, str], after: tuple[str, str]) -> Lines:
+def in_two(loop: Lines, before: tuple[str, str], after: tuple[str, str]) -> Lines:
     """A loop from `lower` to `upper`, over two ranges."""
     lower, upper = (f"side ? {later} : {earlier}" for earlier, later in zip(before, after, strict=True))
     bounds = f"const int64_t lower = {lower}, upper = {upper};"
     return ["for (int side = 0; side < 2; side++)", *braced([bounds, *loop])]
+
+
+class ZeroRows(Printer):
+    """The part of a printer whose pointers of taps into rows out of bounds are into zeros."""
+
+    def functions(self) -> tuple[Lines, Lines]:
+        functions, body = super().functions()  # type: ignore[misc]
+        return [f"static char zeros[{2 * MOST_ZEROS}];", "", *functions], body
+
+    def flags(self) -> Lines:
+        return []
+
+    def row_flags(self) -> Lines:
+        """The flags of ranges, before the pointers."""
+        return super().flags()
+
+    def within(self, array: int, loops: Collection[int], index: Callable[[int], str | None]) -> str:
+        return super().within(array, [loop for loop in loops if loop == self.last], index)
+
+    def row_of(self, array: int) -> str:
+        """The condition that a tap's row is within bounds."""
+        return super().within(array, range(self.last), lambda loop: None)
+
+    def in_row(self, array: int, pointer: str) -> str:
+        """A pointer into a row, or into zeros."""
+        row = self.row_of(array)
+        return f"{row} ? {pointer} : ({self.pointer_type(array)})(zeros + {MOST_ZEROS})" if row else pointer
 
 
 class _Spacing(NamedTuple):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
+from backends.cpu.codegen.bounded import ZeroRows
 from backends.cpu.codegen.transposes import Loop, tiles_along
-from backends.execution.printer_common import Lines, Printer, grouped, unconditional
-from backends.execution.taps import MOST_ZEROS
+from backends.execution.printer_common import Lines, grouped, unconditional
 from optree.compile.loopnest import LoopNest, Stage
 
 #: A value's name, and what follows in that of a conversion of it.
 _VALUE = re.compile(r"\bv(\d+)((?:_\d+)?)\b")
 
 
-class Jammed(Printer):
+class Jammed(ZeroRows):
     """The part of `JammedPrinter` that prints the statements of several rows.
 
     A value of row 2 is called ``v5r2``; what is the same in several rows is loaded and computed in the first of them.
     Statements are in the order of the rows that their taps read, so each is used up before the next is loaded.
-    A tap's pointer is ``y5r2``; out of bounds of the loops around the vector loop, it is into zeros.
+    A tap's pointer is ``y5r2``.
     """
 
     #: Those of `CPrinter`.
@@ -61,29 +61,14 @@ class Jammed(Printer):
     def taps(self) -> list[tuple[int, int]]:
         return sorted({made for made in self._made.values() if self.nest.tap_of(made[0])})
 
-    def flags(self) -> Lines:
-        """None: the pointers of rows out of bounds are into zeros."""
-        return []
-
-    def _row_flags(self) -> Lines:
+    def row_flags(self) -> Lines:
         own = [(number, loop) for number, loop in enumerate(self.nest.ranges) if loop == self.loop]
         rows = range(1, self.nest.jammed)
-        return super().flags() + [
+        return super().row_flags() + [
             f"const int is_in{number}_{row} = {super(Jammed, self).in_range(number, f'(i{loop} + after{row})')};"
             for number, loop in own
             for row in rows
         ]
-
-    def within(self, array: int, loops: Collection[int], index: Callable[[int], str | None]) -> str:
-        return super().within(array, [loop for loop in loops if loop == self.last], index)
-
-    def _row_of(self, array: int) -> str:
-        """The condition that a tap's row is within bounds."""
-        return super().within(array, range(self.last), lambda loop: None)
-
-    def functions(self) -> tuple[Lines, Lines]:
-        functions, body = super().functions()  # type: ignore[misc]
-        return [f"static char zeros[{2 * MOST_ZEROS}];", "", *functions], body
 
     def in_range(self, number: int, index: str | None) -> str:
         is_own = index is None and self.row and self.nest.ranges[number] == self.loop
@@ -101,15 +86,12 @@ class Jammed(Printer):
         body += [f"const int64_t after{row} = {row} < rows ? {row} : rows - 1;" for row in range(1, height)]
         moved = {made for made in self._made.values() if made[0] < len(nest.reads)}
         moved |= {(array, row) for array, _ in stage.writes for row in range(1, height)}
-        body += self._row_flags()
+        body += self.row_flags()
         for array, self.row in sorted(moved - {(array, 0) for array in range(len(nest.reads) - len(nest.taps))}):
             beside, ahead = getattr(nest.tap_of(array), "beside", None) or (-1, 0)
             pointer = f"x{array} + after{self.row} * {self.stride(array, loop)}" if self.row else f"x{array}"
-            row = self._row_of(array)
-            if (beside, self.row) in moved and row == self._row_of(beside):
-                pointer = f"{self._pointer(beside, self.row)} + {ahead}"
-            elif row:
-                pointer = f"{row} ? {pointer} : ({self.pointer_type(array)})(zeros + {MOST_ZEROS})"
+            is_beside = (beside, self.row) in moved and self.row_of(array) == self.row_of(beside)
+            pointer = f"{self._pointer(beside, self.row)} + {ahead}" if is_beside else self.in_row(array, pointer)
             body.append(f"{self.pointer_type(array)}{self._pointer(array, self.row)} = {pointer};")
         body += [f"{self.declared(array)} = {self.loaded(array, f'x{array}', '0')};" for array in self._invariant]
         return body

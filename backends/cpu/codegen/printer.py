@@ -10,6 +10,7 @@ import numpy as np
 from backends.cpu.codegen.bounded import bounded_columns, bounded_loop
 from backends.cpu.codegen.halves import contiguous_halves, narrow_functions
 from backends.cpu.codegen.jammed import Jammed
+from backends.cpu.codegen.lanes import Lanes
 from backends.cpu.codegen.registers import Tiles
 from backends.cpu.codegen.searches import FIRST_OF_BOOLS, first_function
 from backends.cpu.codegen.transposes import (
@@ -132,7 +133,8 @@ def file_of(nests: Sequence[LoopNest], text: str) -> str:
 
 def parts_of(nest: LoopNest) -> str:
     """The functions of a nest's kernel, the last of which is the kernel."""
-    printer = (TilePrinter if nest.registers else JammedPrinter if nest.jammed > 1 else CPrinter)(nest)
+    kind = TilePrinter if nest.registers else LanesPrinter if nest.lanes else CPrinter
+    printer = (JammedPrinter if nest.jammed > 1 else kind)(nest)
     functions, body = printer.functions()
     called = transpose_functions(nest) if nest.across >= 0 else []
     called += [*functions_called(nest, C), *printer.searches(), *printer.joins()]
@@ -141,7 +143,7 @@ def parts_of(nest: LoopNest) -> str:
 
 def prefers_wide_vectors(nest: LoopNest) -> bool:
     """Whether vectors of 512 bits pay: for functions and halves elementwise; for bytes, indices, tiles, reduced."""
-    if nest.registers or nest.jammed > 1:
+    if nest.registers or nest.lanes or nest.jammed > 1:
         return True
     if nest.reductions:
         of_bytes = all(dtype.itemsize == 1 for dtype in nest.reads)
@@ -650,8 +652,7 @@ class CPrinter(Printer):
         sought = r.accumulator.absorbing
         found = f"const int64_t i = {start} + first_of_bools(y{r.argument} + {start}, {end} - {start}, {sought});"
         lines = [f"r{r.value} = {sought};", f"index{r.value} = {self.elements_before()} + i;"]
-        is_first = f"if (i < {end} && r{r.value} != {sought})"
-        return [found, is_first, *braced(lines)]
+        return [found, f"if (i < {end} && r{r.value} != {sought})", *braced(lines)]
 
     def column_blocks(self, stage: Stage, start: str, end: str) -> Lines:
         """The last inner loop, around the vector loop over a tile of columns."""
@@ -765,12 +766,8 @@ class CPrinter(Printer):
         ended = [f"d{r.value}{at} = {self.total(r)};" for r in sought]
         totals = [self.of_column(f"r{r.value}") if r in sought else self.total(r) for r in stage.reductions]
         ended += [f"q{r.value}{at} = {total};" for r, total in zip(stage.reductions, totals, strict=True)]
-        body = [
-            *self.initialised(stage.reductions),
-            end,
-            *self.loops(stage, "k * size", "stop"),
-            *self.each_column(ended),
-        ]
+        loops = self.loops(stage, "k * size", "stop")
+        body = [*self.initialised(stage.reductions), end, *loops, *self.each_column(ended)]
         if decided := self.decided(stage):  # so are the parts that follow
             body += [f"if ({decided})", "    while (++k < end)"]
             body += [f"    {line}" for line in braced([f"q{r.value}[k] = r{r.value};" for r in stage.reductions])]
@@ -797,3 +794,7 @@ class TilePrinter(Tiles, CPrinter):
 
 class JammedPrinter(Jammed, CPrinter):
     """An elementwise nest in C, of which several rows are computed together."""
+
+
+class LanesPrinter(Lanes, CPrinter):
+    """Sums of windows' elements in C, which are accumulated in vectors."""

@@ -164,14 +164,17 @@ void correlate_directly(const problem *p)
 /* Depthwise convolutions with contiguous channels: vectors hold groups, which are read in place.
    The weights are [tap][group]. */
 
-/* The offset in x of a tap of a row of positions, along the first three axes; -1 outside x. */
+/* An offset is negative in an image with negative strides. */
+#define OUTSIDE INT64_MIN
+
+/* The offset in x of a tap of a row of positions, along the first three axes; OUTSIDE if it is outside x. */
 static word row_of_tap(const problem *p, const word *at, const word *tap)
 {
     word offset = 0;
     for (int axis = 0; axis < 3; axis++) {
         const word position = at[axis] * p->step[axis] + p->low[axis] + tap[axis];
         if (position < 0 || position >= p->size[axis])
-            return -1;
+            return OUTSIDE;
         offset += position * p->x_stride[axis];
     }
     return offset;
@@ -202,7 +205,7 @@ static void channel_tasks(const void *state, int64_t begin, int64_t end, int64_t
             word found = 0;
             for (word tap = 0; tap < p->taps; tap++) {
                 const word position = column * p->step[3] + p->low[3] + p->offsets[tap * AXES + 3];
-                if (rows[tap] >= 0 && position >= 0 && position < p->size[3]) {
+                if (rows[tap] != OUTSIDE && position >= 0 && position < p->size[3]) {
                     from[found] = (const T *)p->x + rows[tap] + position * p->x_stride[3];
                     weights[found++] = (const T *)p->weights + tap * p->groups;
                 }
@@ -247,7 +250,7 @@ static void channel_weight_tasks(const void *state, int64_t begin, int64_t end, 
                 delta += at[axis] * p->out_stride[axis];
             for (word tap = 0; tap < p->taps; tap++) {
                 const word there = row_of_tap(p, at, p->offsets + tap * AXES);
-                if (there < 0)
+                if (there == OUTSIDE)
                     continue;
                 const word step = p->step[3], offset = p->low[3] + p->offsets[tap * AXES + 3];
                 const word low = offset < 0 ? (-offset + step - 1) / step : 0;
