@@ -315,6 +315,10 @@ class NextAfter(BinaryOperator, ElementwiseOperator, FloatOperator, BlockOperato
         return [delta, zero_gradient(y, delta.dtype)]
 
 
+#: Whether the next number after a float16 equal to y is y, as in C: before NumPy 2.5 it is x, which may be -0.0 or 0.0.
+_IS_SECOND = bool(np.signbit(np.nextafter(np.float16(0.0), np.float16(-0.0))))
+
+
 def _narrow_after(x: Array, y: Array) -> Any:
     """`nextafter` of 16 bits, by the bits: CuPy has none of bfloat16, and its of an infinite float16 is nan."""
     is_half = x.dtype == np.float16
@@ -324,7 +328,7 @@ def _narrow_after(x: Array, y: Array) -> Any:
     after = rank + (goal > rank) - (goal < rank)
     magnitude = np.abs(after)
     found = np.where((after < 0) | ((after == 0) & (bits < 0)), magnitude | -0x8000, magnitude)
-    found = np.where(rank == goal, bits if is_half else towards, found)  # as NumPy's and ml_dtypes': 0.0 or -0.0
+    found = np.where(rank == goal, bits if is_half and not _IS_SECOND else towards, found)
     found = np.where(np.abs(goal) > infinity, towards, found)
     return np.where(np.abs(rank) > infinity, bits, found).view(x.dtype)
 
