@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary, ref
 
@@ -499,18 +500,17 @@ def broadcast(*shapes: Shape) -> Shape:
 
     It raises ShapeError if two sizes differ and neither is 1.
     """
-    ndim = max(map(len, shapes), default=0)
-    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
-    return tuple(_broadcast_sizes(sizes) for sizes in zip(*padded, strict=True))
+    if shapes and shapes.count(shapes[0]) == len(shapes):  # nearly always
+        return tuple(shapes[0])
+    aligned = [*zip_longest(*map(reversed, shapes), fillvalue=1)]
+    return tuple(map(_broadcast_sizes, reversed(aligned)))
 
 
 def _broadcast_sizes(sizes: Sequence[int | None]) -> int | None:
     known = {size for size in sizes if size not in (1, None)}
     if len(known) > 1:
         raise ShapeError(f"sizes {sizes} do not broadcast")
-    if known:
-        return known.pop()
-    return None if None in sizes else 1
+    return min(known, default=None if None in sizes else 1)
 
 
 def without_lead(value: Shape, target: Shape) -> Shape:
