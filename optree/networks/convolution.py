@@ -73,7 +73,7 @@ class ConvolutionOperator(ImageOperator):
     #: The indices, among operands and value, of the images, the weights, and their convolution or its delta.
     roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
     #: The maximum elements of a filter by which it is a sum of shifted images: with a stride of 1, and with others.
-    few: ClassVar[tuple[int, int]] = (49, 25)
+    few: ClassVar[tuple[int, int]] = (49, 49)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         what, ndims = str(self.name), {t.ndim for t in types}
