@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +30,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 TOGETHER = 32
 
 #: Of so many of these, one is assembled, too.
-ASSEMBLED = 8
+ASSEMBLED = 4
 
 _INCLUDE = re.compile(r"^#include <.*>$", re.MULTILINE)
 _GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
@@ -168,11 +168,12 @@ def compile_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) 
         return list(pool.map(lambda source: compile_cuda(source, arch, options), sources))
 
 
-def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> None:
+def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = (), assembles: bool = False) -> None:
     """Compile many sources, a few dozens at a time, for NVRTC takes longer to begin than to compile.
 
-    All are compiled to PTX, which is where nearly all warnings are made, and one in `ASSEMBLED` to machine code, which
-    takes three times as long. What is optimised takes twice the time, and warns of nothing more.
+    All are compiled to PTX, which is where nearly all warnings are made; with `assembles`, one in `ASSEMBLED` to
+    machine code too, which takes three times as long. What is optimised takes twice the time, and warns of nothing
+    more.
 
     Raises
     ------
@@ -180,11 +181,12 @@ def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) ->
         If one is refused, or warned about; its own log and source are shown.
     """
     count = -(-len(sources) // TOGETHER)  # each part has sources of all kinds, which are beside their like
+    parts = [(ptx_of, sources[number::count]) for number in range(count)]
+    if assembles and sources:
+        parts.append((compile_cuda, sources[::ASSEMBLED]))
     options = [*options, _quickest()]
 
-    def check(number: int) -> None:
-        compiled = ptx_of if number % ASSEMBLED else compile_cuda
-        part = sources[number::count]
+    def check(compiled: Callable[..., object], part: Sequence[str]) -> None:
         try:
             compiled(together(part), arch, options)
         except NvrtcError:
@@ -193,7 +195,7 @@ def check_all(sources: Sequence[str], arch: str, options: Sequence[str] = ()) ->
             raise
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(check, range(count)))
+        list(pool.map(check, *zip(*parts, strict=True)) if parts else ())
 
 
 @cache
