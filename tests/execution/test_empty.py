@@ -13,6 +13,7 @@ import pytest
 from fuzz import SETTINGS, WAYS
 from harness.compiling import needs_compiler
 from harness.drawn import Call, calls
+from harness.each import for_each
 
 from optree import TensorType, function
 from optree.errors import OptreeError
@@ -86,9 +87,8 @@ def check_beside_a_scalar(be: Any, call: Call, example: Example, by_function: bo
     return True
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("way", EXECUTORS)
-@pytest.mark.parametrize("name", sorted(calls()))
+@for_each("name", sorted(calls()), sampled=True)
 def test_a_scalar_beside_empty_operands(name: str, way: str) -> None:
     """Each case by kernels, and by one other executor in turn; by `evaluate` and by a function in turn."""
     cases = [(call, example) for call in calls()[name] for example in emptied(call.example)]
