@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,7 @@ def test_a_whole_report_on_simulated_devices(tool: Any, real: Any, tmp_path: Pat
     """By make test-rig: all parts but the sanitizers' pass, in which that has nothing to look at."""
     if not request.config.option.rig:
         pytest.skip("make gpu-report runs it on a device")
+    faulthandler.cancel_dump_traceback_later()  # pytest's, which ends the process before this test's own limit
     with suppress(SystemExit):
         tool.main(["--rig", "--seconds", "3000", "--output", str(tmp_path)])
     found = json.loads((tmp_path / "gpu-report.json").read_text())
