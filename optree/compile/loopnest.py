@@ -285,6 +285,8 @@ def _products_of_taps(nest: LoopNest) -> dict[int, Statement]:
 
 def with_multiply_adds(nest: LoopNest) -> LoopNest:
     """The nest whose products with taps are added to the other term of their only sum with one rounding, if it is."""
+    if not nest.taps or len(stages_of(nest)) > 1:  # values that stages cache stay as they are
+        return nest
     products, statements = _products_of_taps(nest), list(nest.statements)
     for number, s in enumerate(statements):
         if isinstance(s, Statement) and s.expression == "{0} + {1}":

@@ -135,6 +135,19 @@ def test_rows_of_windows_on_several_arrays_load_from_each() -> None:
 
 
 @needs_compiler
+def test_windows_are_read_in_kernels_of_several_stages() -> None:
+    images, found = np.random.default_rng(0).normal(size=(3, 1, 6, 14)), []
+    for jit in (True, False):
+        be = gen_backend("cpu", datatype="float64", jit=jit)
+        x = be.array(images)
+        p = be.max_pool(x, 1, 3)
+        y = be.softmax(p / (p * 0.1 + 3), axis=3)
+        found.append([each.get() for each in function([], [y, grad(np.sum(np.sin(y) * y), x)])()])
+    for compiled, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(compiled, wanted, rtol=1e-12, atol=1e-14)
+
+
+@needs_compiler
 def test_rows_of_windows_load_what_they_share_once() -> None:
     be = gen_backend("cpu", jit=True)
     (text,) = source(be.conv(be.ones((2, 3, 20, 40)), be.ones((3, 1, 3, 3)), groups=3, padding=1))

@@ -195,7 +195,7 @@ class CPrinter(Printer):
 
     def __init__(self, nest: LoopNest) -> None:
         column, columns = ("j", tile_of(nest)) if nest.columns else ("", 1)
-        super().__init__(with_multiply_adds(nest) if nest.taps else nest, column=column, columns=columns)
+        super().__init__(with_multiply_adds(nest), column=column, columns=columns)
         self.tile = f" * {self.columns}" if nest.columns else ""
         self.scratch = scratch_arrays(nest)
         self.first_scratch = len(nest.arrays) * (1 + nest.rank) + nest.rank + len(nest.bounds) + len(nest.numbers)
