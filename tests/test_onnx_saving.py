@@ -20,7 +20,7 @@ REFUSED = {
     for name, count in (
         pair.split(":")
         for pair in """
-argmax:2 argmax_roi:2 argmin:2 argpartition:5 avg_unpool:4 check_labels:5 conv_input:6 conv_weights:6
+argmax:2 argmax_roi:2 argmin:2 argpartition:5 avg_unpool:4 check_labels:5 conv_input:6 conv_weights:5
 count_in_bins:4 cummax:6 cummin:6 cumprod:6 drawn_at:4 exclusive_prod:5 gcd:9 index_add:4 interpolate:4
 is_last:2 lcm:9 left_shift:9 logb:5 max_unpool:3 nextafter:9 nms:3 partition:6 recurrence:7 right_shift:9 roi_align:2
 roi_align_input:2 roi_table:6 scalb:9 scatter:3 segment_gather:4 segment_reduce:7 segment_scatter:4

@@ -221,7 +221,11 @@ class Op:
         """Whether it shares no plan with equal ops: without `__props__`, or with other attributes at its first use."""
         own = self.__dict__
         if "alone" not in own:
-            own["alone"] = self.__props__ is None or has_unlisted(self)
+            props = self.__props__
+            # A fast path for most ops, which have parameters alone; another thread may use the op meanwhile.
+            is_plain = props is not None and all(x in MARKS or x[0] == "_" or x in props for x in tuple(own))
+            is_plain = is_plain and not any("__slots__" in vars(kind) for kind in type(self).__mro__)
+            own["alone"] = not is_plain and (props is None or has_unlisted(self))
         return own["alone"]  # type: ignore[no-any-return]
 
     def identity(self) -> Any:

@@ -22,10 +22,7 @@ _told: WeakSet[type] = WeakSet()
 
 def has_unlisted(op: Any) -> bool:
     """Whether an op has unlisted attributes; a warning at a class's first."""
-    own, props = tuple(vars(op)), op.__props__  # at once: other threads may use the op for the first time meanwhile
-    is_plain = all(name in MARKS or name[0] == "_" or name in props for name in own)
-    if is_plain and not any("__slots__" in vars(kind) for kind in type(op).__mro__):  # a fast path for most ops
-        return False
+    own, props = tuple(vars(op)), op.__props__
     members = {name: each for kind in type(op).__mro__ for name, each in tuple(vars(kind).items())}
     found = {name for name in own if not isinstance(members.get(name), cached_property)}
     found.update(x for x in members if isinstance(members[x], MemberDescriptorType) and hasattr(op, x))
