@@ -70,7 +70,7 @@ def gen_backend(
         operand gets the full delta) and methods (`backends.neon`). ``'caffe'`` also rounds the sizes of pools up.
     jit : {'auto', 'always', True, False}
         On the CPU, whether kernels are compiled to C: where that pays (`backends.cpu.backend`), the default; always,
-        with True there must be a compiler; or never. Without compiled kernels NumPy runs them, large ones in blocks.
+        with True there must be a compiler; or never. Without compiled kernels NumPy runs each op.
         On the GPU, whether there are fused kernels at all: True, the default, or False.
     allocator : {'pool', 'async'}
     launcher : {'cupy', 'pycuda'}
