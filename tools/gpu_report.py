@@ -110,7 +110,7 @@ class Step:
 
 @dataclass
 class Outcome:
-    """The outcome of a step: passed, failed, out of time or not run, its seconds, and its output."""
+    """The outcome of a step: passed, skipped, failed, out of time or not run, its seconds, and its output."""
 
     name: str
     status: str
@@ -358,6 +358,8 @@ def outcome_of(step: Step, clean: Callable[[str], str], limit: float, is_rig: bo
         if step.found is not None:
             with suppress(OSError, ValueError, ElementTree.ParseError):  # it wrote nothing
                 found = json.loads(clean(json.dumps(step.found(Path(folder)))))
+        if status == "passed" and step.found is tests_of and found and not found["passed"]:
+            status = "skipped"
     said = clean(text.decode(errors="replace")).splitlines()
     return Outcome(step.name, status, seconds, said[-LINES:], found)
 
@@ -442,7 +444,7 @@ def main(arguments: list[str] | None = None, steps: Sequence[Step] = STEPS) -> N
             report.facts.update(report.outcomes[place].found)
         write(report, options.output)
     print("Written: gpu-report.txt and gpu-report.json. Please send both in: neither has names or paths of yours.")
-    if any(each.status != "passed" for each in report.outcomes):
+    if any(each.status not in ("passed", "skipped") for each in report.outcomes):
         sys.exit("something went wrong or was not run, as the report says; the same command goes on with that")
 
 

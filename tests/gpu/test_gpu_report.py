@@ -25,6 +25,7 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "<testsuite><testcase name='right'/><testcase name='wrong'><failure message='in /home/johndoe/x.py'/>"
         "</testcase><testcase name='left'><skipped message='no card'/></testcase></testsuite>"
     )
+    skipped = "<testsuite><testcase name='left'><skipped message='no tool'/></testcase></testsuite>"
     facts = """import sys; open(sys.argv[1] + '/part.json', 'w').write('{"card": "new"}')"""
     steps = [
         tool.Step("environment", ("-c", facts, "{folder}"), 60, tool.part_of),
@@ -38,13 +39,19 @@ def test_what_is_written(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             tool.tests_of,
         ),
         tool.Step("none", ("-c", ""), 60, tool.part_of),
+        tool.Step(
+            "left out",
+            ("-c", f"import sys; open(sys.argv[1] + '/tests.xml', 'w').write({skipped!r})", "{folder}"),
+            60,
+            tool.tests_of,
+        ),
     ]
     with pytest.raises(SystemExit, match="something went wrong"):
         tool.main(["--output", str(tmp_path / "found")], steps)
     text, data = ((tmp_path / "found" / f"gpu-report.{kind}").read_text() for kind in ("txt", "json"))
     found = json.loads(data)
     assert [each["status"] for each in found["outcomes"]] == [
-        *("passed", "passed", "failed (3)", "out of time (2 s)", "passed", "passed")
+        *("passed", "passed", "failed (3)", "out of time (2 s)", "passed", "passed", "skipped")
     ]
     assert [each["said"] for each in found["outcomes"][1:4]] == [
         *(["at a.py:3 on ..., by ...: 1/2 of 3.5"], ["so far"], ["begun"])
@@ -102,7 +109,7 @@ def test_what_it_runs_is_there_and_takes_ten_minutes(tool: Any) -> None:
 
 @pytest.mark.timeout(3000)
 def test_a_whole_report_on_simulated_devices(tool: Any, real: Any, tmp_path: Path, request: Any) -> None:
-    """By make test-rig: all parts but the sanitizers' pass, in which that has nothing to look at."""
+    """By make test-rig: all parts pass but the sanitizers', which have nothing to look at."""
     if not request.config.option.rig:
         pytest.skip("make gpu-report runs it on a device")
     faulthandler.cancel_dump_traceback_later()  # pytest's, which ends the process before this test's own limit
@@ -110,6 +117,6 @@ def test_a_whole_report_on_simulated_devices(tool: Any, real: Any, tmp_path: Pat
         tool.main(["--rig", "--seconds", "3000", "--output", str(tmp_path)])
     found = json.loads((tmp_path / "gpu-report.json").read_text())
     assert found["facts"]["simulated"] and found["facts"]["card"] == "simulated device"
-    assert {each["name"]: each["status"] for each in found["outcomes"]} == dict.fromkeys(
-        (step.name for step in tool.STEPS), "passed"
-    )
+    assert {each["name"]: each["status"] for each in found["outcomes"]} == {
+        step.name: "skipped" if step.name in tool.TOOLS else "passed" for step in tool.STEPS
+    }
