@@ -132,36 +132,8 @@ def rows_together(
     if narrow or not are_zeros:
         return nest
     if nest.reductions:
-        are_sums = all(r.accumulator.sums and r.dtype in FLOATS for r in nest.reductions)
-        is_plain = not (nest.columns or "inner" in nest.levels[len(nest.reads) :]) and nest.rank > nest.outer + 1
-        is_plain &= all(abs(steps[-1]) <= 1 for steps in strides[first : len(nest.reads)])
-        if not (are_sums and is_plain and len(stages_of(nest)) == 1):
-            return nest
-        return nest._replace(taps=with_distances(nest, strides, offsets), lanes=True)
-    return jammed(nest, sizes, strides, offsets, bounds)
-
-
-def with_distances(nest: LoopNest, strides: Sequence[Sequence[int]], offsets: Sequence[int]) -> tuple[Tap, ...]:
-    """The taps of a nest, with the distances of those that are beside others."""
-    first, taps = len(nest.reads) - len(nest.taps), list[Tap]()
-    alike = [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
-    for number, tap in enumerate(nest.taps):
-        like = [n for n in range(number) if alike[n] == alike[number]]
-        distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
-        beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
-        taps.append(tap._replace(beside=beside, is_of_pairs=strides[first + number][-1] == 2))
-    return tuple(taps)
-
-
-def jammed(
-    nest: LoopNest,
-    sizes: Sequence[int],
-    strides: Sequence[Sequence[int]],
-    offsets: Sequence[int],
-    bounds: Sequence[Any],
-) -> LoopNest:
-    """The elementwise nest with several rows together, if its taps then share many loads; see `rows_together`."""
-    first, loop = len(nest.reads) - len(nest.taps), nest.rank - 2
+        return in_lanes(nest, strides, offsets)
+    loop = nest.rank - 2
     count, rows, reads = sizes[loop], list[TapRows](), range(first)
     for array, (tap, offset, ends) in enumerate(zip(nest.taps, offsets, bounds, strict=True), first):
         others = tuple(sorted(each for each in ends.items() if each[0] != loop))
@@ -175,3 +147,26 @@ def jammed(
     taps = zip(with_distances(nest, strides, offsets), shared, strict=True)
     made = tuple([tap._replace(shared=(first + n, later)) for tap, (n, later) in taps])
     return nest._replace(taps=made, rows=tuple([not steps[loop] for steps in strides]), jammed=together)
+
+
+def in_lanes(nest: LoopNest, strides: Sequence[Sequence[int]], offsets: Sequence[int]) -> LoopNest:
+    """The nest whose rows are summed up together, if all that it computes are sums of floats along rows."""
+    first = len(nest.reads) - len(nest.taps)
+    are_sums = all(r.accumulator.sums and r.dtype in FLOATS for r in nest.reductions)
+    is_plain = not (nest.columns or "inner" in nest.levels[len(nest.reads) :]) and nest.rank > nest.outer + 1
+    is_plain &= all(abs(steps[-1]) <= 1 for steps in strides[first : len(nest.reads)])
+    if not (are_sums and is_plain and len(stages_of(nest)) == 1):
+        return nest
+    return nest._replace(taps=with_distances(nest, strides, offsets), lanes=True)
+
+
+def with_distances(nest: LoopNest, strides: Sequence[Sequence[int]], offsets: Sequence[int]) -> tuple[Tap, ...]:
+    """The taps of a nest, with the distances of those that are beside others."""
+    first, taps = len(nest.reads) - len(nest.taps), list[Tap]()
+    alike = [first + n if tap.like is None else tap.like for n, tap in enumerate(nest.taps)]
+    for number, tap in enumerate(nest.taps):
+        like = [n for n in range(number) if alike[n] == alike[number]]
+        distance, nearest = min(((abs(offsets[number] - offsets[n]), n) for n in like), default=(inf, 0))
+        beside = (first + nearest, offsets[number] - offsets[nearest]) if distance < MOST_BESIDE else None
+        taps.append(tap._replace(beside=beside, is_of_pairs=strides[first + number][-1] == 2))
+    return tuple(taps)

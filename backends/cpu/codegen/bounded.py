@@ -105,9 +105,12 @@ class ZeroRows(Printer):
         """The condition that a tap's row is within bounds."""
         return super().within(array, range(self.last), lambda loop: None)
 
-    def in_row(self, array: int, pointer: str) -> str:
-        """A pointer into a row, or into zeros."""
-        row = self.row_of(array)
+    def in_row(self, array: int, pointer: str, known: Callable[[int], str | None]) -> str:
+        """A pointer into a row, or into zeros; in the row of a tap beside it, by the pointer that is known of that."""
+        beside, ahead = getattr(self.nest.tap_of(array), "beside", None) or (-1, 0)
+        row, other = self.row_of(array), known(beside)
+        if other is not None and row == self.row_of(beside):
+            return f"{other} + {ahead}"
         return f"{row} ? {pointer} : ({self.pointer_type(array)})(zeros + {MOST_ZEROS})" if row else pointer
 
 

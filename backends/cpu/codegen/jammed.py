@@ -87,11 +87,13 @@ class Jammed(ZeroRows):
         moved = {made for made in self._made.values() if made[0] < len(nest.reads)}
         moved |= {(array, row) for array, _ in stage.writes for row in range(1, height)}
         body += self.row_flags()
+
+        def known(array: int) -> str | None:
+            return self._pointer(array, self.row) if (array, self.row) in moved else None
+
         for array, self.row in sorted(moved - {(array, 0) for array in range(len(nest.reads) - len(nest.taps))}):
-            beside, ahead = getattr(nest.tap_of(array), "beside", None) or (-1, 0)
             pointer = f"x{array} + after{self.row} * {self.stride(array, loop)}" if self.row else f"x{array}"
-            is_beside = (beside, self.row) in moved and self.row_of(array) == self.row_of(beside)
-            pointer = f"{self._pointer(beside, self.row)} + {ahead}" if is_beside else self.in_row(array, pointer)
+            pointer = self.in_row(array, pointer, known)
             body.append(f"{self.pointer_type(array)}{self._pointer(array, self.row)} = {pointer};")
         body += [f"{self.declared(array)} = {self.loaded(array, f'x{array}', '0')};" for array in self._invariant]
         return body

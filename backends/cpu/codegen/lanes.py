@@ -71,13 +71,11 @@ class Lanes(ZeroRows):
 
     def _pointers(self, stage: Stage) -> Lines:
         """Pointers into a row, or into zeros."""
-        lines, made = Lines(), set[int]()
+        lines, made = Lines(), dict[int, str]()
         for array in stage.reads:
-            beside, ahead = getattr(self.nest.tap_of(array), "beside", None) or (-1, 0)
-            is_beside = beside in made and self.row_of(array) == self.row_of(beside)
-            pointer = f"z{beside} + {ahead}" if is_beside else self.in_row(array, f"y{array}")
-            lines.append(f"{self.pointer_type(array)}z{array} = {pointer};")
-            made.add(array)
+            pointer = self.in_row(array, f"y{array}", made.get)
+            made[array] = f"z{array}"
+            lines.append(f"{self.pointer_type(array)}{made[array]} = {pointer};")
         return lines
 
     def _part_of(self, stage: Stage, reductions: Sequence[Reduction]) -> Stage:
