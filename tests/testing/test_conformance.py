@@ -16,6 +16,8 @@ from optree.op.traits import ElementwiseOperator, FloatOperator, NonDifferentiab
 from optree.registry import f
 from optree.run.function import last_backend
 from optree.testing import check_op
+from optree.testing.conformance import check_gradient
+from optree.testing.examples import Example
 from optree.tree.gradient_types import is_disconnected
 from tests.harness.compiling import needs_compiler
 
@@ -249,6 +251,11 @@ def test_an_op_is_checked_on_the_backend_of_its_tensors() -> None:
 
 
 @needs_compiler
+def test_a_gradient_near_a_pole_is_right() -> None:
+    # Differences of the usual step are off by 1e-5 of it.
+    check_gradient(Example(lambda x: 1 / x, ((2, 3),), (0.003, 0.006), "reciprocal"))
+
+
 def test_a_users_kernel_and_perform_run_between_fused_parts() -> None:
     backend = gen_backend("cpu", jit=True)
     x, vector = VECTOR("x"), np.linspace(-1, 1, 40)
