@@ -125,43 +125,40 @@ class GreaterEqual(Comparison):
 # Logic; every number but 0 is true
 
 
+class Connective(BinaryOperator, ElementwiseOperator, LogicalOperator):
+    """A logical op of two operands."""
+
+    commutative = True
+
+    def by_parts(self, x: Any, y: Any) -> Any:
+        return self(_is_true(x), _is_true(y))
+
+
 @associative
-class LogicalAnd(BinaryOperator, ElementwiseOperator, LogicalOperator):
+class LogicalAnd(Connective):
     """Whether x and y are both true, that is, not zero; nan is true."""
 
     name = "logical_and"
-    commutative = True
     numpy = np.logical_and
     kernel = "{0} != 0 && {1} != 0"
 
-    def by_parts(self, x: Any, y: Any) -> Any:
-        return self(_is_true(x), _is_true(y))
-
 
 @associative
-class LogicalOr(BinaryOperator, ElementwiseOperator, LogicalOperator):
+class LogicalOr(Connective):
     """Whether x or y is true, that is, not zero; nan is true."""
 
     name = "logical_or"
-    commutative = True
     numpy = np.logical_or
     kernel = "{0} != 0 || {1} != 0"
 
-    def by_parts(self, x: Any, y: Any) -> Any:
-        return self(_is_true(x), _is_true(y))
-
 
 @associative
-class LogicalXor(BinaryOperator, ElementwiseOperator, LogicalOperator):
+class LogicalXor(Connective):
     """Whether exactly one of x and y is true, that is, not zero; nan is true."""
 
     name = "logical_xor"
-    commutative = True
     numpy = np.logical_xor
     kernel = "({0} != 0) != ({1} != 0)"
-
-    def by_parts(self, x: Any, y: Any) -> Any:
-        return self(_is_true(x), _is_true(y))
 
 
 class LogicalNot(UnaryOperator, ElementwiseOperator, LogicalOperator):
