@@ -361,7 +361,7 @@ def decompose(program: Program, options: Options = Options()) -> Program:  # noq
     """The program for kernels: each `CompositeOperator` decomposed, nested reductions split, copies and casts fusable.
 
     Of the options, `further`: whether products with vectors are, which a CPU leaves to BLAS, argmax and argmin, which
-    it leaves to NumPy, and ops `of_devices`.
+    it leaves to NumPy, and composite ops for devices.
     `windows`: whether ops of windows are, for kernels that read operands at affine indices.
     """
     table = _kernel_rules(options.further, options.windows, dict.__len__(OPS))
@@ -391,28 +391,25 @@ def contracted(program: Program, products: Collection[int]) -> Program:
 @lru_cache
 def _kernel_rules(further: bool, windows: bool, known: int) -> dict[str | None, list[Any]]:
     """The rules of `decompose` by op name; the number of known ops tells later tables apart."""
-    applied: list[Any] = [_composites, reduced_in_two, assigned_by_a_kernel]
-    applied += [product_with_a_vector, argument_of_extreme] * further
-    applied += [_composites_of_windows, squares_of_elements] * windows
-    applied += [_composites_of_devices] * further + [_composites_of_hosts] * (windows and not further)
+    applied: list[Any] = [_composites["all"], reduced_in_two, assigned_by_a_kernel]
+    applied += [product_with_a_vector, argument_of_extreme, _composites["devices"]] * further
+    applied += [_composites["windows"], squares_of_elements] * windows
+    applied += [_composites["hosts"]] * (windows and not further)
     table: dict[str | None, list[Any]] = {name: [rule] for rule in applied for name in rule.ops}
     return {**table, None: [by_parts]}
 
 
-def _decomposed(which: Callable[[Any], bool]) -> Any:
-    """A rule: the value of a composite op of some class as a tree of simpler ones."""
+def _decomposed(kernels: str) -> Any:
+    """A rule: the value of a composite op for some kernels as a tree of simpler ones."""
 
-    @on(having=Having(lambda op: issubclass(op, CompositeOperator) and which(op)))
+    @on(having=Having(lambda op: issubclass(op, CompositeOperator) and op.for_kernels == kernels))
     def decomposed(value: Value) -> Any:
         return value.op.decompose(*(x.operand for x in value.inputs))
 
     return decomposed
 
 
-_composites = _decomposed(lambda op: not (op.of_windows or op.of_devices or op.of_hosts))
-_composites_of_windows = _decomposed(lambda op: op.of_windows)
-_composites_of_devices = _decomposed(lambda op: op.of_devices)
-_composites_of_hosts = _decomposed(lambda op: op.of_hosts)
+_composites = {kernels: _decomposed(kernels) for kernels in ("all", "windows", "devices", "hosts")}
 
 
 @on(having=Having(lambda op: op.index_map.is_affine), of=("square",))

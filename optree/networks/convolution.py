@@ -304,7 +304,7 @@ class Conv(ConvolutionOperator, CompositeOperator):
     """
 
     name = "conv"
-    of_windows = True
+    for_kernels = "windows"
     operands = ("x", "weights")
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
@@ -370,7 +370,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
     """
 
     name = "conv_input"
-    of_windows = True
+    for_kernels = "windows"
     operands = ("delta", "weights", "like")
     roles = (2, 1, 0)
     few = (49, 9)
@@ -410,7 +410,7 @@ class ConvWeights(ConvDerivative, CompositeOperator):
     """
 
     name = "conv_weights"
-    of_hosts = True
+    for_kernels = "hosts"
     operands = ("x", "delta", "like")
     batch = Op.batch_in_loop
     roles = (0, 2, 1)

@@ -71,7 +71,7 @@ class MaxPool(PoolOperator, MorphOperator, CompositeOperator):
     """
 
     name = "max_pool"
-    of_windows = True
+    for_kernels = "windows"
     examples = _POOLS
 
     def decompose(self, *inputs: Variable) -> Any:
@@ -134,7 +134,7 @@ class ArgmaxPool(PoolOperator, NonDifferentiableOperator, CompositeOperator):
 
     name = "argmax_pool"
     operands = ("x",)
-    of_windows = True
+    for_kernels = "windows"
     examples = _POOLS
 
     def decompose(self, *inputs: Variable) -> Any:
@@ -203,7 +203,7 @@ class MaxUnpool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     name = "max_unpool"
     operands = ("delta", "indices", "like")
-    of_windows = True
+    for_kernels = "windows"
     index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2
     examples = (
@@ -259,7 +259,7 @@ class TakePool(PoolOperator, FirstDtypeOperator, CompositeOperator):
 
     name = "take_pool"
     operands = ("x", "indices")
-    of_windows = True
+    for_kernels = "windows"
     examples = (
         (((1, 1, 4, 5), [[[[0, 3], [2, 1]]]]), {}),
         (((1, 5), [[1, 0, 1, 1]]), {"window": 2, "stride": 1, "axes": 1}),
@@ -300,7 +300,7 @@ class MeanOperator(MeanDtypeOperator, PoolOperator, CompositeOperator):
     """The mean of windows, or its derivative, computed in float32 at the least, with the parameters of `avg_pool`."""
 
     __props__ = (*(PoolOperator.__props__ or ()), "count_padding")
-    of_windows = True
+    for_kernels = "windows"
     count_padding: bool = False
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:

@@ -192,7 +192,7 @@ class Resize(ResizeOperator, CompositeOperator):
     """
 
     name = "resize"
-    of_windows = True
+    for_kernels = "windows"
     operands = ("x",)
     examples = (
         (((1, 2, 3, 4),), {"size": (5, 6)}),
@@ -243,7 +243,8 @@ class ResizeInput(MeanDtypeOperator, ResizeOperator, CompositeOperator):
     """The derivative of `resize` by its images `like`, whose shape alone is read, times delta."""
 
     name = "resize_input"
-    of_windows = is_transposed = True
+    for_kernels = "windows"
+    is_transposed = True
     operands = ("delta", "like")
     index_map = IndexMap(OPAQUE, LIKE)
     images = 1

@@ -301,7 +301,7 @@ class RoiAlign(AlignOperator, CompositeOperator):
     """
 
     name = "roi_align"
-    of_windows = True
+    for_kernels = "windows"
     operands = ("x", "boxes")
     examples = (
         (((2, 2, 4, 5), [[0, 0, 0, 4, 3], [1, 1, 1, 2, 2], [1, 3, 2, 9, 9]]), {}),
@@ -346,7 +346,7 @@ class RoiAlignInput(AlignOperator, CompositeOperator):
     """The derivative of `roi_align` by its images `like`, whose shape alone is read, times delta."""
 
     name = "roi_align_input"
-    of_devices = True
+    for_kernels = "devices"
     operands = ("delta", "boxes", "like")
     index_map = IndexMap(OPAQUE, OPAQUE, LIKE)
     images = 2

@@ -330,17 +330,12 @@ class CompositeOperator(Op):
 
     Attributes
     ----------
-    of_windows : bool
-        Whether the tree has an `AffineOperator`, so that it is for kernels with affine reads alone.
-    of_devices : bool
-        Whether the tree is for a GPU, because a CPU takes less time by the op's value.
-    of_hosts : bool
-        Whether the tree, with an `AffineOperator`, is for a CPU.
+    for_kernels : {'all', 'windows', 'devices', 'hosts'}
+        The kernels that the tree is for: all; where it has an `AffineOperator`, those with affine reads; those of a
+        GPU, because a CPU takes less time by the op's value; or those with affine reads of a CPU.
     """
 
-    of_windows: ClassVar[bool] = False
-    of_devices: ClassVar[bool] = False
-    of_hosts: ClassVar[bool] = False
+    for_kernels: ClassVar[str] = "all"
 
     def decompose(self, *inputs: Variable) -> Variable:
         """The value as a tree of simpler ops, of the same type and special values.
