@@ -185,7 +185,62 @@ def _make_kernels(draft: Draft) -> None:
 
 
 def _find_targets(draft: Draft) -> None:
-    draft.targets = _targets(draft.program, draft.groups, draft.kernels, draft.calls, draft.fits, draft.is_atomic)
+    """Find each value that its step may compute in the tensor that it is assigned to: that tensor, and the assignment.
+
+    No later step reads the tensor's memory before, and none from this one on may fail: it is a kernel, which cannot, or
+    a call that writes into memory of any layout. Later steps that need the value read it from the tensor, if it is
+    a leaf that nothing else writes to.
+    """
+    program, steps, kernels, calls = draft.program, draft.groups, draft.kernels, draft.calls
+    first, instructions = len(program.leaves), program.instructions
+    assigned = [index for step in steps for index in step if isinstance(instructions[index].op, Assign)]
+    if not assigned:
+        return
+    known = Aliases(program)
+    aliases = known.sets
+    step_of = {index: n for n, step in enumerate(steps) for index in step}
+    fails = [step_of[i] for i in failing(instructions) if i in step_of] if draft.is_atomic else []
+    last_failing = max(fails, default=-1)
+    readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
+    # The last two readers of each memory: one of them may be the assignment itself.
+    latest: dict[Any, list[int]] = {x: [] for index in assigned for x in aliases[instructions[index].inputs[0]]}
+    for index in step_of:
+        for i in instructions[index].inputs:
+            if i in readers:
+                readers[i].append(index)
+            for memory in aliases[i] & latest.keys():
+                if index not in latest[memory]:
+                    latest[memory] = [*latest[memory][-1:], index]
+    found, outputs = draft.targets, set(program.outputs)
+    for index in assigned:
+        target, value = instructions[index].inputs
+        if value < first or value in outputs or value in found or value - first not in step_of:
+            continue
+        made, n = instructions[value - first], step_of[value - first]
+        by = None if n in kernels else calls[value - first].implementation
+        fills = by is None or (by.into is not None and by.is_strided)
+        fills = fills and made.type.dtype == program.type_of(target).dtype and draft.fits(value, target)
+        updates = by is not None and by.update is not None and made.inputs[0] == target
+        if not (fills or updates):
+            continue
+        is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
+        is_only_use = is_only_use or (fills and _is_readable(program, known, value, target, index))
+        others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
+        is_safe = last_failing < n + (updates or (by is not None and by.is_atomic))
+        if not is_assignment(instructions[index].op):  # a buffer that nothing else reads
+            others, is_safe = [], True
+        is_available = target < first or step_of[target - first] < n
+        if is_only_use and is_available and all(other <= n for other in others) and is_safe:
+            found[value] = (target, index)
+
+
+def _is_readable(program: Program, aliases: Aliases, value: int, target: int, assignment: int) -> bool:
+    """Whether later steps may read a value from its target: a leaf, whose memory nothing else writes or gives away."""
+    sets = aliases.sets
+    if target >= len(program.leaves) or any(sets[i] & sets[value] for i in program.outputs):
+        return False
+    others = (n for n in range(len(program.instructions)) if n != assignment)
+    return not any(aliases.overwrites(n, (target, value)) for n in others)
 
 
 def _make_steps(draft: Draft) -> None:
@@ -674,71 +729,3 @@ def _numbered(values: Iterable[int]) -> str:
 
 def _unnoted(error: Exception, index: int, roots: object) -> None:
     """Add no note: the caller's loop does."""
-
-
-def _targets(
-    program: Program,
-    steps: Sequence[Sequence[int]],
-    kernels: Mapping[int, FusedKernel],
-    calls: Mapping[int, CallStep],
-    fits: Callable[[int, int], bool],
-    is_atomic: bool,
-) -> dict[int, tuple[int, int]]:
-    """For each value that its step may compute in the tensor that it is assigned to: the tensor, and the assignment.
-
-    No later step reads the tensor's memory before, and none from this one on may fail: it is a kernel, which cannot, or
-    a call that writes into memory of any layout. Later steps that need the value read it from the tensor, if it is
-    a leaf that nothing else writes to.
-
-    `fits`: whether a value and a target always have the same size.
-    """
-    first, instructions = len(program.leaves), program.instructions
-    assigned = [index for step in steps for index in step if isinstance(instructions[index].op, Assign)]
-    if not assigned:
-        return {}
-    known = Aliases(program)
-    aliases = known.sets
-    step_of = {index: n for n, step in enumerate(steps) for index in step}
-    last_failing = max([step_of[i] for i in failing(instructions) if i in step_of], default=-1) if is_atomic else -1
-    readers: dict[int, list[int]] = {instructions[index].inputs[1]: [] for index in assigned}
-    # The last two readers of each memory: one of them may be the assignment itself.
-    latest: dict[Any, list[int]] = {x: [] for index in assigned for x in aliases[instructions[index].inputs[0]]}
-    for index in step_of:
-        for i in instructions[index].inputs:
-            if i in readers:
-                readers[i].append(index)
-            for memory in aliases[i] & latest.keys():
-                if index not in latest[memory]:
-                    latest[memory] = [*latest[memory][-1:], index]
-    found: dict[int, tuple[int, int]] = {}
-    outputs = set(program.outputs)
-    for index in assigned:
-        target, value = instructions[index].inputs
-        if value < first or value in outputs or value in found or value - first not in step_of:
-            continue
-        made, n = instructions[value - first], step_of[value - first]
-        by = None if n in kernels else calls[value - first].implementation
-        fills = by is None or (by.into is not None and by.is_strided)
-        fills = fills and made.type.dtype == program.type_of(target).dtype and fits(value, target)
-        updates = by is not None and by.update is not None and made.inputs[0] == target
-        if not (fills or updates):
-            continue
-        is_only_use = all(reader == index or step_of[reader] == n for reader in readers[value])
-        is_only_use = is_only_use or (fills and _is_readable(program, known, value, target, index))
-        others = [step_of[reader] for memory in aliases[target] for reader in latest[memory] if reader != index]
-        is_safe = last_failing < n + (updates or (by is not None and by.is_atomic))
-        if not is_assignment(instructions[index].op):  # a buffer that nothing else reads
-            others, is_safe = [], True
-        is_available = target < first or step_of[target - first] < n
-        if is_only_use and is_available and all(other <= n for other in others) and is_safe:
-            found[value] = (target, index)
-    return found
-
-
-def _is_readable(program: Program, aliases: Aliases, value: int, target: int, assignment: int) -> bool:
-    """Whether later steps may read a value from its target: a leaf, whose memory nothing else writes or gives away."""
-    sets = aliases.sets
-    if target >= len(program.leaves) or any(sets[i] & sets[value] for i in program.outputs):
-        return False
-    others = (n for n in range(len(program.instructions)) if n != assignment)
-    return not any(aliases.overwrites(n, (target, value)) for n in others)
