@@ -20,16 +20,7 @@ LN2 = math.log(2)
 
 
 class FloatFunction(UnaryOperator, ElementwiseOperator, FloatOperator):
-    """A function of one variable, with its derivative times a delta, `along`.
-
-    One that is a ufunc of NumPy's has that one's name, and C's function as its kernel.
-    """
-
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        if isinstance(ufunc := vars(cls).get("numpy"), np.ufunc):
-            cls.name = ufunc.__name__
-            cls.kernel = f"{ufunc.__name__.replace('arc', 'a')}({{0}})"
-        super().__init_subclass__(**kwargs)
+    """A function of one variable, with its derivative times a delta, `along`."""
 
     def along(self, x: Variable, delta: Variable) -> Any:
         raise NotImplementedError
@@ -64,7 +55,9 @@ class Sqrt(FloatFunction):
     array([2., 3.], dtype=float32)
     """
 
+    name = "sqrt"
     numpy = np.sqrt
+    kernel = "sqrt({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -83,7 +76,9 @@ class Sqrt(FloatFunction):
 class Cbrt(FloatFunction):
     """The cube root, of negative numbers too."""
 
+    name = "cbrt"
     numpy = np.cbrt
+    kernel = "cbrt({0})"
     examples = Examples(sample=(0.5, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -100,7 +95,9 @@ class Exp(FloatFunction):
     array([1.   , 2.718], dtype=float32)
     """
 
+    name = "exp"
     numpy = np.exp
+    kernel = "exp({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -117,7 +114,9 @@ class Exp(FloatFunction):
 class Exp2(FloatFunction):
     """2 to the power x."""
 
+    name = "exp2"
     numpy = np.exp2
+    kernel = "exp2({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta * (f.exp2(x) * LN2)
@@ -126,7 +125,9 @@ class Exp2(FloatFunction):
 class Expm1(FloatFunction):
     """exp(x) - 1, accurate near zero."""
 
+    name = "expm1"
     numpy = np.expm1
+    kernel = "expm1({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -145,7 +146,9 @@ class Log(FloatFunction):
     array([0.   , 0.693], dtype=float32)
     """
 
+    name = "log"
     numpy = np.log
+    kernel = "log({0})"
 
     def by_parts(self, z: Any) -> Any:
         """The logarithm of the length is accurate where that is near 1, and does not overflow."""
@@ -166,7 +169,9 @@ class Log(FloatFunction):
 class Log2(FloatFunction):
     """The logarithm to base 2."""
 
+    name = "log2"
     numpy = np.log2
+    kernel = "log2({0})"
 
     def by_parts(self, z: Any) -> Any:
         re, im = Log.make().by_parts(z)
@@ -181,7 +186,9 @@ class Log2(FloatFunction):
 class Log10(FloatFunction):
     """The logarithm to base 10."""
 
+    name = "log10"
     numpy = np.log10
+    kernel = "log10({0})"
 
     def by_parts(self, z: Any) -> Any:
         re, im = Log.make().by_parts(z)
@@ -196,7 +203,9 @@ class Log10(FloatFunction):
 class Log1p(FloatFunction):
     """log(1 + x), accurate near zero."""
 
+    name = "log1p"
     numpy = np.log1p
+    kernel = "log1p({0})"
     examples = Examples(sample=(-0.5, 2.0))
 
     def by_parts(self, z: Any) -> Any:
@@ -215,7 +224,9 @@ class Log1p(FloatFunction):
 class Sin(FloatFunction):
     """Sine."""
 
+    name = "sin"
     numpy = np.sin
+    kernel = "sin({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -229,7 +240,9 @@ class Sin(FloatFunction):
 class Cos(FloatFunction):
     """Cosine."""
 
+    name = "cos"
     numpy = np.cos
+    kernel = "cos({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -242,7 +255,9 @@ class Cos(FloatFunction):
 class Tan(FloatFunction):
     """Tangent."""
 
+    name = "tan"
     numpy = np.tan
+    kernel = "tan({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -264,7 +279,9 @@ class Arcsin(FloatFunction):
     array([0.   , 1.571], dtype=float32)
     """
 
+    name = "arcsin"
     numpy = np.arcsin
+    kernel = "asin({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -280,7 +297,9 @@ class Arccos(FloatFunction):
     array([1.571, 0.   ], dtype=float32)
     """
 
+    name = "arccos"
     numpy = np.arccos
+    kernel = "acos({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -290,7 +309,9 @@ class Arccos(FloatFunction):
 class Arctan(FloatFunction):
     """The inverse of tangent, between -pi/2 and pi/2."""
 
+    name = "arctan"
     numpy = np.arctan
+    kernel = "atan({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
         if is_complex(x.dtype):
@@ -359,7 +380,9 @@ def sinc(x: Operand) -> Any:
 class Sinh(FloatFunction):
     """Hyperbolic sine."""
 
+    name = "sinh"
     numpy = np.sinh
+    kernel = "sinh({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -373,7 +396,9 @@ class Sinh(FloatFunction):
 class Cosh(FloatFunction):
     """Hyperbolic cosine."""
 
+    name = "cosh"
     numpy = np.cosh
+    kernel = "cosh({0})"
 
     def by_parts(self, z: Any) -> Any:
         x, y = z
@@ -396,7 +421,9 @@ class Tanh(FloatFunction):
     (array([0.   , 0.762], dtype=float32), array([1.  , 0.42], dtype=float32))
     """
 
+    name = "tanh"
     numpy = np.tanh
+    kernel = "tanh({0})"
 
     def by_parts(self, z: Any) -> Any:
         """By sinh(x)**2 + cos(y)**2, which has no cancellation."""
@@ -435,7 +462,9 @@ class Sech2(OwnFunction):
 class Arcsinh(FloatFunction):
     """The inverse of the hyperbolic sine."""
 
+    name = "arcsinh"
     numpy = np.arcsinh
+    kernel = "asinh({0})"
 
     def along(self, x: Variable, delta: Variable) -> Any:
         return delta / (f.sqrt(1.0 + f.square(x)) if is_complex(x.dtype) else f.hypot(x, 1.0))  # x * x could overflow
@@ -450,7 +479,9 @@ class Arccosh(FloatFunction):
     array([0.   , 1.317], dtype=float32)
     """
 
+    name = "arccosh"
     numpy = np.arccosh
+    kernel = "acosh({0})"
     examples = Examples(sample=(1.2, 3.0))
 
     def along(self, x: Variable, delta: Variable) -> Any:
@@ -466,7 +497,9 @@ class Arctanh(FloatFunction):
     array([0.   , 0.549], dtype=float32)
     """
 
+    name = "arctanh"
     numpy = np.arctanh
+    kernel = "atanh({0})"
     examples = Examples(sample=(-0.9, 0.9))
 
     def along(self, x: Variable, delta: Variable) -> Any:
