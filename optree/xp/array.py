@@ -53,13 +53,6 @@ def of(given: object, what: str) -> Array:
     return given
 
 
-def named(function: Callable[..., Any], name: str, summary: str | None) -> Callable[..., Any]:
-    """A function, with the name and the docstring that a table has for it."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = summary
-    return function
-
-
 def _binary(name: str) -> tuple[Any, Any, Any]:
     """The methods of a binary operator: itself, reflected and in place."""
     tree_of = variable.binary(name, 2, lambda x, y: own(FUNCTIONS[name](x, y)))

@@ -10,7 +10,7 @@ import numpy as np
 from optree.dtypes import is_floating
 from optree.errors import OperandError
 from optree.registry import NUMPY_FUNCTIONS, f
-from optree.xp.array import Array, built, named, of, operand
+from optree.xp.array import Array, built, of, operand
 
 UNARY = """
 abs acos acosh asin asinh atan atanh bitwise_invert ceil cos cosh exp expm1 floor isfinite isinf isnan log log1p log2
@@ -30,7 +30,7 @@ def _unary(name: str) -> Callable[..., Any]:
     def function(x: Array, /) -> Any:
         return built(NUMPY_FUNCTIONS[theirs](of(x, name).tree))
 
-    return named(function, name, NUMPY_FUNCTIONS[theirs].__doc__)
+    return _named(function, name)
 
 
 def _binary(name: str) -> Callable[..., Any]:
@@ -41,7 +41,13 @@ def _binary(name: str) -> Callable[..., Any]:
             of(x2, name)  # one of the two may be a number
         return built(NUMPY_FUNCTIONS[theirs](operand(x1), operand(x2)))
 
-    return named(function, name, NUMPY_FUNCTIONS[theirs].__doc__)
+    return _named(function, name)
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = NUMPY_FUNCTIONS[getattr(np, name)].__doc__
+    return function
 
 
 globals().update({name: _unary(name) for name in UNARY} | {name: _binary(name) for name in BINARY})

@@ -11,7 +11,7 @@ from optree.dtypes import is_complex
 from optree.errors import DTypeError, OperandError
 from optree.registry import NUMPY_FUNCTIONS
 from optree.tree.types import Axis, DType, as_dtype, integer_of
-from optree.xp.array import Array, built, named, of
+from optree.xp.array import Array, built, of
 from optree.xp.creation import asarray
 from optree.xp.devices import backend_of
 
@@ -24,7 +24,7 @@ def _along(name: str, summary: str) -> Callable[..., Any]:
     def transform(x: Array, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
         return _ours(name, x, n, axis, norm)
 
-    return named(transform, name, summary)
+    return _named(transform, name, summary)
 
 
 def _along_several(name: str, summary: str) -> Callable[..., Any]:
@@ -33,7 +33,13 @@ def _along_several(name: str, summary: str) -> Callable[..., Any]:
     ) -> Any:
         return _ours(name, x, s, axes, norm)
 
-    return named(transform, name, summary)
+    return _named(transform, name, summary)
+
+
+def _named(transform: Callable[..., Any], name: str, summary: str) -> Callable[..., Any]:
+    transform.__name__ = transform.__qualname__ = name
+    transform.__doc__ = summary
+    return transform
 
 
 fft = _along("fft", "The discrete Fourier transform along an axis, padded with zeros or cut to `n`.")

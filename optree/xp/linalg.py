@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,34 +10,18 @@ from optree.errors import OperandError
 from optree.registry import NUMPY_FUNCTIONS, f
 from optree.tree.types import Axis, DType, as_dtype
 from optree.tree.variable import in_dtype
-from optree.xp.array import Array, built, named, of, operand
+from optree.xp.array import Array, built, of, operand
 from optree.xp.manipulation import matrix_transpose as matrix_transpose
 
 if TYPE_CHECKING:
-    from optree.ops.factorisation import QRResult, SVDResult
+    from optree.ops.factorisation import EighResult, EigResult, QRResult, SVDResult
+    from optree.ops.linalg import SlogdetResult
 
 
 def _ours(name: str, *operands: object, **options: Any) -> Any:
     """The array, or arrays, of the function that NumPy's linear algebra has by a name."""
     trees = [of(x, name).tree for x in operands]
     return built(NUMPY_FUNCTIONS[getattr(np.linalg, name)](*trees, **options))
-
-
-def _of_matrices(name: str, summary: str) -> Callable[..., Any]:
-    def function(x: Array, /) -> Any:
-        return _ours(name, x)
-
-    return named(function, name, summary)
-
-
-det = _of_matrices("det", "The determinants of square matrices.")
-eig = _of_matrices("eig", "The eigenvalues and eigenvectors of square matrices, complex and in no order.")
-eigh = _of_matrices("eigh", "The eigenvalues and eigenvectors of symmetric or Hermitian matrices.")
-eigvals = _of_matrices("eigvals", "The eigenvalues of square matrices, complex and in no order.")
-eigvalsh = _of_matrices("eigvalsh", "The eigenvalues of symmetric or Hermitian matrices.")
-inv = _of_matrices("inv", "The inverses of square matrices.")
-slogdet = _of_matrices("slogdet", "The signs of determinants, and the logarithms of their absolute values.")
-svdvals = _of_matrices("svdvals", "The singular values of matrices, in descending order.")
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Array:
@@ -51,9 +34,39 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     return built(f.cross(of(x1, "cross").tree, of(x2, "cross").tree, axis))
 
 
+def det(x: Array, /) -> Array:
+    """The determinants of square matrices."""
+    return _ours("det", x)
+
+
 def diagonal(x: Array, /, *, offset: int = 0) -> Array:
     """The diagonals of matrices."""
     return _ours("diagonal", x, offset=offset)
+
+
+def eig(x: Array, /) -> EigResult:
+    """The eigenvalues and eigenvectors of square matrices, complex and in no order."""
+    return _ours("eig", x)
+
+
+def eigh(x: Array, /) -> EighResult:
+    """The eigenvalues and eigenvectors of symmetric or Hermitian matrices."""
+    return _ours("eigh", x)
+
+
+def eigvals(x: Array, /) -> Array:
+    """The eigenvalues of square matrices, complex and in no order."""
+    return _ours("eigvals", x)
+
+
+def eigvalsh(x: Array, /) -> Array:
+    """The eigenvalues of symmetric or Hermitian matrices."""
+    return _ours("eigvalsh", x)
+
+
+def inv(x: Array, /) -> Array:
+    """The inverses of square matrices."""
+    return _ours("inv", x)
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
@@ -100,6 +113,11 @@ def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
     return _ours("qr", x, mode=mode)
 
 
+def slogdet(x: Array, /) -> SlogdetResult:
+    """The signs of determinants, and the logarithms of their absolute values."""
+    return _ours("slogdet", x)
+
+
 def solve(x1: Array, x2: Array, /) -> Array:
     """The solutions of systems of linear equations; the right side is a vector if it is 1-D."""
     return _ours("solve", x1, x2)
@@ -108,6 +126,11 @@ def solve(x1: Array, x2: Array, /) -> Array:
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
     """The singular value decompositions of matrices."""
     return _ours("svd", x, full_matrices=full_matrices)
+
+
+def svdvals(x: Array, /) -> Array:
+    """The singular values of matrices, in descending order."""
+    return _ours("svdvals", x)
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: Any = 2) -> Array:

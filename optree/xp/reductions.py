@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from optree.registry import FUNCTIONS, f
 from optree.tree.types import Axis, DType, as_dtype
 from optree.tree.variable import in_dtype
-from optree.xp.array import Array, built, named, of
+from optree.xp.array import Array, built, of
 
 
-def _reduction(name: str, summary: str) -> Callable[..., Any]:
-    def reduce(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims))
-
-    return named(reduce, name, summary)
-
-
-def _deviation(name: str, summary: str) -> Callable[..., Any]:
-    def reduce(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-        return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims, ddof=correction))
-
-    return named(reduce, name, summary)
-
-
-max = _reduction("max", "The maximum over axes; nan if there is a nan.")
-min = _reduction("min", "The minimum over axes; nan if there is a nan.")
-mean = _reduction("mean", "The mean over axes.")
-all = _reduction("all", "Whether all elements over axes are nonzero.")
-any = _reduction("any", "Whether an element over axes is nonzero.")
-var = _deviation("var", "The variance over axes, with `correction` subtracted from the number of elements.")
-std = _deviation("std", "The standard deviation over axes, the root of `var`.")
+def _reduced(name: str, x: Array, axis: Axis, keepdims: bool, **options: Any) -> Any:
+    """A reduction of an array."""
+    return built(FUNCTIONS[name](of(x, name).tree, axis=axis, keepdims=keepdims, **options))
 
 
 def _accumulated(name: str, x: Array, dtype: DType, **options: Any) -> Any:
@@ -51,6 +32,41 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool =
 def prod(x: Array, /, *, axis: Axis = None, dtype: DType = None, keepdims: bool = False) -> Array:
     """The product over axes; small integers accumulate in 64 bits."""
     return _accumulated("prod", x, dtype, axis=axis, keepdims=keepdims)
+
+
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The maximum over axes; nan if there is a nan."""
+    return _reduced("max", x, axis, keepdims)
+
+
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The minimum over axes; nan if there is a nan."""
+    return _reduced("min", x, axis, keepdims)
+
+
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The mean over axes."""
+    return _reduced("mean", x, axis, keepdims)
+
+
+def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The variance over axes, with `correction` subtracted from the number of elements."""
+    return _reduced("var", x, axis, keepdims, ddof=correction)
+
+
+def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The standard deviation over axes, the root of `var`."""
+    return _reduced("std", x, axis, keepdims, ddof=correction)
+
+
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether all elements over axes are nonzero."""
+    return _reduced("all", x, axis, keepdims)
+
+
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether an element over axes is nonzero."""
+    return _reduced("any", x, axis, keepdims)
 
 
 def cumulative_sum(
