@@ -457,7 +457,7 @@ class Printer:
         """A tap's element out of bounds."""
         tap = self.nest.tap_of(array)
         assert tap is not None
-        return literal(tap.outside, self.nest.reads[array])
+        return tap.outside
 
     # Values
 

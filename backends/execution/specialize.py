@@ -7,13 +7,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from math import inf, nan, prod
+from math import inf, prod
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from backends.execution.memory import HOST, Memory, Overlaps
+from backends.execution.printer_common import literal
 from backends.execution.rounding import rounded_when_stored
 from backends.execution.taps import Reach, reach, rows_together
 from optree import settings
@@ -553,7 +554,12 @@ class FusedKernel:
             split,
             across,
             len(self.flat_indices),
-            tuple([Tap(self.reads.index(each.inputs[0]), _outside(each.op)) for each in self.taps.values()]),
+            tuple(
+                [
+                    Tap(self.reads.index(each.inputs[0]), literal(each.op.outside, each.type.dtype))
+                    for each in self.taps.values()
+                ]
+            ),
         )
 
     def _set_stages(self) -> None:
@@ -584,11 +590,6 @@ def _operands(program: Program, kernel: Kernel) -> tuple[list[int], list[tuple[i
             elif i not in made:
                 reads[i] = None
     return list(reads), list(numbers), [i for i in shape_inputs if i not in reads and i not in made]
-
-
-def _outside(op: Any) -> Any:
-    """The number that is an affine op's value out of bounds; one object for each nan, so that nests are equal."""
-    return op.outside if op.outside == op.outside else nan
 
 
 def _passed(dtype: np.dtype) -> np.dtype:

@@ -128,7 +128,7 @@ def rows_together(
     """
     first, narrow = len(nest.reads) - len(nest.taps), np.dtype("float16") in nest.arrays
     lengths = [sizes[-1] * abs(strides[n][-1]) * dtype.itemsize for n, dtype in enumerate(nest.reads) if n >= first]
-    are_zeros = all(str(tap.outside) in ("0", "0.0") for tap in nest.taps) and max(lengths) <= MOST_ZEROS // 2
+    are_zeros = all(tap.outside.rstrip("fuUL") in ("0", "0.0") for tap in nest.taps) and max(lengths) <= MOST_ZEROS // 2
     if narrow or not are_zeros:
         return nest
     if nest.reductions:

@@ -95,8 +95,8 @@ class Tap(NamedTuple):
 
     #: The number of the array.
     array: int
-    #: The element out of bounds.
-    outside: Any
+    #: The element out of bounds, as a constant of C: nests are equal where all nan are, and none where -0.0 meets 0.0.
+    outside: str
     #: The number of an earlier tap of the same array, with the same strides and quotients.
     like: int | None = None
     #: Of `LoopNest.ranges`, those within which it reads.

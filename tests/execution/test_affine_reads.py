@@ -16,7 +16,7 @@ from harness.emulated import Emulator
 from backends import gen_backend
 from backends.cpu import backend as cpu
 from backends.execution.specialize import FusedKernel
-from optree import debugprint, grad
+from optree import debugprint, grad, settings
 
 pytestmark = needs_compiler
 
@@ -49,6 +49,17 @@ def test_pads_are_numpys(be: Any, dtype: str) -> None:
         tree = be.where(be.eq(be.array(y, dtype), 0), be.array(y, dtype), be.pad(be.array(x, dtype), width, fill))
         wanted = np.where(y == 0, y, np.pad(x, width, constant_values=np.asarray(fill).astype(dtype)))
         np.testing.assert_array_equal(tree.asnumpyarray(), wanted)
+
+
+def test_kernels_that_differ_in_the_sign_of_a_padding_zero_are_two(be: Any) -> None:
+    values = np.arange(1, 5, dtype=np.float32)
+    x, y, z = be.array(values), be.array(-values), be.array(np.ones((2, 3), np.float32))
+    pads = [be.copysign(2 * be.pad(each, 1, fill), be.pad(each, 1, fill)) for each, fill in ((x, 0.0), (y, -0.0))]
+    with settings.override(num_threads=2):  # kernels of all three are compiled ahead, those with equal nests once
+        found = be.evaluate([*pads, be.sum(z, axis=1)])
+    for made, wanted in zip(found, (values, -values), strict=False):
+        np.testing.assert_array_equal(made.get(), np.pad(2 * wanted, 1))
+        np.testing.assert_array_equal(np.copysign(1, made.get()), np.sign(wanted[0]))
 
 
 @pytest.mark.matrix(least=3)
