@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,9 +47,9 @@ class BoundSteps:
     ) -> None:
         self.program, self.steps, self.arguments = program, steps, arguments
         self.open, self.note, self.outputs = open, note, outputs_of(program)
-        self.slots = slots_of(program, steps)
+        self.lifetimes = lifetimes_of(program, steps)
         for step in steps:
-            step.persistent = set(step.plannable) & self.slots.keys()
+            step.persistent = set(step.plannable) & self.lifetimes.keys()
         #: By the arguments' sizes, the function that runs the steps bound for them.
         self.runs: Cache = Cache("memory of functions", COMBINATIONS)
 
@@ -62,7 +62,7 @@ class BoundSteps:
     def _first(self, sizes: object, values: list[Any], roots: object) -> Sequence[Any]:
         """The first run for arguments of some sizes, which binds the steps."""
         registers, bound = values + self.open, list[RegisterCall]()
-        for i, array in planned(self.program, self.steps, self.slots, registers, empty_array).items():
+        for i, array in planned(self.program, self.lifetimes, registers, empty_array).items():
             registers[i] = array
         fixed = set(range(len(self.program.leaves))).difference(self.arguments)
         outputs = run_steps(self._binding(registers, fixed, bound), [], self.outputs, self.note, registers, roots)
@@ -91,24 +91,27 @@ def _run_kernel(step: KernelStep, known: list[KernelCall | None], registers: lis
 
 def planned_steps(program: Program, steps: Sequence[Step], constants: Sequence[object]) -> Steps:
     """The steps of a program, for reports."""
-    return Steps(program, steps, partial(slots_of, program, steps), constants)
+    return Steps(program, steps, partial(slots_of, lifetimes_of(program, steps)), constants)
 
 
-def slots_of(program: Program, steps: Sequence[Step], sizes: Any = None) -> dict[int, int]:
-    """Register allocation by lifetimes: a slot of memory for each value that is temporary and of a known shape.
+def lifetimes_of(program: Program, steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
+    """For each value that is temporary and of a known shape, the step that computes it and the last that reads it."""
+    is_known = shapes_told(program)
+    end = {i: n for n, step in enumerate(steps) for i in step.dead}
+    start = {i: n for n, step in enumerate(steps) for i in step.plannable if i in end and is_known[i]}
+    return {i: (n, end[i]) for i, n in start.items() if isinstance(program.type_of(i), TensorType)}
+
+
+def slots_of(lifetimes: Mapping[int, tuple[int, int]], sizes: Any) -> dict[int, int]:
+    """Register allocation: a slot of memory for each value, by the result of `lifetimes_of`.
 
     The largest values are given slots first, so that small ones share those in the meantime, and not the reverse.
 
-    `sizes` (sequence or dict of int, optional): the bytes of each value.
+    `sizes` (sequence or dict of int): the bytes of each value.
     """
-    is_known = shapes_told(program)
-    end = {i: n for n, step in enumerate(steps) for i in step.dead}
-    plannable = [(i, n) for n, step in enumerate(steps) for i in step.plannable]
-    start = {i: n for i, n in plannable if i in end and is_known[i] and isinstance(program.type_of(i), TensorType)}
     slots: dict[int, int] = {}
     used: list[list[tuple[int, int]]] = []  # the lifetimes in each slot, in order
-    for i in sorted(start, key=lambda i: (-(0 if sizes is None else sizes[i]), start[i])):
-        lifetime = start[i], end[i]
+    for i, lifetime in sorted(lifetimes.items(), key=lambda each: (-sizes[each[0]], each[1][0])):
         slot = next((n for n, others in enumerate(used) if _is_free(others, lifetime)), len(used))
         if slot == len(used):
             used.append([])
@@ -120,26 +123,25 @@ def slots_of(program: Program, steps: Sequence[Step], sizes: Any = None) -> dict
 def _is_free(others: list[tuple[int, int]], lifetime: tuple[int, int]) -> bool:
     """Whether none of some lifetimes, in order, shares a step with another one."""
     index = bisect_left(others, lifetime)
-    before, after = others[index - 1 : index] if index else [], others[index : index + 1]
-    return all(last < lifetime[0] for _, last in before) and all(first > lifetime[1] for first, _ in after)
+    is_after = not index or others[index - 1][1] < lifetime[0]
+    return is_after and (index == len(others) or others[index][0] > lifetime[1])
 
 
 def planned(
     program: Program,
-    steps: Sequence[Step],
-    slots: dict[int, int],
+    lifetimes: Mapping[int, tuple[int, int]],
     values: Sequence[Any],
     empty: Callable[..., Any],
 ) -> dict[int, Any]:
     """An array for each value that has a slot, in the same memory where that fits lifetimes and sizes.
 
-    `slots`: the result of `slots_of`.
+    `lifetimes`: the result of `lifetimes_of`.
     `values`: the leaves' values, and others.
     `empty`: from a size and a dtype to a new array.
     """
     shapes = shapes_of(program, [leaf_shape(x) for x in values[: len(program.leaves)]])
-    bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in slots}
-    slots = slots_of(program, steps, bytes_of)
+    bytes_of = {i: int(np.prod(shapes[i])) * program.type_of(i).dtype.itemsize for i in lifetimes}
+    slots = slots_of(lifetimes, bytes_of)
     sizes: dict[int, int] = {}
     for i, slot in slots.items():
         sizes[slot] = max(sizes.get(slot, 0), bytes_of[i])

@@ -25,7 +25,7 @@ from backends.cpu.runtime import C
 from backends.execution.executor import CallStep, KernelStep, Step, steps_of
 from backends.execution.loops import wanted_of
 from backends.execution.memory import element_strides, unallocated_array
-from backends.execution.memory_planner import slots_of
+from backends.execution.memory_planner import lifetimes_of, slots_of
 from backends.execution.printer_common import narrow_dtypes
 from backends.execution.specialize import FusedKernel, as_int64, collapsed_axes
 from backends.export.cuda import CudaFiles
@@ -157,7 +157,7 @@ class _Function:
             raise ExportError(f"export: {error}; fix these sizes, by TensorType(dtype, sizes)") from error
         arrays = [np.empty(x.shape, x.dtype) if i in self.inputs else x for i, x in enumerate(arrays)]
         if self.slots is None:
-            self.slots = slots_of(self.program, self.steps, bytes_of(self.program, shapes))
+            self.slots = slots_of(lifetimes_of(self.program, self.steps), bytes_of(self.program, shapes))
             for step in self.steps:
                 step.persistent = set(step.plannable) & self.slots.keys()
         return Trace(self, arrays, shapes, self.slots)

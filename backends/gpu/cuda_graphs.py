@@ -18,7 +18,7 @@ from weakref import proxy
 import numpy as np
 
 from backends.execution.executor import CallStep, KernelStep, Step
-from backends.execution.memory_planner import COMBINATIONS, planned, slots_of
+from backends.execution.memory_planner import COMBINATIONS, lifetimes_of, planned
 from backends.gpu.arrays import DeviceArray
 from backends.gpu.capture import CHECKED, is_among
 from backends.gpu.cupy_device import FAULTS, InFlight, InOrder, is_want_of_memory, status_of
@@ -81,11 +81,11 @@ class Graphs:
     ) -> None:
         self.cupy, self.in_flight = in_flight.cupy, in_flight
         self.program, self.on_device, self.device, self.counts = program, on_device, device, device.graphs
-        self.steps, self.slots, self.given, self.open = steps, slots_of(program, steps), arguments, open
+        self.steps, self.lifetimes, self.given, self.open = steps, lifetimes_of(program, steps), arguments, open
         #: Steps that depend on sizes alone: they run once for each combination of these.
         self.constant = [step for step in steps if isinstance(step, CallStep) and step.is_fixed]
         for member in (member for step in steps for member in step.members):
-            member.persistent = set(member.plannable) & self.slots.keys()
+            member.persistent = set(member.plannable) & self.lifetimes.keys()
         parts = _parts(program, [step for step in steps if step not in self.constant])
         self.parts, self.refusal = [part._replace(ready=[step.runnable() for step in part.steps]) for part in parts], ""
         self._failures = 0
@@ -95,7 +95,7 @@ class Graphs:
         made = {i for part in self.parts if part.is_graph for step in part.steps for i in step.defines}
         #: The arguments that graphs read, and the values of uncaptured steps that are copied to a buffer for them.
         self.arguments = [i for i in arguments if i in needed]
-        resident = made.union(self.slots, range(len(program.leaves)), *(step.defines for step in self.constant))
+        resident = made.union(self.lifetimes, range(len(program.leaves)), *(step.defines for step in self.constant))
         first = len(program.leaves)
         # What has begun is not there yet, and cannot be copied.
         begun = {
@@ -188,7 +188,7 @@ class _Memory:
         self._fixed = registers.copy()
         for i in of.given:
             self._fixed[i] = None
-        for i, array in planned(of.program, of.steps, of.slots, registers, self._empty).items():
+        for i, array in planned(of.program, of.lifetimes, registers, self._empty).items():
             self._fixed[i] = array
         for step in of.constant:
             (value,) = run_steps([step.runnable()], [], taker([step.output]), _unnoted, registers.copy())
