@@ -8,7 +8,7 @@ an int16 promotes it to float32. float16 and bfloat16 together promote to float3
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,10 @@ def complex_dtype(dtype: np.dtype) -> np.dtype:
 def is_narrow(dtype: np.dtype) -> bool:
     """Whether a dtype has 16 bits and is therefore computed in float32."""
     return dtype.itemsize == 2 and is_floating(dtype)
+
+
+#: A dtype's name, as `str` gives it, which builds it anew each time.
+name_of: Callable[[np.dtype], str] = lru_cache(str)
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:

@@ -17,7 +17,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -251,8 +251,14 @@ def _identity(command: Sequence[str]) -> str:
             parts.append(word)
         else:
             state = os.stat(file)
-            parts.append(f"{os.path.realpath(file)} {state.st_size} {state.st_mtime_ns}")
+            parts.append(f"{_real(file, state.st_dev, state.st_ino)} {state.st_size} {state.st_mtime_ns}")
     return "\n".join(parts)
+
+
+@lru_cache
+def _real(file: str, device: int, inode: int) -> str:
+    """A file's path without links, which takes 20 calls of the system; its numbers tell where a link has changed."""
+    return os.path.realpath(file)
 
 
 def vector_bytes() -> int:
@@ -564,10 +570,18 @@ def c_text(path: Path, defined: Mapping[str, object], generated: Mapping[str, st
 _WORD = re.compile(r"\w+(?:##S)?\(?")
 
 
-def after_definitions(text: str, definitions: Sequence[tuple[re.Pattern[str], str]]) -> str:
-    """A text of C after the definitions that it calls, each of which may call those before it."""
-    words = "\n".join({*_WORD.findall(text)})  # each once: quicker to search than a long text
+def after_definitions(text: str, definitions: Sequence[tuple[frozenset[str], str]]) -> str:
+    """A text of C after the definitions that it calls, each of which may call those before it.
+
+    `definitions`: with the words of a text that calls it, a function's with ( at the end; without any, all texts do.
+    """
+    words = {*_WORD.findall(text)}
     for called, definition in reversed(definitions):
-        if called.search(words):
-            text, words = definition + text, f"{words}\n{definition}"
+        if not called or not words.isdisjoint(called):
+            text, words = definition + text, words | _words(definition)
     return text
+
+
+@cache
+def _words(definition: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(definition))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -175,11 +175,17 @@ def data_address(array: np.ndarray, offset: int = object.__basicsize__) -> int:
     return ctypes.c_ssize_t.from_address(id(array) + offset).value
 
 
+@lru_cache(64)
+def _source(nest: LoopNest) -> str:
+    """The source of a nest, printed once for the kernels of a network that have equal ones."""
+    return c.source(nest)
+
+
 class CompiledNest:
     """A loop nest, compiled as C; CompilerError if there is no compiler, it fails, or this Python is not CPython."""
 
     def __init__(self, nest: LoopNest) -> None:
-        self._enter, self._function = builtin(), compile_source(c.source(nest), c.NAME)
+        self._enter, self._function = builtin(), compile_source(_source(nest), c.NAME)
         self._nest, self._needs_scratch = nest, bool(c.scratch_arrays(nest))
 
     def call(self, operands: Operands, memory: Memory) -> Run:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from optree.compile.loopnest import LOOKUP, LoopNest, Reduction, Spaced, Stage, Statement, stages_of
-from optree.dtypes import is_complex, is_floating, is_narrow, real_dtype, wide_dtype
+from optree.dtypes import is_complex, is_floating, is_narrow, name_of, real_dtype, wide_dtype
 from optree.records import NamedTuple
 
 Lines = list[str]
@@ -47,11 +47,11 @@ class Dialect(NamedTuple):
 
     def type_of(self, dtype: np.dtype) -> str:
         """The type in which values of a dtype are computed."""
-        return self.types[str(wide_dtype(dtype))]
+        return self.types[name_of(wide_dtype(dtype))]
 
     def read_type(self, dtype: np.dtype) -> str:
         """The type in which an array's elements are read."""
-        return self.byte if dtype == np.bool_ else self.types[str(dtype)]
+        return self.byte if dtype == np.bool_ else self.types[name_of(dtype)]
 
     def part_type(self, reduction: Reduction) -> str:
         """The type of a partial accumulator."""
@@ -83,7 +83,7 @@ def packed(expression: str, dtype: np.dtype) -> str:
 def narrow_dtypes(nest: LoopNest) -> list[str]:
     """The names of the narrow dtypes of a nest's values."""
     arguments = [dtype for s in nest.statements if isinstance(s, Statement) for dtype in s.loop]
-    found = {str(dtype) for dtype in (*nest.arrays, *arguments, *(s.dtype for s in nest.statements))}
+    found = {name_of(dtype) for dtype in (*nest.arrays, *arguments, *(s.dtype for s in nest.statements))}
     return [name for name in NARROW_NAMES if name in found]
 
 
@@ -323,7 +323,7 @@ class Printer:
         if self.nest.is_flat_index(array):
             return f"const {self.dialect.types['int64']} "
         if array >= len(self.nest.reads):
-            return f"{self.dialect.types[str(self.nest.arrays[array])]} *"
+            return f"{self.dialect.types[name_of(self.nest.arrays[array])]} *"
         return f"const {self.dialect.read_type(self.nest.reads[array])} *"
 
     def has_stride(self, array: int, axis: int) -> bool:

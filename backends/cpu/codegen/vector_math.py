@@ -140,11 +140,11 @@ POW = c_text(FOLDER / "pow.h", {})
 FMOD = c_text(FOLDER / "fmod.h", {})
 
 
-#: op-tree's own definitions, each with what a text has that calls it. A definition may call those before it.
+#: op-tree's own definitions, each with the words of a text that calls it. A definition may call those before it.
 OWN = (
-    (re.compile(r"\bmultiply_add"), MULTIPLY_ADD),
+    (frozenset({"multiply_add(", "multiply_add_double("}), MULTIPLY_ADD),
     *(
-        (re.compile(rf"\b{name}\("), made)
+        (frozenset({f"{name}("}), made)
         for name, made in (("exp", EXP), ("log", LOG), ("tanh", TANH), ("pow", POW), ("fmod", FMOD))
     ),
 )
@@ -152,10 +152,10 @@ OWN = (
 #: All that kernels call, in place of headers, which with all vector variants would take half of the time to compile a
 #: small kernel.
 MATHEMATICS = (
-    (re.compile(r"\bINFINITY\b"), "#define INFINITY __builtin_inff()\n"),
-    (re.compile(r"\bNAN\b"), '#define NAN __builtin_nanf("")\n'),
+    (frozenset({"INFINITY"}), "#define INFINITY __builtin_inff()\n"),
+    (frozenset({"NAN"}), '#define NAN __builtin_nanf("")\n'),
     *(
-        (re.compile(rf"\b{name}(?:f|##S)?\("), _declaration(name))
+        (frozenset(f"{name}{suffix}(" for suffix in ("", "f", "##S")), _declaration(name))
         for name in (*OF_ONE, *OF_TWO, *OF_INT)
         if name not in ("exp", "log", "tanh")  # which are op-tree's own
     ),
@@ -163,4 +163,4 @@ MATHEMATICS = (
 )
 
 #: The same with all of the headers' functions and macros, for expressions of users' ops.
-WITH_HEADERS = ((re.compile(""), f"{VECTOR_MATH}#include <tgmath.h>\n"), *OWN)
+WITH_HEADERS = ((frozenset[str](), f"{VECTOR_MATH}#include <tgmath.h>\n"), *OWN)
