@@ -95,6 +95,11 @@ def _attention(be, x):
     return be.attention(*heads, causal=True)
 
 
+def _attention_without_keys(be, x):
+    """The first query has no key: its value is 0."""
+    return be.attention(x, x, x, np.arange(25).reshape(5, 5) > 4)
+
+
 def _tokens(be, x):
     table = be.array(drawn(10, 6))
     return be.cross_entropy(be.embedding(table, x), x % 6)
@@ -114,6 +119,7 @@ PROGRAMS = {
     "images": (_images, (None, 3, None, None), drawn(2, 3, 9, 8)),
     "recurrent": (_recurrent, (None, None, 3), drawn(5, 2, 3)),
     "attention": (_attention, (2, 5, 8), drawn(2, 5, 8)),
+    "attention without keys": (_attention_without_keys, (2, 5, 8), drawn(2, 5, 8)),
     "tokens": (_tokens, (None, None), np.array([[1, 2, 3], [5, 4, 0]])),
     "scaled": (_scaled, (None, 8), drawn(4, 8)),
     "gradient": (_gradient, (None, 8), drawn(4, 8)),

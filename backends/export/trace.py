@@ -617,17 +617,7 @@ class Trace:
     def _attention(self, step: CallStep) -> None:
         """Attention as the composition that it is in tiles of."""
         op, arrays = step.op, [self._array(i) for i in step.inputs]
-
-        def composed(query: Variable, key: Variable, value: Variable, *masks: Variable) -> Variable:
-            scores = f.matmul(query * op.factor(arrays[0]), f.swapaxes(key, -1, -2))
-            order = [f.ge(f.flat_indices(scores, -2), f.flat_indices(scores, -1))] if op.causal else []
-            for mask in (*order, *masks):
-                scores = f.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
-            top = f.max(scores, axis=-1, keepdims=True)
-            weights = f.exp(scores - f.where(f.eq(top, -np.inf), 0.0, top))
-            total = f.sum(weights, axis=-1, keepdims=True)
-            return f.matmul(weights, value) / f.where(f.eq(total, 0), 1.0, total)
-
+        composed = partial(op.composed, op.factor(arrays[0]))
         self.registers[step.output] = (self._computed((op, len(arrays)), composed, *arrays), None)
 
     def _parts(self, step: CallStep) -> None:

@@ -139,6 +139,14 @@ class AttentionOperator(Op):
         """The factor of the scores of queries."""
         return 1 / sqrt(max(query.shape[-1], 1)) if self.scale is None else float(self.scale)
 
+    def scores(self, factor: float, query: Variable, key: Variable, mask: Sequence[Variable]) -> Any:
+        """The scores of all keys, as a tree."""
+        scores = _masked(f.matmul(query, f.matrix_transpose(key)) * factor, mask)
+        if self.causal:
+            rows, columns = rows_and_columns(scores)
+            scores = f.where(rows >= columns, scores, -np.inf)
+        return scores
+
     def batch(self, inputs: Sequence[Any], batched: Sequence[bool]) -> Any:
         given = spread_all(inputs, batched)
         return outputs_of(self, aligned(given, [True] * len(given)))
@@ -294,6 +302,14 @@ class Attention(AttentionOperator):
             np.empty((*shape, 1), wide_dtype(query.dtype), like=query),
         ]
 
+    def composed(self, factor: float, query: Variable, key: Variable, value: Variable, *mask: Variable) -> Any:
+        """The value as a tree of products, in which the matrix of scores is whole in memory."""
+        scores = self.scores(factor, query, key, mask)
+        top = f.max(scores, axis=-1, keepdims=True)
+        weights = f.exp(scores - f.where(f.eq(top, -np.inf), 0.0, top))
+        total = f.sum(weights, axis=-1, keepdims=True)
+        return f.matmul(weights, value) / f.where(f.eq(total, 0), 1.0, total)
+
     def parts(self, queries: int, size: int) -> Sequence[slice]:
         return [slice(i, min(i + size, queries)) for i in range(0, queries, max(size, 1))]
 
@@ -326,8 +342,8 @@ class Attention(AttentionOperator):
         for x in mask:
             by_mask = None
             if is_floating(x.dtype):
-                wide = (in_dtype(y, sums.dtype) for y in (query, key, delta, value))
-                by_mask = sum_to(derivative.by_scores(*wide, along, sums, mask), x)
+                wide = [in_dtype(y, sums.dtype) for y in (query, key, delta, value)]
+                by_mask = sum_to(derivative.by_scores(*wide, along, sums, *mask), x)
             found.append(None if by_mask is None else in_dtype(by_mask, x.dtype))
         return found
 
@@ -410,26 +426,13 @@ class AttentionGradient(AttentionOperator):
             *(sum_to(by_score, x) if is_floating(x.dtype) else None for x in mask),
         ]
 
-    def by_scores(
-        self,
-        query: Variable,
-        key: Variable,
-        delta: Variable,
-        value: Variable,
-        along: Variable,
-        sums: Variable,
-        mask: Sequence[Variable],
-    ) -> Any:
+    def by_scores(self, query: Any, key: Any, delta: Any, value: Any, along: Any, sums: Any, *mask: Any) -> Any:
         """The derivatives by the scores of all keys, as a tree: those by a mask of floats, which is as large."""
         return self._weights(query, key, sums, mask) * (f.matmul(delta, f.matrix_transpose(value)) - along)
 
     def _weights(self, query: Variable, key: Variable, sums: Variable, mask: Sequence[Variable]) -> Any:
         """The weights of all keys, as a tree."""
-        scores = _masked(f.matmul(query, f.matrix_transpose(key)) * self.factor(query), mask)
-        if self.causal:
-            rows, columns = rows_and_columns(scores)
-            scores = f.where(rows >= columns, scores, -np.inf)
-        return f.exp(scores - sums)
+        return f.exp(self.scores(self.factor(query), query, key, mask) - sums)
 
 
 def _sums(out: TensorType) -> TensorType:

@@ -525,16 +525,6 @@ def _window_element(graph: Graph, op: WindowElement, inputs: list[Value], type: 
     return _sliced(graph, _padded(graph, x, widths, op.outside), parts)
 
 
-def _attention(op: Attention, query: Variable, key: Variable, value: Variable, *masks: Variable) -> Any:
-    scores = f.matmul(query, np.swapaxes(key, -1, -2)) * op.factor(query)
-    if op.causal:
-        rows, columns = (f.flat_indices(scores, axis) for axis in (len(scores.shape) - 2, len(scores.shape) - 1))
-        scores = np.where(columns <= rows, scores, -np.inf)
-    for mask in masks:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    return f.matmul(f.softmax(scores, -1), value)
-
-
 WRITERS: dict[type, Writer] = {
     choice.BroadcastLike: lambda graph, op, inputs, type: graph.add(
         "Expand", graph.name(inputs[0]), graph.shape(inputs[1])
@@ -603,7 +593,7 @@ WRITERS: dict[type, Writer] = {
 
 #: Compositions, of the op and its operands.
 COMPOSED: dict[type, Callable[..., Any]] = {
-    Attention: _attention,
+    Attention: lambda op, query, *others: op.composed(op.factor(query), query, *others),
     LogAddExp: lambda op, x, y: np.maximum(x, y) + np.log1p(np.exp(-abs(x - y))),
     Safelog: lambda op, x: np.log(np.maximum(x, math.exp(-50.0))),
     Sig2: lambda op, x: f.sig(x * math.log(2)),
