@@ -184,16 +184,12 @@ def _side(x: Variable, axis: int, count: int, after: int, mode: str, value: Oper
         x = slice_along(x, axis, -length, None) if after else slice_along(x, axis, 0, length)
     found = STATISTICS[mode](x, axis)
     found = in_dtype(f.rint(found) if x.dtype.kind in "iu" and found.dtype != x.dtype else found, x.dtype)
-    return _spread(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
+    return f.repeat(found, count, axis) if None in sizes else f.broadcast_to(found, sizes)
 
 
 def _fitting(value: Any, dtype: np.dtype) -> Any:
     """A number cast to a dtype as NumPy does, as a Python number."""
     return np.asarray(value).astype(dtype).item() if dtype.kind in "biuc" else float(value)
-
-
-def _spread(edge: Variable, count: int, axis: int) -> Variable:
-    return f.repeat(edge, count, axis)
 
 
 @numpy_function(np.pad)

@@ -182,7 +182,16 @@ def _without_nans(x: Operand, what: str, instead: float) -> Variable:
     return f.where(f.isnan(x), instead, x) if is_inexact(x.dtype) else x
 
 
-def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -> Callable[..., Any]:
+def _register_without_nans(made: Callable[..., Any], name: str, doc: str) -> None:
+    """Register a function as NumPy's of this name, with an example of it."""
+    example = f">>> np.allclose(be.{name}(x, axis=1).get().ravel(), np.{name}(x.get(), axis=1).ravel())\nTrue"
+    given = ">>> x = be.array([[1.0, np.nan], [2.0, 4.0]])"
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"{doc}\n\nExamples\n--------\n{given}\n{example}"
+    function(numpy=getattr(np, name))(made)
+
+
+def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -> None:
     """A reduction, or a scan along one axis, with nans replaced by `instead`; `of_none` where all elements are nan."""
     of_numbers = name.removeprefix("nan")
 
@@ -200,12 +209,7 @@ def _ignoring_nans(name: str, instead: float, of_none: float | None, doc: str) -
         numbers = f.sum(f.cast(f.logical_not(f.isnan(x)), x.dtype), axis=axis, keepdims=keepdims)
         return f.where(f.eq(numbers, 0), of_none, found)
 
-    made = scanned if of_numbers.startswith("cum") else reduced
-    example = f">>> np.allclose(be.{name}(x, axis=1).get().ravel(), np.{name}(x.get(), axis=1).ravel())\nTrue"
-    given = ">>> x = be.array([[1.0, np.nan], [2.0, 4.0]])"
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"{doc}\n\nExamples\n--------\n{given}\n{example}"
-    return function(numpy=getattr(np, name))(made)
+    _register_without_nans(scanned if of_numbers.startswith("cum") else reduced, name, doc)
 
 
 for _row in (
@@ -245,41 +249,24 @@ def nanmean(x: Operand, axis: Axis = None, keepdims: bool = True) -> Any:
     return in_dtype(_mean_of(x, f.logical_not(f.isnan(x)), axis, keepdims)[0], x.dtype)
 
 
-@function(numpy=np.nanvar)
-def nanvar(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The variance over axes, ignoring nans; nan where at most ddof elements remain.
+def _nan_deviation(name: str, doc: str) -> None:
+    """The variance or the standard deviation without nans."""
+    root = name == "nanstd"
 
-    Examples
-    --------
-    >>> be.nanvar(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
-    array([[0.],
-           [1.]], dtype=float32)
-    """
-    return _nan_deviation(x, axis, ddof, keepdims, "nanvar")
+    def deviation(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
+        x = variable_of(x, name)
+        if not is_inexact(x.dtype):
+            return (f.std if root else f.var)(x, axis=axis, ddof=ddof, keepdims=keepdims)
+        counts = f.logical_not(f.isnan(x))
+        _, number = _mean_of(x, counts, axis, keepdims)
+        found = _deviation(x, counts, axis, ddof, keepdims, root)
+        return in_dtype(f.where(number <= ddof, math.nan, found), real_dtype(x.dtype))
 
-
-@function(numpy=np.nanstd)
-def nanstd(x: Operand, axis: Axis = None, ddof: float = 0, keepdims: bool = True) -> Any:
-    """The standard deviation over axes, ignoring nans; nan where at most ddof elements remain.
-
-    Examples
-    --------
-    >>> be.nanstd(be.array([[1.0, np.nan], [2.0, 4.0]]), axis=1).get()
-    array([[0.],
-           [1.]], dtype=float32)
-    """
-    return _nan_deviation(x, axis, ddof, keepdims, "nanstd")
+    _register_without_nans(deviation, name, doc)
 
 
-def _nan_deviation(x: Operand, axis: Axis, ddof: float, keepdims: bool, what: str) -> Any:
-    x = variable_of(x, what)
-    root = what == "nanstd"
-    if not is_inexact(x.dtype):
-        return (f.std if root else f.var)(x, axis=axis, ddof=ddof, keepdims=keepdims)
-    counts = f.logical_not(f.isnan(x))
-    _, number = _mean_of(x, counts, axis, keepdims)
-    found = _deviation(x, counts, axis, ddof, keepdims, root)
-    return in_dtype(f.where(number <= ddof, math.nan, found), real_dtype(x.dtype))
+_nan_deviation("nanvar", "The variance over axes, ignoring nans; nan where at most ddof elements remain.")
+_nan_deviation("nanstd", "The standard deviation over axes, ignoring nans; nan where at most ddof elements remain.")
 
 
 # Quantiles
