@@ -74,6 +74,8 @@ class ConvolutionOperator(ImageOperator):
     roles: ClassVar[tuple[int, int, int]] = (0, 1, 2)
     #: The maximum elements of a filter by which it is a sum of shifted images: with a stride of 1, and with others.
     few: ClassVar[tuple[int, int]] = (49, 49)
+    #: The same where channels are contiguous.
+    few_last: ClassVar[tuple[int, int]] = (49, 49)
 
     def bind(self, types: Sequence[TensorType], backend: object) -> Op:
         what, ndims = str(self.name), {t.ndim for t in types}
@@ -198,7 +200,7 @@ class ConvolutionOperator(ImageOperator):
     def by_elements(self, element_of: Any, x: Any, weights: Any, *like: Any) -> Any:
         """A depthwise convolution with few elements as the sum of shifted images, or its derivative by images.
 
-        None where that is slower: of wide windows, or where channels are contiguous.
+        None where that is slower, as of wide windows.
 
         `element_of`: `window_element`, or its derivative.
         """
@@ -206,20 +208,23 @@ class ConvolutionOperator(ImageOperator):
         dtype = self.resolve_dtypes(x.dtype, weights.dtype, *(each.dtype for each in like))[-1]
         if window is None or not is_floating(dtype):
             return None
-        axes = order_of(self.layout, spatial_of(self.layout))
-        x, filters = widened(x), widened(f.transpose(weights, self.weights_order))
-        behind, terms = tuple(range(1, x.ndim - self.layout.index("C"))), []
+        spatial, behind = spatial_of(self.layout), x.ndim - 1 - self.layout.index("C")
+        axes, terms = order_of(self.layout, spatial), []
+        x, filters = widened(x), f.transpose(widened(weights), order_of(self.weights_layout, spatial + "IO"))
+        # Vectors along channels read each element's weights side by side.
+        filters = f.expand_dims(filters, tuple(range(x.ndim, x.ndim + behind))) if behind else f.copy(filters)
         for element in product(*map(range, window)):
             shifted = element_of(x, *like, window, self.stride, self.padding, axes=axes, element=element)
-            terms.append(shifted * f.expand_dims(f.slice(filters, (slice(None), 0, *element)), behind))
+            terms.append(shifted * f.slice(filters, (*element, 0)))
         return in_dtype(reduce(f.add, terms), dtype)
 
     def unrolled_window(self, *shapes: Shape) -> Shape | None:
         """The window whose elements `by_elements` has as terms; None where there is no such sum."""
         o, i, *window = self.filters(shapes[self.roles[1]])
-        few = self.few[set(self.stride) != {1}]
+        is_last = self.layout[-1] == "C"
+        few = (self.few_last if is_last else self.few)[set(self.stride) != {1}]
         is_few = None not in window and prod(window) <= few and set(self.dilation) == {1}  # type: ignore[arg-type]
-        is_depthwise = i == 1 and o == self.groups > 1 and self.layout[-1] != "C"
+        is_depthwise = i == 1 and o == self.groups > 1
         pairs = zip(paddings(self.padding, len(window)), window, strict=True)
         if not is_few or not is_depthwise or any(pair != "same" and max(pair) >= size for pair, size in pairs):
             return None
@@ -373,7 +378,7 @@ class ConvInput(ConvDerivative, CompositeOperator):
     for_kernels = "windows"
     operands = ("delta", "weights", "like")
     roles = (2, 1, 0)
-    few = (49, 9)
+    few, few_last = (49, 9), (49, 0)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 3, 4), (3, 2, 3), (1, 2, 8)), {"stride": 2, "padding": "same"}),
@@ -414,7 +419,7 @@ class ConvWeights(ConvDerivative, CompositeOperator):
     operands = ("x", "delta", "like")
     batch = Op.batch_in_loop
     roles = (0, 2, 1)
-    few = (49, 0)
+    few, few_last = (49, 0), (0, 0)
     examples = (
         (((2, 2, 3, 3), (2, 2, 3, 3), (2, 2, 3, 3)), {"padding": 1}),
         (((1, 2, 8), (1, 3, 4), (3, 2, 3)), {"stride": 2, "padding": "same"}),

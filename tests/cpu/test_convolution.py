@@ -113,8 +113,11 @@ def test_depthwise_convolutions_of_flipped_images_with_channels_last(compiled: A
     rng = np.random.RandomState(0)
     x, w, delta = (rng.normal(size=shape) for shape in ((2, 9, 11, 3), (3, 1, 3, 3), (2, 9, 11, 3)))
     images = compiled.array(np.ascontiguousarray(x[:, ::-1]), "float64")[:, ::-1]  # before its first element
-    op = compiled.conv(images, compiled.array(w, "float64"), layout="NHWC", groups=3, padding=1).op
-    _check(op(images, compiled.array(w, "float64")).asnumpyarray(), op.value(x, w), "forward")
+    for dilation in (2, 1):
+        props: dict[str, Any] = {"layout": "NHWC", "groups": 3, "padding": 1, "dilation": dilation}
+        tree = compiled.conv(images, compiled.array(w, "float64"), **props)
+        op = tree.op
+        _check(tree.asnumpyarray(), op.value(x, w), f"forward, {dilation=}")
     tree = op.other(ConvWeights)(images, compiled.array(delta, "float64"), compiled.array(w, "float64"))
     _check(tree.asnumpyarray(), tree.op.value(x, delta, w), "by weights")
 

@@ -77,11 +77,14 @@ def test_convolutions_of_random_geometry_are_loops(seed: int) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("stride, padding", [(1, 1), (2, ((0, 2), (1, 0)))])
-def test_a_depthwise_convolution_is_one_kernel_with_what_follows(stride: int, padding: Any, capsys: Any) -> None:
+@pytest.mark.parametrize("layout, kernels", [("NCHW", 1), ("NHWC", 2)])  # with channels last one orders the weights
+def test_a_depthwise_convolution_is_one_kernel_with_what_follows(
+    stride: int, padding: Any, layout: str, kernels: int, capsys: Any
+) -> None:
     be = gen_backend("cpu", datatype="float64", jit=True)
     rng = np.random.RandomState(0)
-    x, w = rng.normal(size=(2, 5, 7, 6)), rng.normal(size=(5, 1, 3, 3))
-    props: dict[str, Any] = {"groups": 5, "stride": stride, "padding": padding}
+    x, w = rng.normal(size=(2, 5, 7, 6) if layout == "NCHW" else (2, 7, 6, 5)), rng.normal(size=(5, 1, 3, 3))
+    props: dict[str, Any] = {"groups": 5, "stride": stride, "padding": padding, "layout": layout}
     images, weights = be.array(x), be.array(w)
     value = be.relu(be.conv(images, weights, **props) + 1)
     by_images = grad(be.sum(value), images)
@@ -91,7 +94,7 @@ def test_a_depthwise_convolution_is_one_kernel_with_what_follows(stride: int, pa
     np.testing.assert_allclose(by_images.asnumpyarray(), slope, rtol=1e-9, atol=1e-9)
     debugprint(value, stage="fusion")
     steps = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
-    assert sum(line.startswith("kernel") for line in steps) == 1
+    assert sum(line.startswith("kernel") for line in steps) == kernels
     assert not any("conv" in line for line in steps)
 
 
