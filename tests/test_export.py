@@ -295,6 +295,22 @@ static void GEMM(int order, int tx, int ty, int m, int n, int k, T alpha, const 
 """
 
 
+def test_sums_over_open_sizes(be, tmp_path):
+    x = rows(None, 3, 19, 28)
+    pooled, averages = be.max_pool(be.tanh(x), 5, stride=1, padding=2), be.avg_pool(x, 3, stride=2, padding=1)
+    total = be.sum(pooled * pooled)  # Python divides the long ones among threads
+    f = optree.function([x], [total, optree.grad(total, x), be.var(averages, axis=(0, 2, 3))])
+    folder = optree.export(f, tmp_path / "f")
+    library = Called(f, folder)
+    for n in (1, 83):
+        values = np.random.default_rng(n).standard_normal((n, 3, 19, 28)).astype("float32")
+        expected = [y.get() for y in f(values)]
+        found = [np.full_like(y, 77) for y in expected]
+        assert library([n], [values], found) == 0
+        for y, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-6)
+
+
 def test_products_by_a_library(be, tmp_path):
     x, y = rows(None, 6), rows(6, 5, name="y")
     products = [

@@ -335,6 +335,8 @@ class Trace:
         sizes, strides = layout
         for name in narrow_dtypes(nest):
             self._refuse(f"exported {self.target.name} has no {name}; compute in float32")
+        if self.function.open:  # one kernel for all sizes: whether threads share its sums would depend on them
+            nest = nest._replace(split=False)
         self._add(("kernel", nest, numbers), arrays, [*sizes, *strides, *c.scratch(nest, sizes)], comment)
 
     def _call(self, step: Step) -> None:
@@ -347,7 +349,7 @@ class Trace:
             self.registers[step.output] = self.registers[step.inputs[0]]
         elif isinstance(op, Output):
             self.registers[step.output] = self.registers[step.inputs[0]][op.index]
-        elif step.is_fixed:
+        elif step.is_fixed or 0 < len(step.inputs) == len(op.index_map.shape_only):
             self._fixed(step, runs.call(*given))
         elif is_view(op):
             self._view(step, runs.call(*given))
