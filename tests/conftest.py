@@ -326,11 +326,11 @@ AS_SHIPPED = ("test_compiler", "test_kernel_cache", "test_startup")
 #: Folders of tests, and files, that look at what runs and when: with --all, too, at -O1, which takes half the time.
 LIGHT = (
     *("tests", "autodiff", "compile", "distributed", "neon", "run", "testing", "train", "xp"),
-    *("test_ahead.py", "test_loops_in_c.py"),
+    "test_ahead.py",
 )
 
-#: Files of thousands of kernels of a few elements: at -O0, each compiles in a third of the time.
-PLAIN = ("test_empty.py",)
+#: Files of hundreds of kernels of a few elements: at -O0, each compiles in a third of the time.
+PLAIN = ("test_empty.py", "test_loops_in_c.py")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -343,6 +343,12 @@ def _lightly_optimised(request: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "FLAGS", tuple(flags))
         yield
+
+
+@pytest.fixture
+def optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file of those, a test of what only optimising compilers may break: bits, and arrays that share memory."""
+    monkeypatch.setattr(compiler, "FLAGS", tuple("-O1" if flag == "-O0" else flag for flag in compiler.FLAGS))
 
 
 @pytest.fixture

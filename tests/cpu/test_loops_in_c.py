@@ -137,8 +137,10 @@ def results(be: Any, name: str, length: int, reverse: bool, axis: int, shape: tu
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize(("length", "reverse", "axis"), [(10, False, 0), (11, True, 0), (12, False, 1), (37, True, 2)])
 def test_values_and_derivatives_are_those_of_steps_one_by_one(
-    in_c: list[int], name: str, length: int, reverse: bool, axis: int
+    in_c: list[int], name: str, length: int, reverse: bool, axis: int, request: pytest.FixtureRequest
 ) -> None:
+    if length == 37:  # of each step, once
+        request.getfixturevalue("optimised")
     by_numpy, compiled = gen_backend("cpu", jit=False), gen_backend("cpu", jit=True)
     wanted = results(by_numpy, name, length, reverse, axis, (3, 5))
     in_c.clear()
@@ -206,6 +208,7 @@ def test_cofactors_of_a_singular_matrix(in_c: list[int]) -> None:
     assert in_c == [4]
 
 
+@pytest.mark.usefixtures("optimised")
 def test_a_stencil_computes_its_state_where_the_next_step_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     be, counts = gen_backend("cpu", jit=True), list[int]()
     run = loops.BoundLoop.run
@@ -378,6 +381,7 @@ def test_layouts_of_constants_and_sequences_and_arrays_without_elements(in_c: li
             assert in_c[-1] == len(parts)
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_steps_share_their_kernels_among_threads(in_c: list[int], threads: int) -> None:
     be = gen_backend("cpu", jit=True)
@@ -390,6 +394,7 @@ def test_large_steps_share_their_kernels_among_threads(in_c: list[int], threads:
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.usefixtures("optimised")
 def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "CALL", 1 << 62)  # without the interpreter's lock for longer
     be, wrong = gen_backend("cpu", jit=True), list[int]()
@@ -409,6 +414,7 @@ def test_threads_that_run_the_same_loop_do_not_share_its_memory(monkeypatch: pyt
     assert wrong == [0] * 80
 
 
+@pytest.mark.usefixtures("optimised")
 def test_a_long_loop_runs_its_small_kernels_as_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "LONG", 20)
     texts, compiled = list[str](), loops.compile_source
@@ -490,6 +496,7 @@ def constants_in_scan(be: Any, x: Any, w: Any) -> Any:
     return be.scan(step, (x[0, 0], x[0, 0]), x)[1]
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("formula", [scan_in_scan, while_in_scan, scan_in_while, mean_in_scan, constants_in_scan])
 def test_a_loop_in_a_loop_runs_in_the_same_call(
     in_c: list[int], formula: Any, caplog: pytest.LogCaptureFixture
@@ -531,6 +538,7 @@ def test_second_derivatives_of_a_while_loop_with_checkpoints(caplog: pytest.LogC
     np.testing.assert_allclose(found[:2], found[2:], rtol=1e-9)
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("jit", [True, "always"])
 def test_no_call_changes_the_bits_where_all_calls_are_compiled(jit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run that is resumed gives the bits of one that went on."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx_memory import Memory, PtxFault, conflicts_of, sectors_of
+from harness.ptx_memory import Memory, PtxFault, conflicts_of, distinct, sectors_of
 from harness.ptx_parser import Function, Instruction, Module
 from harness.ptx_values import TENSOR_CORES, TYPES, UnknownInstruction, function_of, product_of_warps
 
@@ -86,6 +86,7 @@ class Machine:
         self.module, self.memory, self.counts = module, memory, Counts()
         self.number = np.arange(grid[0] * grid[1]) if blocks is None else np.asarray(blocks)
         self.threads, self.count = block, block * len(self.number)
+        self.all = np.ones(self.count, bool)
         self.group = np.repeat(np.arange(len(self.number)), block)
         self.lane = np.arange(self.count) % WARP
         thread, every = np.tile(np.arange(block, dtype=np.uint32), len(self.number)), np.repeat(self.number, block)
@@ -116,7 +117,7 @@ class Machine:
     def run(self) -> Counts:
         """Run the blocks to their ends."""
         with np.errstate(all="ignore"):
-            self.frame.run(np.ones(self.count, bool))
+            self.frame.run(self.all)
         return self.counts
 
     def advance(self, running: np.ndarray, left: int) -> None:
@@ -224,8 +225,8 @@ class Frame:
 
     def running(self, instruction: Instruction) -> np.ndarray:
         """The threads that execute an instruction."""
-        mask = np.ones(self.machine.count, bool) if self.mask is None else self.mask
-        return mask & self.guard(instruction)
+        mask = self.machine.all if self.mask is None else self.mask
+        return mask & self.guard(instruction) if instruction.guard else mask
 
     def write(self, name: str, value: Any, instruction: Instruction) -> None:
         """A register of the threads that execute an instruction."""
@@ -233,20 +234,22 @@ class Frame:
             return
         dtype = register_dtype(name, self.function)
         value = np.asarray(value)
-        if value.dtype.itemsize == dtype.itemsize:
-            value = value.view(dtype)
-        else:
-            value = value.astype(f"{value.dtype.kind}{dtype.itemsize}").view(dtype)
-        if self.mask is None and not instruction.guard:
-            self.registers[name] = np.array(np.broadcast_to(value, (self.machine.count,)))
-        else:
-            np.copyto(self.registers[name], value, where=self.running(instruction))
+        if value.dtype != dtype:
+            is_as_wide = value.dtype.itemsize == dtype.itemsize
+            value = (value if is_as_wide else value.astype(f"{value.dtype.kind}{dtype.itemsize}")).view(dtype)
+        if self.mask is not None or instruction.guard:
+            value = np.where(self.running(instruction), value, self.registers[name])
+        elif not value.ndim:
+            value = np.full(self.machine.count, value)
+        self.registers[name] = value  # nobody writes into an array that is a register: others may be the same
 
 
 def register_dtype(name: str, function: Function) -> np.dtype:
     """The dtype that a register is declared with."""
     found = function.registers.get(name)
-    return function.registers[name.rstrip("0123456789")] if found is None else found
+    if found is None:
+        found = function.registers[name] = function.registers[name.rstrip("0123456789")]
+    return found
 
 
 # Operands
@@ -254,6 +257,14 @@ def register_dtype(name: str, function: Function) -> np.dtype:
 
 def _getter(text: str, dtype: np.dtype, function: Function) -> Callable[[Frame], Any]:
     """A function that reads an operand as a dtype."""
+    if text in function.registers or text.rstrip("0123456789") in function.registers:
+        own = register_dtype(text, function)
+        if own == dtype:
+            return lambda frame: frame.registers[text]
+        if own.itemsize == dtype.itemsize:
+            return lambda frame: frame.registers[text].view(dtype)
+        unsigned = np.dtype(f"u{own.itemsize}")
+        return lambda frame: frame.registers[text].view(unsigned).astype(dtype)
     if text.startswith(("0f", "0d")):
         bits = np.array(int(text[2:], 16), np.uint32 if text[1] == "f" else np.uint64)
         value = bits.view(TYPES["f32" if text[1] == "f" else "f64"])[()]
@@ -268,11 +279,6 @@ def _getter(text: str, dtype: np.dtype, function: Function) -> Callable[[Frame],
         return lambda frame: dtype.type(WARP)
     if text.startswith("!"):
         return lambda frame: ~frame.registers[text[1:]]
-    if text.startswith("%") or text in function.registers or text.rstrip("0123456789") in function.registers:
-        if register_dtype(text, function).itemsize == dtype.itemsize:
-            return lambda frame: frame.registers[text].view(dtype)
-        unsigned = np.dtype(f"u{register_dtype(text, function).itemsize}")
-        return lambda frame: frame.registers[text].view(unsigned).astype(dtype)
     return lambda frame: dtype.type(_address(text, frame))
 
 
@@ -297,8 +303,8 @@ def _pointer(text: str, function: Function) -> Callable[[Frame], np.ndarray]:
     read = _getter(base, np.dtype(f"i{size}"), function)
 
     def address(frame: Frame) -> np.ndarray:
-        value = np.asarray(read(frame), np.int64)
-        return np.broadcast_to(value + offset, (frame.machine.count,))
+        value = np.asarray(read(frame), np.int64) + offset
+        return value if value.ndim else np.full(frame.machine.count, value)
 
     return address
 
@@ -596,7 +602,7 @@ def access(
     warps = lanes // WARP
     if space == "global":
         kind = "load" if values is None else "store"
-        counts.requests[kind] += len(np.unique(warps))
+        counts.requests[kind] += distinct(warps)
         counts.bytes[kind] += size * len(lanes)
         counts.sectors[kind] += sectors_of(addresses, warps)
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Instruction:
     negated: bool = False
     run: Callable[[Any], None] | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         return ".".join((self.base, *self.mods))
 

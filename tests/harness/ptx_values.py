@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -362,6 +363,7 @@ def _arithmetic(base: str, mods: tuple[str, ...], dtype: np.dtype) -> Callable[.
     return simple.get(base)
 
 
+@cache
 def function_of(base: str, mods: tuple[str, ...]) -> tuple[Callable[..., Array], list[np.dtype | None]]:
     """The function of an instruction without memory access, and its operands' dtypes, of which the last repeats."""
     types = [mod for mod in mods if mod in TYPES]
