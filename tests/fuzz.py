@@ -4,7 +4,8 @@ Each seed is a program of its own: tensors of several dtypes, strided, flipped, 
 broadcasting views of them, and statements that assign trees, update several views at once, call a function
 again with other arguments or with those that it writes, differentiate, draw random numbers, or apply a function of the
 registry, any that there is, amid other ops, by `jit`, by `vmap`, with its gradient, into memory of its own operands.
-Products, convolutions, attention, recurrent networks and loops have random sizes and options, and loops random steps.
+Products, convolutions, windows on several arrays, attention, recurrent networks and loops have random sizes and
+options, and loops random steps.
 After each statement the tensors are compared with NumPy's arrays. Arrays of other libraries are among arguments and
 values, and objects of odd attributes are refused. Then a program of arrays (`optree.xp`) runs, of writes and views that
 wait, and two writers save states to one path. The executors take turns in one process, a statement each.

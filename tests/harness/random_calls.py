@@ -1,4 +1,4 @@
-"""Calls of random sizes and options, with NumPy's values: products, convolutions, attention, recurrent networks, loops.
+"""Calls of random sizes and options, with NumPy's values: products, windows, attention, recurrent networks, loops.
 
 Functions whose computation depends on sizes (tiles, panels, parts for threads) or on programs of their own, so that a
 few examples say little.
@@ -313,5 +313,33 @@ def loop(chance: Random, is_small: bool) -> Call:
     return _call(label, operands, by(f.scan), meaning, dtypes, 100)
 
 
+def windows(chance: Random, is_small: bool) -> Call:
+    """Products, sums and maxima of shifted slices of several arrays, which may be values, with what follows them."""
+    rank, count = chance.choice((1, 2, 2)), chance.randint(2, 4)
+    spans = [(chance.choice((1, 2, 3, 4)), chance.choice((1, 1, 1, 2, 3))) for _ in range(rank)]
+    value = tuple(chance.choice((0, 1, 2, 3) if is_small else (0, 1, 2, 5, 9, 19, 40, 67)) for _ in range(rank))
+    shape = tuple(max(n - 1, 0) * s + w for n, (w, s) in zip(value, spans, strict=True))
+    by = [np.add, np.subtract, np.multiply, *((np.maximum, np.minimum) if chance.random() < 0.4 else ())]
+    terms = [
+        (chance.randrange(count), [chance.randrange(w) for w, _ in spans], chance.choice(by))
+        for _ in range(chance.randint(2, 9))
+    ]
+    added = [chance.choice((0, 1)) for _ in range(count)]
+    which = chance.randrange(len(EPILOGUES) if all(value) else 6)  # there is no maximum of nothing
+
+    def meaning(*xs: Any) -> Any:
+        wholes, found = [x + n if n else x for x, n in zip(xs, added, strict=False)], xs[-1]
+        for i, starts, combined in terms:
+            steps = zip(value, starts, spans, strict=True)
+            part = tuple(slice(a, a + max(n - 1, 0) * s + min(n, 1), s) for n, a, (_, s) in steps)
+            whole = wholes[i]
+            found = combined(found, whole[part] if isinstance(whole, np.ndarray) else f.slice(whole, part))
+        return EPILOGUES[which](found, xs[-1])
+
+    is_smooth = which not in KINKED and len(by) == 3
+    label = f"windows {terms}, strides {[s for _, s in spans]}, values {added}, epilogue {which}, of "
+    return _call(label, [shape] * count + [value], meaning, meaning, terms=100, is_smooth=is_smooth)
+
+
 #: All of them.
-RANDOM = (product, convolution, attention, network, loop)
+RANDOM = (product, convolution, windows, attention, network, loop)
