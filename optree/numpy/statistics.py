@@ -405,12 +405,14 @@ def _ranked(x: Operand, q: Any, axis: Axis, method: str, keepdims: bool, what: s
     omits = omits and is_floating(x.dtype)
     taken = x if method in TAKING else in_dtype(x, mean_dtype(x.dtype))
     rows = f.sort(_in_rows(taken, axes, what), -1)
+    if rows.shape[-1] == 0:
+        raise ShapeError(f"{what}: the reduced axes are empty")
     if omits or rows.shape[-1] is None or isinstance(q, Variable):
         if q is not None and weak and method in METHODS:  # the others decide by whether an index is whole
             q = q.astype(wide_dtype(dtype))
         found = _at_computed_indices(rows, q, method, omits, dtype)
     else:
-        found = _at_known_indices(rows, q, method, what, dtype)
+        found = _at_known_indices(rows, q, method, dtype)
     if is_floating(rows.dtype) and not omits:
         found = f.where(f.isnan(_last(rows, found.ndim == rows.ndim)), math.nan, found)
     return _in_place(found, found.ndim == rows.ndim, axes, keepdims)
@@ -465,11 +467,9 @@ def _in_rows(x: Variable, axes: tuple[int, ...], what: str) -> Variable:
     return f.reshape(moved, sizes_for_reshape(shape, x, what))
 
 
-def _at_known_indices(rows: Variable, q: Any, method: str, what: str, dtype: np.dtype) -> Variable:
+def _at_known_indices(rows: Variable, q: Any, method: str, dtype: np.dtype) -> Variable:
     """Quantiles of sorted rows of known size, at constant indices; in a dtype, if they are not elements."""
     count = rows.shape[-1]
-    if not count:
-        raise ShapeError(f"{what}: the reduced axes are empty")
     if method == "median":
         low, high = (count - 1) // 2, count // 2
         first = f.slice(rows, (Ellipsis, low))
