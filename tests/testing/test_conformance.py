@@ -250,12 +250,12 @@ def test_an_op_is_checked_on_the_backend_of_its_tensors() -> None:
         check_op("add", [compiling.array(X), last.array(X)])
 
 
-@needs_compiler
 def test_a_gradient_near_a_pole_is_right() -> None:
     # Differences of the usual step are off by 1e-5 of it.
     check_gradient(Example(lambda x: 1 / x, ((2, 3),), (0.003, 0.006), "reciprocal"))
 
 
+@needs_compiler
 def test_a_users_kernel_and_perform_run_between_fused_parts() -> None:
     backend = gen_backend("cpu", jit=True)
     x, vector = VECTOR("x"), np.linspace(-1, 1, 40)
